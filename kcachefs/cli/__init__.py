@@ -1,0 +1,60 @@
+"""The command line: one module per verb, registered here; errors become one line and an exit code here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import kcachefs
+from kcachefs.errors import KcachefsError, exit_code_of
+
+app = typer.Typer(
+    name="kcachefs",
+    help="A cache directory for compiled GPU kernels that is shared, deduplicated and bounded.",
+    epilog="Exit codes: 0 done · 1 the answer is no, or something was repaired · 2 wrong usage, or damage left · "
+    "3 the store cannot be used · 4 the mount cannot be used · 5 no space · 6 no permission · 70 a bug in kcachefs",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+
+_debug = False
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"kcachefs {kcachefs.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+def main() -> None:
+    """The `kcachefs` command."""
+    try:
+        app()
+    except (KcachefsError, OSError) as error:
+        if _debug:
+            raise
+        print(f"kcachefs: {describe(error)}", file=sys.stderr)
+        sys.exit(exit_code_of(error))
+
+
+def describe(error: BaseException) -> str:
+    """One line that names the thing and what is wrong with it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())

@@ -1,0 +1,143 @@
+"""Every exception of the project, each with the errno that the kernel gets and the exit code that a shell gets.
+
+Raise the class that names the cause where the cause is known; translate once, at the edge: `errno_of` for a
+filesystem request, `exit_code_of` for a command. A message names the thing, what is wrong, and what to do.
+
+Exit codes: 0 done, 1 the command's own "no" (fsck repaired something, a check failed), 2 wrong usage or damage left,
+3 the store cannot be used, 4 the mount cannot be used, 5 no space, 6 permission, 70 a bug in kcachefs.
+"""
+
+from __future__ import annotations
+
+import errno
+
+
+class KcachefsError(Exception):
+    """Base of every error that kcachefs raises on purpose."""
+
+    errno: int = errno.EIO
+    exit_code: int = 70
+
+
+class UsageError(KcachefsError):
+    """A flag, a path or a value that makes no sense."""
+
+    errno = errno.EINVAL
+    exit_code = 2
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+class StoreError(KcachefsError):
+    """The store cannot be used as asked."""
+
+    errno = errno.EIO
+    exit_code = 3
+
+
+class NotAStore(StoreError):
+    """The directory holds something that is not a kcachefs store."""
+
+
+class StoreVersionError(StoreError):
+    """The store was written by a newer kcachefs, or by an incompatible LMDB."""
+
+
+class StoreBusy(StoreError):
+    """Another process has the store open."""
+
+    errno = errno.EBUSY
+
+
+class StoreAccessError(StoreError):
+    """The store's directory may not be read or written by this user."""
+
+    errno = errno.EACCES
+    exit_code = 6
+
+
+class StoreReadOnly(StoreError):
+    """A change was asked of a store that is open for reading alone, or that sits on a read-only disk."""
+
+    errno = errno.EROFS
+
+
+class StoreClosed(StoreError):
+    """The store was used after it was closed, or after a failed write left it unable to promise anything."""
+
+
+class NoSpace(StoreError):
+    """The disk beneath the store, or the catalog's map, is full."""
+
+    errno = errno.ENOSPC
+    exit_code = 5
+
+
+class ObjectMissing(StoreError):
+    """No object with that digest is in the store."""
+
+    errno = errno.ENOENT
+
+
+class ObjectDamaged(StoreError):
+    """An object's bytes do not match its digest; it has been set aside and is not served."""
+
+
+class JournalDamaged(StoreError):
+    """A journal record that should be whole is not."""
+
+
+# --- the filesystem --------------------------------------------------------------------------------------------------
+
+
+class FsError(KcachefsError):
+    """A filesystem request that ends with an errno: the core's ordinary "no"."""
+
+    exit_code = 4
+
+    def __init__(self, number: int, what: str = "") -> None:
+        super().__init__(what or errno.errorcode.get(number, str(number)))
+        self.errno = number
+
+
+# --- mounts ----------------------------------------------------------------------------------------------------------
+
+
+class MountError(KcachefsError):
+    """The mount cannot be made, found or undone."""
+
+    exit_code = 4
+
+
+class MountBusy(MountError):
+    """Something still uses the mount."""
+
+    errno = errno.EBUSY
+
+
+class DaemonError(MountError):
+    """The daemon did not start, does not answer, or died."""
+
+
+# --- the edges -------------------------------------------------------------------------------------------------------
+
+
+def errno_of(error: BaseException) -> int:
+    """The errno that a filesystem request answered with `error` returns."""
+    if isinstance(error, KcachefsError):
+        return error.errno
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    return errno.EIO
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code of a command that ended with `error`."""
+    if isinstance(error, KcachefsError):
+        return error.exit_code
+    if isinstance(error, PermissionError):
+        return 6
+    if isinstance(error, OSError):
+        return 5 if error.errno == errno.ENOSPC else 3
+    return 70

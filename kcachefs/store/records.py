@@ -1,0 +1,249 @@
+"""The catalog's schema: every key and every record, each with its one codec. This comment is the authority.
+
+One ordered keyspace. The first byte of a key is its table; integers in keys are big-endian, so that order in the
+catalog is order in number. Values are little-endian, fixed, and never pickled. The catalog puts a checksum behind each
+value; what is described here is the value without it.
+
+| table | key behind the first byte | value |
+| --- | --- | --- |
+| `m` meta | ASCII name | `format`: u32 · `ino`: u64, inode numbers below it may be in use · `volume`: u32, likewise · `spool`: u64, likewise |
+| `t` totals | (none) | Totals: what the objects and volumes below add up to |
+| `o` object | digest, 32 bytes | ObjectRecord: where the bytes are, and how many inodes (and holders) refer to them |
+| `v` volume | u32 | VolumeRecord: bytes appended, and how many of them still belong to an object |
+| `i` inode | u64 | Inode, followed by the target when it is a symbolic link |
+| `n` name | u64 parent inode, name | u64 inode, u8 type (the upper four bits of its mode) |
+| `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
+
+Deleting a `v` or `s` record is what frees the file beneath it: the fold removes the file once the deletion is on disk,
+and never before.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+FORMAT = 1
+"""Written into every store; a store with a larger number is refused."""
+
+ROOT_INO = 1
+
+DIGEST_SIZE = 32
+
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+
+TOTALS_KEY = b"t"
+META_INO = b"mino"
+META_VOLUME = b"mvolume"
+META_SPOOL = b"mspool"
+META_FORMAT = b"mformat"
+
+
+def object_key(digest: bytes) -> bytes:
+    return b"o" + digest
+
+
+def volume_key(number: int) -> bytes:
+    return b"v" + _U32.pack(number)
+
+
+def inode_key(ino: int) -> bytes:
+    return b"i" + _U64.pack(ino)
+
+
+def name_key(parent: int, name: bytes) -> bytes:
+    return b"n" + _U64.pack(parent) + name
+
+
+def names_prefix(parent: int) -> bytes:
+    return b"n" + _U64.pack(parent)
+
+
+def spool_key(number: int) -> bytes:
+    return b"s" + _U64.pack(number)
+
+
+def number_of(key: bytes) -> int:
+    """The integer of a `v`, `i` or `s` key, or a name's parent."""
+    return int.from_bytes(key[1:5] if key[:1] == b"v" else key[1:9], "big")
+
+
+_NUMBER = struct.Struct("<Q")
+
+
+def pack_number(value: int) -> bytes:
+    return _NUMBER.pack(value)
+
+
+def unpack_number(raw: bytes) -> int:
+    number: int = _NUMBER.unpack(raw)[0]
+    return number
+
+
+@dataclass(slots=True)
+class ObjectRecord:
+    """Where an object's bytes are. `length` counts everything in the volume: frames, frame table and trailer."""
+
+    HELD: ClassVar[int] = 1
+    """A ContentStore user keeps it; counts as one of `refs`."""
+    DAMAGED: ClassVar[int] = 2
+    """Its bytes failed verification and were set aside; only a new put of the same bytes heals it."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<IIQQIIB")
+
+    volume: int
+    offset: int
+    length: int
+    plain: int
+    frames: int
+    refs: int
+    flags: int = 0
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(
+            self.volume, self.offset, self.length, self.plain, self.frames, self.refs, self.flags
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack(raw))
+
+
+@dataclass(slots=True)
+class VolumeRecord:
+    """`size` bytes were appended to the volume, `live` of them belong to objects. A closed volume gets no more."""
+
+    CLOSED: ClassVar[int] = 1
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQB")
+
+    size: int
+    live: int
+    flags: int = 0
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(self.size, self.live, self.flags)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack(raw))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What all object and volume records add up to; kept by the same transactions that change them."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQ")
+
+    objects: int = 0
+    plain: int = 0
+    """Plain bytes of all objects, each counted once."""
+    referenced: int = 0
+    """Plain bytes as their referrers see them: each object counted once per reference."""
+    live: int = 0
+    """Bytes in volumes that belong to an object."""
+    volumes: int = 0
+    """Bytes in volumes, dead ones included."""
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(self.objects, self.plain, self.referenced, self.live, self.volumes)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack(raw))
+
+
+class Content:
+    """What holds an inode's bytes."""
+
+    NONE = 0
+    """Nothing: a directory, a symbolic link, a FIFO, a socket, an empty file."""
+    OBJECT = 1
+    """A sealed object, by `digest`."""
+    SPOOL = 2
+    """A plain file in the spool, by `spool`; its size and mtime are the truth, the record's are not."""
+
+
+@dataclass(slots=True)
+class Inode:
+    """A file, directory or anything else with a mode. Times are nanoseconds.
+
+    `parent` is a directory's parent (`..`); for other types the directory in which it was made. A directory's `size`
+    is how many names it holds. `flags` is free for the filesystem above.
+    """
+
+    MUTABLE: ClassVar[int] = 1
+    """Was written again after its first close: stays in the spool until it has been quiet for long."""
+    SYNCED: ClassVar[int] = 2
+    """Its spool file was fsynced on request: keep it after a power loss."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<IIIIIQqqqQQQBB32s")
+
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    size: int
+    atime: int
+    mtime: int
+    ctime: int
+    parent: int
+    entry: int
+    spool: int
+    content: int
+    flags: int
+    digest: bytes
+    target: bytes = field(default=b"")
+
+    def pack(self) -> bytes:
+        return (
+            self.CODEC.pack(
+                self.mode,
+                self.nlink,
+                self.uid,
+                self.gid,
+                self.rdev,
+                self.size,
+                self.atime,
+                self.mtime,
+                self.ctime,
+                self.parent,
+                self.entry,
+                self.spool,
+                self.content,
+                self.flags,
+                self.digest,
+            )
+            + self.target
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack_from(raw), raw[cls.CODEC.size :])
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+
+NO_DIGEST = bytes(DIGEST_SIZE)
+
+_NAME = struct.Struct("<QB")
+
+
+def pack_name(ino: int, mode: int) -> bytes:
+    return _NAME.pack(ino, mode >> 12)
+
+
+def unpack_name(raw: bytes) -> tuple[int, int]:
+    """The inode and its type, as READDIR wants it."""
+    ino, kind = _NAME.unpack(raw)
+    return ino, kind

@@ -1,0 +1,72 @@
+# Sourced by scripts/kcachefs and scripts/test: finds Python, installs what is missing, makes .venv. Quiet when all is there.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=$root/.venv
+
+die() { printf 'kcachefs: %s\n' "$*" >&2; exit 3; }
+say() { printf 'kcachefs: %s\n' "$*" >&2; }
+
+# need_packages PACKAGE...: Debian packages, installed only where they are missing.
+need_packages() {
+    local missing=() package
+    for package in "$@"; do
+        dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+    done
+    [ ${#missing[@]} -eq 0 ] && return 0
+    command -v apt-get >/dev/null || die "missing: ${missing[*]}; install them with this system's package manager and run again"
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ]; then
+        sudo -n true 2>/dev/null || die "missing: ${missing[*]}; ask an administrator to run: apt-get install ${missing[*]}"
+        sudo=(sudo -n)
+    fi
+    say "installing ${missing[*]}"
+    local log
+    log=$(mktemp)
+    if ! { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}" >"$log" 2>&1 ||
+           { "${sudo[@]}" apt-get update -q >"$log" 2>&1 &&
+             "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}" >>"$log" 2>&1; }; }; then
+        tail -n 5 "$log" >&2
+        rm -f "$log"
+        die "could not install ${missing[*]} (no network?); get them with: apt-get install ${missing[*]}"
+    fi
+    rm -f "$log"
+}
+
+# A Python of at least 3.11 that can make a virtual environment.
+find_python() {
+    local candidate
+    for candidate in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do
+        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+        "$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue
+        command -v "$candidate"
+        return 0
+    done
+    return 1
+}
+
+# set_up NAME EXTRAS [PIP ARGUMENT...]: .venv holds the project with those extras; NAME is the stamp that remembers it.
+set_up() {
+    local name=$1 extras=$2 stamp want python
+    shift 2
+    stamp=$venv/.kcachefs-$name
+    want=$(cksum <"$root/pyproject.toml" | tr ' ' -)-$extras-$*-$root
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x "$venv/bin/kcachefs" ] && return 0
+    if ! python=$(find_python); then
+        need_packages python3 python3-venv
+        python=$(find_python) || die "needs Python 3.11 or newer with venv; this system's is older: install python3.11 and python3.11-venv"
+    fi
+    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        "$python" -m venv --clear "$venv" || die "could not make $venv"
+    fi
+    say "installing kcachefs${extras:+ with $extras} into .venv (once)"
+    local log
+    log=$(mktemp)
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" -e "$root${extras:+[$extras]}" >"$log" 2>&1; then
+        grep -E '^ERROR' "$log" >&2 || tail -n 5 "$log" >&2
+        rm -f "$log"
+        die "pip could not install the packages above (no network?); put their wheels where pip finds them and run again"
+    fi
+    rm -f "$log"
+    printf '%s' "$want" >"$stamp"
+}
