@@ -4,11 +4,11 @@ A mutation is a `Transaction`: it collects changes under the catalog's lock, is 
 is then visible to every reader through the overlay. `fold` moves what has gathered into LMDB with one full-sync commit,
 off the caller's path. Any thread may read; any thread may transact; one thread at a time folds.
 
-Readers look into the overlay first and into LMDB second, and the fold empties the overlay only after LMDB has committed:
-so a change is always found in at least one of the two, and the newer is always found first.
+Readers look into the overlay first and into LMDB second, and the fold empties the overlay only after LMDB has
+committed: so a change is always found in at least one of the two, and the newer is always found first.
 
-Behind each value in LMDB stands a CRC-32 of its key and itself. LMDB has no checksums of its own, and a flipped bit in a
-name's inode number would serve one file's bytes under the name of another.
+Behind each value in LMDB stands a CRC-32 of its key and itself. LMDB has no checksums of its own, and a flipped bit
+in a name's inode number would serve one file's bytes under the name of another.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ RESERVE = 1 << 20
 """Disk space taken ahead for a new segment, so that a full disk can still record the deletions that make room."""
 
 
-# PyDLL keeps the interpreter's lock. os.write lets go of it, and for a record of 200 bytes, which takes the kernel 1 µs,
-# getting it back from three other writing threads costs 30.
+# PyDLL keeps the interpreter's lock. os.write lets go of it, and for a record of 200 bytes, which takes the kernel
+# 1 µs, getting it back from three other writing threads costs 30.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _write = _libc.write
 _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)

@@ -13,6 +13,7 @@ value; what is described here is the value without it.
 | `i` inode | u64 | Inode, followed by the target when it is a symbolic link |
 | `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
+| `x` orphan | u64 inode | nothing: it has no name left, and something may still use it |
 
 A directory's names stand in the order of their cookies, 63 bits of a hash. So a listing is resumed from a cookie alone,
 with no state kept for it: by a later request, after names came and went, or by a daemon that was started since.
@@ -83,12 +84,16 @@ def names_after(parent: int, cookie: int) -> bytes:
     return _NAME_KEY.pack(b"n", parent, cookie + 1)
 
 
+def orphan_key(ino: int) -> bytes:
+    return b"x" + _U64.pack(ino)
+
+
 def spool_key(number: int) -> bytes:
     return b"s" + _U64.pack(number)
 
 
 def number_of(key: bytes) -> int:
-    """The integer of a `v`, `i` or `s` key, or a name's parent."""
+    """The integer of a `v`, `i`, `s` or `x` key, or a name's parent."""
     return int.from_bytes(key[1:5] if key[:1] == b"v" else key[1:9], "big")
 
 
