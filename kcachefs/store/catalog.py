@@ -56,10 +56,11 @@ class Overlay:
 class Transaction:
     """A mutation being put together; sees its own changes. Made by `Catalog.transaction`, never shared."""
 
-    __slots__ = ("_catalog", "changes")
+    __slots__ = ("_catalog", "_on_failure", "changes")
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, on_failure: Callable[[], None] | None = None) -> None:
         self._catalog = catalog
+        self._on_failure = on_failure
         self.changes: Changes = {}
 
     def get(self, key: bytes) -> bytes | None:
@@ -79,10 +80,15 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        done = False
         try:
-            if kind is None and self.changes:
-                self._catalog.commit(self.changes)
+            if kind is None:
+                if self.changes:
+                    self._catalog.commit(self.changes)
+                done = True
         finally:
+            if not done and self._on_failure is not None:
+                self._on_failure()
             self._catalog.lock.release()
 
 
@@ -184,8 +190,9 @@ class Catalog:
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> Transaction:
-        return Transaction(self)
+    def transaction(self, on_failure: Callable[[], None] | None = None) -> Transaction:
+        """`on_failure` is called, with the lock still held, when it is not acknowledged."""
+        return Transaction(self, on_failure)
 
     def commit(self, changes: Changes) -> None:
         """Acknowledge one mutation: journal first, then visible. The lock is held."""

@@ -5,7 +5,7 @@
     catalog/        LMDB
     journal/        acknowledged, not yet in LMDB
     volumes/        objects; incoming/: a large one on its way there
-    spool/          bytes that are not sealed yet, one plain file each
+    spool/          bytes that are not sealed yet, one plain file each; spool.arena: those of small files, a slot each
     quarantine/     what failed verification
 
 A background thread folds the journal into the catalog every second or so, and sooner when much has gathered.
@@ -36,6 +36,7 @@ from kcachefs.errors import (
     StoreVersionError,
     or_no_space,
 )
+from kcachefs.store.arena import Arena
 from kcachefs.store.catalog import DEFAULT_MAP_SIZE, Catalog, Transaction
 from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.lock import StoreLock
@@ -84,6 +85,7 @@ class Store:
         self._wake = threading.Event()
         self._stopping = False
         self._closed = False
+        self._opened = False
         self._thread: threading.Thread | None = None
         with contextlib.ExitStack() as undo:
             header = _enter(self.path, create=options.create)
@@ -107,6 +109,9 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
+            self.arena = Arena(self.path / "spool.arena", self._used_slots())
+            undo.callback(self.arena.close)
+            self._opened = True
             self._recycle_spool()
             if options.background:
                 self._thread = threading.Thread(target=self._fold_forever, name="kcachefs-fold", daemon=True)
@@ -168,6 +173,7 @@ class Store:
             log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
         self.catalog.close(fold=clean)
         self.spool.close()
+        self.arena.close()
         self.volumes.close()
         if clean:
             with contextlib.suppress(OSError):
@@ -188,6 +194,12 @@ class Store:
                 self.volumes.remove(number_of(key))
             elif key[:1] == b"s":
                 self.spool.recycle(number_of(key))
+            elif key[:1] == b"a" and self._opened:
+                self.arena.free(number_of(key))
+
+    def _used_slots(self) -> list[int]:
+        self.catalog.fold()
+        return [number_of(key) for key, _ in self.catalog.walk(b"a")]
 
     def _recycle_spool(self) -> None:
         # A kill leaves the empty files kept for reuse, and those taken for a file that was never acknowledged.
