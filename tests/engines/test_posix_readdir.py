@@ -11,11 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-import pytest
-
 from tests.engines.syscalls import DT_DIR, DT_FIFO, DT_LNK, DT_REG, DT_SOCK, DirectoryEntry, read_directory
-
-pytestmark = pytest.mark.usefixtures("as_user")
 
 MANY = 3000
 SMALL_BUFFER = 2048
