@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.engines.callers import OTHER, in_child
+from tests.engines.callers import OTHER, Identity, in_child
 from tests.engines.mounting import KINDS, Mount, Place, opened
 
 
@@ -33,19 +34,21 @@ def mount(place: Place) -> Mount:
 
 
 @pytest.fixture(params=["root", "other"])
-def as_user(request: pytest.FixtureRequest) -> str:
-    """Runs the test as it is, and once more as a user without rights (see pytest_pyfunc_call)."""
-    if request.param == "other" and os.geteuid() != 0:
+def as_user(request: pytest.FixtureRequest) -> Identity | None:
+    """Runs the test twice: as the user who runs them all, and as one without rights (see pytest_pyfunc_call)."""
+    if request.param == "root":
+        return None
+    if os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    user: str = request.param
-    return user
+    return OTHER
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test `as_user` "other" has its whole body run in a process of that user."""
-    if pyfuncitem.funcargs.get("as_user") != "other":
+    """The whole body of a test `as_user` runs in a process of that user: what it leaves open ends with it."""
+    values: dict[str, Any] = pyfuncitem.funcargs
+    if "as_user" not in values:
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    in_child(lambda: pyfuncitem.obj(**arguments), OTHER)
+    arguments = {name: values[name] for name in pyfuncitem._fixtureinfo.argnames}
+    in_child(lambda: pyfuncitem.obj(**arguments), values["as_user"])
     return True
