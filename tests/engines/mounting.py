@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,9 +137,13 @@ class Place:
         if self.mount is not None:
             self.mount.remount()
 
-    def kill(self) -> None:
+    def kill(self, then: Callable[[], None] = lambda: None) -> None:
+        """SIGKILL and mount again; `then` is what is done to a dead mount before it comes back."""
         if self.mount is not None:
-            self.mount.kill()
+            self.mount.sigkill()
+        then()
+        if self.mount is not None:
+            self.mount.start()
 
 
 @contextmanager

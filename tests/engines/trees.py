@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 
 @dataclass(frozen=True)
 class Node:
-    """What one name shows. `twin` is the first name, in order, of the same inode."""
+    """What one name shows. `twin` is the first name, in order, of the same inode; long contents are told by digest."""
 
     kind: str
     mode: int
@@ -20,6 +23,18 @@ class Node:
     mtime_ns: int
     content: bytes
     twin: str
+
+
+def same_trees(one: dict[str, Node], two: dict[str, Node]) -> None:
+    """Fails with the names that differ, and how."""
+    if different := differences(one, two):
+        pytest.fail(different)
+
+
+def differences(one: dict[str, Node], two: dict[str, Node]) -> str:
+    """Each name that differs and what it is on either side; nothing if the trees are the same."""
+    different = [name for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
+    return "\n".join(f"{name}:\n  {one.get(name)}\n  {two.get(name)}" for name in different)
 
 
 def snapshot(root: Path, *, contents: bool = True) -> dict[str, Node]:
@@ -49,6 +64,8 @@ def _node(path: Path, twins: dict[int, str], name: str, contents: bool) -> Node:
         content = os.fsencode(os.readlink(path))
     elif stat.S_ISREG(status.st_mode) and contents:
         content = path.read_bytes()
+        if len(content) > 64:
+            content = hashlib.sha256(content).hexdigest().encode()
     return Node(
         kind=stat.filemode(status.st_mode)[0],
         mode=stat.S_IMODE(status.st_mode),
