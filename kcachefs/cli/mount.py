@@ -55,7 +55,7 @@ def prepare(directory: Path) -> Path:
     found = mounting.mounted_at(path)
     if found is not None and found.fstype == mounting.FSTYPE:
         try:
-            os.stat(path)
+            os.statvfs(path)  # always asks the daemon; a stat may be answered from what the kernel remembers
         except OSError:
             mounting.unmount(path, lazy=True)
         else:
@@ -83,7 +83,7 @@ def run_here(settings: object) -> int:
         if message:
             print(f"kcachefs: {message}", file=sys.stderr)
         else:
-            os.stat(settings.mountpoint)
+            os.statvfs(settings.mountpoint)
             notify("READY=1")
 
     return Supervisor(settings).run(ready)

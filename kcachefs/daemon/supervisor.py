@@ -161,7 +161,7 @@ def launch(config: MountConfig) -> None:
     if said != "ready":
         process.wait()
         raise DaemonError(said or f"{config.mountpoint}: the daemon did not start; see {config.log}")
-    os.stat(config.mountpoint)
+    os.statvfs(config.mountpoint)
     process.returncode = 0  # it is meant to outlive us
 
 
