@@ -21,7 +21,7 @@ import trio
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import REFUSED, UNMOUNTED
-from kcachefs.engines.direct import DirectEngine
+from kcachefs.engines import make_engine
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Options, Store
 
@@ -49,7 +49,7 @@ class Worker:
             nursery.start_soon(self._seal)
             nursery.start_soon(self._seal_quiet)
             ready()
-            await trio.to_thread.run_sync(self.engine.serve, abandon_on_cancel=True)
+            await self.engine.run()
             nursery.cancel_scope.cancel()
 
     def close(self) -> None:
@@ -88,10 +88,6 @@ class Worker:
                 await trio.to_thread.run_sync(self.fs.files.seal_quiet)
             except (KcachefsError, OSError) as error:
                 log.error("sealing failed, and is tried again: %s", error)
-
-
-def make_engine(name: str, fs: Filesystem, device: int, *, resend: bool) -> DirectEngine:
-    return DirectEngine(fs, device, resend=resend)
 
 
 def raise_descriptor_limit() -> None:

@@ -2,9 +2,13 @@
 
 Most reads never get here. What makes that so, each confirmed by measurement:
 
-- OPEN and OPENDIR are answered ENOSYS once; from then on the kernel sends none, keeps the page cache over opens, and
-  caches whole listings. READ, WRITE and READDIR carry the node id, so no handle is needed. CREATE still returns a
-  handle and gets its RELEASE: that is the write-once path, and the signal to seal.
+- OPEN is answered ENOSYS once; from then on the kernel sends none and keeps the page cache over opens. READ and WRITE
+  carry the node id, so no handle is needed. CREATE still returns a handle and gets its RELEASE: that is the write-once
+  path, and the signal to seal.
+- Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
+  change can fill the cache that another, begun after it, goes on reading from (seen with 16 processes in one directory:
+  a name still listed by the process that had removed it). So the first OPENDIR after a change has the kernel drop what
+  it cached; what is filled in later is at least as new as that change.
 - FLUSH and GETXATTR are answered ENOSYS once, and stop.
 - A miss is an entry with node id 0 and a timeout, which the kernel remembers; ENOENT it would not.
 - ATOMIC_O_TRUNC is not negotiated, so that O_TRUNC arrives as a SETATTR: with no OPEN it would be lost.
@@ -26,8 +30,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import trio
+
 from kcachefs.core import Filesystem
 from kcachefs.core.files import is_damage
+from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
@@ -63,13 +70,19 @@ class DirectEngine:
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="kcachefs-slow")
         self._deferred: dict[int, Future[None]] = {}
         self._complained: set[int] = set()
-        self.requests = 0
+        self._listed: dict[int, int] = {}
+        """When each directory that was opened had last changed by then."""
+        self._requests = 0
         self.counts = [0] * 64
         """Requests so far, by opcode."""
         self.minor = 0
         """Protocol version of the kernel, known after INIT."""
         self.notifier = Notifier(device)
         fs.on_dropped = self.notifier.entry_gone
+
+    async def run(self) -> None:
+        """`serve`, in a thread of its own."""
+        await trio.to_thread.run_sync(self.serve, abandon_on_cancel=True)
 
     def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""
@@ -102,7 +115,7 @@ class DirectEngine:
         if length < _HEADER:
             log.warning("a request of %d bytes is shorter than its header", length)
             return
-        self.requests += 1
+        self._requests += 1
         self._header = header = p.IN_HEADER.unpack_from(self._buffer)
         opcode, unique, node = header[1], header[2], header[3]
         if header[0] != length:
@@ -124,6 +137,10 @@ class DirectEngine:
             return
         if body is not None:
             self._reply(unique, body)
+
+    @property
+    def requests(self) -> int:
+        return self._requests
 
     def statistics(self) -> dict[str, int]:
         """Requests so far, by name."""
@@ -272,6 +289,15 @@ class DirectEngine:
     def _readlink(self, node: int, unique: int, length: int) -> bytes:
         return self._fs.readlink(node)
 
+    def _opendir(self, node: int, unique: int, length: int) -> bytes:
+        changed = self._fs.attributes(node).mtime
+        if self._listed.get(node) == changed:
+            return _LISTING_KEPT
+        if len(self._listed) >= _LISTED_MAX:
+            self._listed.clear()
+        self._listed[node] = changed
+        return _LISTING_NEW
+
     def _readdir(self, node: int, unique: int, length: int) -> bytes:
         _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
         out: list[bytes] = []
@@ -292,7 +318,7 @@ class DirectEngine:
             room -= len(record) + p.ENTRY.size
             if room < 0:
                 break
-            if position <= 2:
+            if position <= DOTDOT:
                 out.append(_NO_ENTRY + record)
                 continue
             try:
@@ -418,7 +444,7 @@ class DirectEngine:
             self._deferred.pop(target, None)
             self._reply_error(target, errno.EINTR)
 
-    def _destroy(self, node: int, unique: int, length: int) -> bytes:
+    def _done(self, node: int, unique: int, length: int) -> bytes:
         return b""
 
     def _not_offered(self, node: int, unique: int, length: int) -> None:
@@ -454,7 +480,10 @@ _CAPABILITIES = (
 
 _MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
 _NO_ENTRY = bytes(p.ENTRY.size)
-_CREATED = p.OPEN_OUT.pack(0, 2, 0)  # FOPEN_KEEP_CACHE
+_CREATED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)
+_LISTING_NEW = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR, 0)
+_LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)
+_LISTED_MAX = 16384
 
 
 def pack_entry(ino: int, node: Inode) -> bytes:
@@ -543,11 +572,13 @@ def _table() -> list[Handler | None]:
     table[Op.RELEASE] = engine._release
     table[Op.FSYNC] = engine._fsync
     table[Op.INIT] = engine._init
+    table[Op.OPENDIR] = engine._opendir
+    table[Op.RELEASEDIR] = engine._done
     table[Op.READDIR] = engine._readdir
     table[Op.FSYNCDIR] = engine._fsync
     table[Op.CREATE] = engine._create
     table[Op.INTERRUPT] = engine._interrupt
-    table[Op.DESTROY] = engine._destroy
+    table[Op.DESTROY] = engine._done
     table[Op.BATCH_FORGET] = engine._batch_forget
     table[Op.FALLOCATE] = engine._fallocate
     table[Op.READDIRPLUS] = engine._readdirplus

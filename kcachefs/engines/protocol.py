@@ -103,6 +103,13 @@ class Fattr(IntFlag):
     MTIME_NOW = 1 << 8
 
 
+class Fopen(IntFlag):
+    """What a reply to an open allows."""
+
+    KEEP_CACHE = 1 << 1
+    CACHE_DIR = 1 << 3
+
+
 RESENT = 1 << 63
 """Set in the id of a request that the kernel sends a second time."""
 
