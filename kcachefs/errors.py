@@ -116,8 +116,19 @@ class MountBusy(MountError):
     errno = errno.EBUSY
 
 
+class MountDenied(MountError):
+    """This user may not mount there, or may not see what is there."""
+
+    errno = errno.EACCES
+    exit_code = 6
+
+
 class DaemonError(MountError):
-    """The daemon did not start, does not answer, or died."""
+    """The daemon did not start, does not answer, or died. The exit code is that of the cause, where it is known."""
+
+    def __init__(self, message: str, exit_code: int = 4) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def or_no_space(error: OSError, thing: object) -> Exception:
@@ -128,6 +139,13 @@ def or_no_space(error: OSError, thing: object) -> Exception:
 
 
 # --- the edges -------------------------------------------------------------------------------------------------------
+
+
+def describe(error: BaseException) -> str:
+    """One line that names the thing and what is wrong with it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error).replace("\n", " ") or type(error).__name__
 
 
 def errno_of(error: BaseException) -> int:

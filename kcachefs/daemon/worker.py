@@ -20,7 +20,7 @@ import trio
 
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.supervisor import REFUSED, UNMOUNTED
+from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Options, Store
@@ -99,7 +99,9 @@ def raise_descriptor_limit() -> None:
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     device, ready_fd, resend = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C goes to the supervisor, which unmounts
+    sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals are for the supervisor, which unmounts
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(
         level=logging.DEBUG if config.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -111,12 +113,12 @@ def main() -> None:
         try:
             worker = Worker(config, device, resend=resend)
         except (KcachefsError, OSError) as error:
-            pipe.write(" ".join(str(error).split()).encode() + b"\n")
+            pipe.write(Refusal.of(error).to_line())
             sys.exit(REFUSED)
         gc.freeze()
 
         def ready() -> None:
-            pipe.write(b"ready\n")
+            pipe.write(READY)
             pipe.close()
 
         trio.run(worker.run, ready)
