@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import kcachefs
+from kcachefs.cli.fsck import fsck
 from kcachefs.errors import KcachefsError, exit_code_of
 
 app = typer.Typer(
@@ -21,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
+
+app.command()(fsck)
 
 _debug = False
 
