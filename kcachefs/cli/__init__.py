@@ -9,6 +9,9 @@ import typer
 
 import kcachefs
 from kcachefs.cli.fsck import fsck
+from kcachefs.cli.mount import mount
+from kcachefs.cli.status import status
+from kcachefs.cli.umount import umount
 from kcachefs.errors import KcachefsError, exit_code_of
 
 app = typer.Typer(
@@ -23,7 +26,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-app.command()(fsck)
+for _verb in (mount, umount, status, fsck):
+    app.command()(_verb)
 
 _debug = False
 

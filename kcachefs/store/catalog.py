@@ -65,10 +65,11 @@ class Overlay:
 class Transaction:
     """A mutation being put together; sees its own changes. Made by `Catalog.transaction`, never shared."""
 
-    __slots__ = ("_catalog", "changes")
+    __slots__ = ("_catalog", "_on_failure", "changes")
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, on_failure: Callable[[], None] | None = None) -> None:
         self._catalog = catalog
+        self._on_failure = on_failure
         self.changes: Changes = {}
 
     def get(self, key: bytes) -> bytes | None:
@@ -88,10 +89,15 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        done = False
         try:
-            if kind is None and self.changes:
-                self._catalog.commit(self.changes)
+            if kind is None:
+                if self.changes:
+                    self._catalog.commit(self.changes)
+                done = True
         finally:
+            if not done and self._on_failure is not None:
+                self._on_failure()
             self._catalog.lock.release()
 
 
@@ -201,8 +207,9 @@ class Catalog:
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def transaction(self) -> Transaction:
-        return Transaction(self)
+    def transaction(self, on_failure: Callable[[], None] | None = None) -> Transaction:
+        """`on_failure` is called, with the lock still held, when it is not acknowledged."""
+        return Transaction(self, on_failure)
 
     def commit(self, changes: Changes) -> None:
         """Acknowledge one mutation: journal first, then visible. The lock is held."""
@@ -228,6 +235,16 @@ class Catalog:
         """Keys that were set or deleted and are not in LMDB yet."""
         with self.lock:
             return [*self._folding.values, *self._pending.values]
+
+    def keys(self, prefix: bytes) -> list[bytes]:
+        """Every key under `prefix`, folded or not, also where the value is damaged."""
+        with self.lock:
+            changed = {**self._folding.values, **self._pending.values}
+            there = {key for key, _ in self.walk(prefix)}
+        for key, value in changed.items():
+            if key.startswith(prefix):
+                there.discard(key) if value is None else there.add(key)
+        return sorted(there)
 
     def fold(self) -> None:
         """Move what is pending into LMDB. On failure nothing is lost: it stays in the journal and in the overlay."""
@@ -400,7 +417,7 @@ def _check_size(env: lmdb.Environment, path: Path) -> None:
 def structure_problems(directory: Path) -> list[str]:
     """What is wrong with the pages of LMDB's tree, read byte by byte: LMDB itself would crash on some of it."""
     try:
-        return list(lmdb.verify.verify(str(directory)))
+        return list(lmdb.verify.verify(str(directory)))  # type: ignore[no-untyped-call]
     except (lmdb.verify.VerifyError, OSError, struct.error) as error:
         return [str(error)]
 

@@ -24,8 +24,10 @@ from kcachefs.store.records import (
     names_prefix,
     number_of,
     object_key,
+    orphan_key,
     pack_name,
     pack_number,
+    slot_key,
     spool_key,
     unpack_name,
     unpack_number,
@@ -37,9 +39,10 @@ def check_records(look: Inspection) -> None:
     """Every record passes its checksum."""
     unreadable = [key for key, raw in look.store.catalog.walk(b"") if raw is None]
     for key in unreadable:
-        remedy = "dropped" if key[:1] in b"oins" else "counted afresh"
-        mend = partial(look.delete, key) if key[:1] in b"oins" else lambda: None
-        look.found("record", show_key(key), "fails its checksum", remedy, mend)
+        if key[:1] in b"mtv":
+            look.found("record", show_key(key), "fails its checksum", "counted afresh", lambda: None)
+        else:
+            look.found("record", show_key(key), "fails its checksum", "dropped", partial(look.delete, key))
     if unreadable and look.repair:
         _find_again(look, {key[1:] for key in unreadable if key[:1] == b"o"}, held=True)
         look.recount()
@@ -122,32 +125,37 @@ def check_names(look: Inspection) -> None:
 
 
 def check_inodes(look: Inspection) -> None:
-    """Every inode can be reached from the root by names."""
-    reached = _reachable(look)
+    """Every inode can be reached from the root by names, or is known to wait for its last user."""
+    reached, waiting = _reachable(look), _waiting(look)
     for ino, _ in look.inodes():
-        if ino not in reached:
+        if ino not in reached and ino not in waiting:
             mend = partial(look.drop_inode, ino)
             look.found("orphan inode", f"inode {ino}", "no name leads to it", "removed", mend)
+    for ino in waiting:
+        if ino in reached or look.inode(ino) is None:
+            problem, mend = "is said to be without a name, and is not", partial(look.delete, orphan_key(ino))
+            look.found("orphan inode", f"inode {ino}", problem, "corrected", mend)
 
 
 def check_spool(look: Inspection) -> None:
-    """Every unsealed file has its spool file and a record that says so; no record speaks of anything else."""
+    """Every unsealed file has its spool file or slot and a record that says so; no record speaks of anything else."""
     files = set(look.store.spool.numbers())
-    owners: dict[int, int] = {}
+    owned: set[bytes] = set()
     doomed: dict[int, str] = {}
     for ino, inode in look.inodes():
-        if inode.content != Content.SPOOL:
+        if inode.content not in (Content.SPOOL, Content.SLOT):
             continue
-        owners[inode.spool] = ino
-        if inode.spool not in files:
+        key = spool_key(inode.spool) if inode.content == Content.SPOOL else slot_key(inode.spool)
+        owned.add(key)
+        if inode.content == Content.SPOOL and inode.spool not in files:
             doomed[ino] = f"its spool file {inode.spool} is missing"
-        elif look.store.catalog.get(spool_key(inode.spool)) != pack_number(ino):
-            mend = partial(look.put, spool_key(inode.spool), pack_number(ino))
-            look.found("spool", f"spool file {inode.spool}", f"its record does not name inode {ino}", "corrected", mend)
-    for key, raw in look.store.catalog.walk(b"s"):
-        if raw is not None and number_of(key) not in owners:
+        elif look.store.catalog.get(key) != pack_number(ino):
+            mend = partial(look.put, key, pack_number(ino))
+            look.found("spool", _place(key), f"its record does not name inode {ino}", "corrected", mend)
+    for key, raw in [*look.store.catalog.walk(b"s"), *look.store.catalog.walk(b"a")]:
+        if raw is not None and key not in owned:
             problem = f"was made for inode {unpack_number(raw)}, which does not use it"
-            look.found("spool", f"spool file {number_of(key)}", problem, "removed", partial(look.delete, key))
+            look.found("spool", _place(key), problem, "freed", partial(look.delete, key))
     _drop_files(look, "spool", doomed)
 
 
@@ -160,8 +168,11 @@ def check_links(look: Inspection) -> None:
         names[number_of(key)] += 1
         folders[number_of(key)] += kind == DIRECTORY
         links[ino] += 1
+    waiting = _waiting(look)
     for ino, inode in look.inodes():
         expected = (names[ino], 2 + folders[ino]) if inode.is_dir else (inode.size, links[ino])
+        if ino in waiting:
+            expected = (inode.size, 0)
         if (inode.size, inode.nlink) != expected:
             problem = f"size {inode.size} and {inode.nlink} links, where there are {expected[0]} and {expected[1]}"
             inode.size, inode.nlink = expected
@@ -257,6 +268,15 @@ def _reachable(look: Inspection) -> set[int]:
                 if inode.is_dir:
                     folders.append(ino)
     return reached
+
+
+def _waiting(look: Inspection) -> set[int]:
+    """Inodes that have no name any more and are kept for those who still had them open."""
+    return {number_of(key) for key, _ in look.store.catalog.walk(b"x")}
+
+
+def _place(key: bytes) -> str:
+    return f"spool file {number_of(key)}" if key[:1] == b"s" else f"slot {number_of(key)}"
 
 
 def _drop_files(look: Inspection, check: str, doomed: dict[int, str]) -> None:

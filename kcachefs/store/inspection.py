@@ -17,6 +17,8 @@ from kcachefs.store.records import (
     inode_key,
     number_of,
     object_key,
+    orphan_key,
+    slot_key,
     spool_key,
     unpack_name,
 )
@@ -149,7 +151,7 @@ class Inspection:
                 txn.put(inode_key(number_of(key)), parent.pack())
 
     def drop_inode(self, ino: int) -> None:
-        """An inode goes, and with it its hold on an object or a spool file."""
+        """An inode goes, and with it its hold on an object, a spool file or a slot."""
         with self.store.transaction() as txn:
             raw = txn.get(inode_key(ino))
             if raw is None:
@@ -159,6 +161,9 @@ class Inspection:
                 self.store.objects.unlink(txn, inode.digest)
             elif inode.content == Content.SPOOL:
                 txn.delete(spool_key(inode.spool))
+            elif inode.content == Content.SLOT:
+                txn.delete(slot_key(inode.spool))
+            txn.delete(orphan_key(ino))
             txn.delete(inode_key(ino))
 
     def drop_volume(self, key: bytes) -> None:

@@ -36,7 +36,8 @@ from kcachefs.store.frames import (
     split,
     tail_length,
 )
-from kcachefs.store.ledger import Ledger, Staged, read_totals
+from kcachefs.store.ledger import Ledger, read_totals
+from kcachefs.store.ledger import Staged as Staged
 from kcachefs.store.records import TOTALS_KEY, ObjectRecord, Totals, object_key, volume_key
 from kcachefs.store.volumes import Volumes
 

@@ -14,12 +14,14 @@ value; what is described here is the value without it.
 | `i` inode | u64 | Inode, followed by the target when it is a symbolic link |
 | `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
+| `a` slot | u64 | u64 inode whose bytes are in the arena's slot of that number |
+| `x` orphan | u64 inode | nothing: it has no name left, and something may still use it |
 
 A directory's names stand in the order of their cookies, 63 bits of a hash. So a listing is resumed from a cookie alone,
 with no state kept for it: by a later request, after names came and went, or by a daemon that was started since.
 
-Deleting a `v` or `s` record is what frees the file beneath it: the fold removes the file once the deletion is on disk,
-and never before. A file without a record is what a kill leaves behind; opening the store removes it.
+Deleting a `v`, `s` or `a` record is what frees the file or slot beneath it: the fold does so once the deletion is on
+disk, and never before. A file without a record is what a kill leaves behind; opening the store removes it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from __future__ import annotations
 import stat
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Self
 
 from blake3 import blake3
@@ -71,6 +74,7 @@ def name_cookie(name: bytes) -> int:
     return (int.from_bytes(blake3(name).digest(8), "big") >> 1) | 16
 
 
+@lru_cache(8192)  # a lookup is mostly followed by a creation or a rename of the same name
 def name_key(parent: int, name: bytes) -> bytes:
     return _NAME_KEY.pack(b"n", parent, name_cookie(name)) + name
 
@@ -89,12 +93,20 @@ def names_after(parent: int, cookie: int) -> bytes:
     return _NAME_KEY.pack(b"n", parent, cookie + 1)
 
 
+def orphan_key(ino: int) -> bytes:
+    return b"x" + _U64.pack(ino)
+
+
+def slot_key(number: int) -> bytes:
+    return b"a" + _U64.pack(number)
+
+
 def spool_key(number: int) -> bytes:
     return b"s" + _U64.pack(number)
 
 
 def number_of(key: bytes) -> int:
-    """The integer of a `v`, `i` or `s` key, or a name's parent."""
+    """The integer of a `v`, `i`, `s`, `a` or `x` key, or a name's parent."""
     return int.from_bytes(key[1:5] if key[:1] == b"v" else key[1:9], "big")
 
 
@@ -196,6 +208,8 @@ class Content:
     """A sealed object, by `digest`."""
     SPOOL = 2
     """A plain file in the spool, by `spool`; its size and mtime are the truth, the record's are not."""
+    SLOT = 3
+    """A slot of the arena, by `spool`; small, and not sealed yet."""
 
 
 @dataclass(slots=True)

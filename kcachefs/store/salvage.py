@@ -30,6 +30,7 @@ from kcachefs.store.records import (
     number_of,
     object_key,
     pack_number,
+    slot_key,
     spool_key,
     volume_key,
 )
@@ -82,6 +83,8 @@ def _protect_files(volumes: Volumes, records: dict[bytes, bytes]) -> None:
             inode = Inode.unpack(raw)
             if inode.content == Content.SPOOL:
                 records.setdefault(spool_key(inode.spool), pack_number(number_of(key)))
+            elif inode.content == Content.SLOT:
+                records.setdefault(slot_key(inode.spool), pack_number(number_of(key)))
     records.setdefault(META_VOLUME, pack_number(max(numbers, default=0) + 1))
     records.setdefault(TOTALS_KEY, Totals().pack())
 

@@ -5,7 +5,7 @@
     catalog/        LMDB
     journal/        acknowledged, not yet in LMDB
     volumes/        objects; incoming/: a large one on its way there
-    spool/          bytes that are not sealed yet, one plain file each
+    spool/          bytes that are not sealed yet, one plain file each; spool.arena: those of small files, a slot each
     quarantine/     what failed verification
 
 A background thread folds the journal into the catalog every second or so, and sooner when much has gathered.
@@ -38,6 +38,7 @@ from kcachefs.errors import (
     or_no_space,
 )
 from kcachefs.store import ledger
+from kcachefs.store.arena import Arena
 from kcachefs.store.catalog import DEFAULT_MAP_SIZE, Catalog, Transaction, make_lmdb
 from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.descriptor import sync_directory
@@ -77,6 +78,8 @@ class Header(msgspec.Struct, kw_only=True):
     lmdb: str = ""
     boot: str = ""
     """Boot id of the machine that has or had it open; empty after a clean close."""
+    doubtful: bool = False
+    """The machine went down while it was open, and nobody has looked at the unsealed files since."""
 
 
 class Store:
@@ -88,12 +91,12 @@ class Store:
         self._wake = threading.Event()
         self._stopping = False
         self._closed = False
+        self._opened = False
         self._thread: threading.Thread | None = None
         with contextlib.ExitStack() as undo:
             self._lock, header = enter(self.path, create=options.create)
             undo.callback(self._lock.release)
-            self.lost_power = _note_boot(self.path, header)
-            """The machine went down while the store was open: what was not synced may be gone."""
+            self._header = _note_boot(self.path, header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
             self.spool = Spool(self.path / "spool")
@@ -110,11 +113,29 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
+            self.arena = Arena(self.path / "spool.arena", map(number_of, self.catalog.keys(b"a")))
+            undo.callback(self.arena.close)
+            self._opened = True
             self._recycle_spool()
             if options.background:
                 self._thread = threading.Thread(target=self._fold_forever, name="kcachefs-fold", daemon=True)
                 self._thread.start()
             undo.pop_all()
+
+    @property
+    def lost_power(self) -> bool:
+        """The machine went down while the store was open: what was not sealed or synced may be gone.
+
+        True, over as many openings as it takes, until `power_loss_settled` says that somebody saw to it.
+        """
+        return self._header.doubtful
+
+    def power_loss_settled(self) -> None:
+        """Every unsealed file that a power loss may have cut short has been dealt with."""
+        if self._header.doubtful:
+            self._header.doubtful = False
+            with _clear_errors(self.path):
+                _write_header(self.path, self._header)
 
     @property
     def recovered(self) -> int:
@@ -186,14 +207,17 @@ class Store:
             last.callback(self.volumes.close)
             last.callback(self.objects.close)
             last.callback(self.spool.close)
+            last.callback(self.arena.close)
             try:
                 self.catalog.close()
             except NoSpace as error:
                 log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
                 return
             self.spool.sync()
+            self.arena.sync()
+            self._header.boot = ""
             with contextlib.suppress(OSError):
-                _write_header(self.path, _new_header())
+                _write_header(self.path, self._header)
 
     def __enter__(self) -> Self:
         return self
@@ -219,6 +243,8 @@ class Store:
                     self.volumes.remove(number_of(key))
                 elif key[:1] == b"s":
                     self.spool.recycle(number_of(key))
+                elif key[:1] == b"a" and self._opened:
+                    self.arena.free(number_of(key))
             except OSError as error:  # the next open tries again
                 log.error("%s: a file that nothing refers to could not be removed: %s", self.path, error)
 
@@ -278,7 +304,7 @@ def replace_header(path: Path) -> None:
     """Set a damaged kcachefs.json aside and write another. Whether the machine went down is not known any more."""
     os.replace(path / HEADER, path / "quarantine" / HEADER)
     header = _new_header()
-    header.boot = "unknown"
+    header.doubtful = True
     _write_header(path, header)
 
 
@@ -333,15 +359,14 @@ def read_header(path: Path) -> Header:
     return header
 
 
-def _note_boot(path: Path, header: Header) -> bool:
+def _note_boot(path: Path, header: Header) -> Header:
     boot = boot_id()
-    if header.boot == boot:
-        return False
-    lost = header.boot != ""
-    header.boot = boot
-    with _clear_errors(path):
-        _write_header(path, header)
-    return lost
+    if header.boot != boot:
+        header.doubtful |= header.boot != ""
+        header.boot = boot
+        with _clear_errors(path):
+            _write_header(path, header)
+    return header
 
 
 def boot_id() -> str:

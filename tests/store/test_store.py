@@ -222,6 +222,10 @@ def test_the_boot_is_noted_while_it_is_open(tmp_path: Path) -> None:
     (tmp_path / HEADER).write_text(json.dumps({**header, "boot": "another"}))
     with Store(tmp_path) as store:
         assert store.lost_power
+    assert run(tmp_path).exit_code == 0
+    with Store(tmp_path) as store:
+        assert store.lost_power  # until somebody sees to it
+        store.power_loss_settled()
     with Store(tmp_path) as store:
         assert not store.lost_power
 

@@ -1,0 +1,1 @@
+"""What a mount must do, asked of a plain directory, of the direct engine and of the pyfuse3 engine alike."""
