@@ -30,7 +30,7 @@ import lmdb
 import lmdb.verify
 from blake3 import blake3
 
-from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError
+from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError, or_no_space
 from kcachefs.store.journal import Changes, Journal, Mark, replay
 from kcachefs.store.records import EXPENDABLE, META_FOLDED
 
@@ -40,6 +40,7 @@ DEFAULT_MAP_SIZE = 64 << 30
 """Address space set aside for LMDB, not disk: 64 GiB holds some 300 million records."""
 
 _NAMES = ord("n")
+_LOCK_FILE_SIZE = 8192
 _CRC = struct.Struct("<I")
 _MARK = struct.Struct("<QQ")
 _NOTHING = object()
@@ -345,6 +346,8 @@ class Catalog:
         except lmdb.MapFullError as error:
             raise NoSpace("the catalog's map is full; evict something, or raise its size") from error
         except lmdb.Error as error:
+            if getattr(error, "code", None) == errno.EIO and _is_nearly_full(self._env.path()):
+                raise NoSpace("the catalog could not be written: the disk is full; free some space") from error
             raise _lmdb_error(self._env.path(), error) from error
 
     def _checked(self, key: bytes, raw: bytes) -> bytes | None:
@@ -375,9 +378,10 @@ def _open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
     data = directory / "data.mdb"
     if not data.exists() or not data.stat().st_size:  # LMDB would make a new one of it
         raise StoreError(f"{data}: the catalog is missing; run: kcachefs fsck --repair")
+    _write_lock_file(directory)
     try:
         # readahead off: lookups are random, and read-ahead would fill memory with neighbours nobody asked for.
-        env = lmdb.open(str(directory), map_size=map_size, max_readers=126, readahead=False, meminit=False, mode=0o600)
+        env = lmdb.open(str(directory), map_size=map_size, readahead=False, meminit=False, mode=0o600)
     except lmdb.Error as error:
         raise _lmdb_error(directory, error) from error
     try:
@@ -395,12 +399,26 @@ def _open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
 def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> None:
     """An LMDB file with nothing in it, or with `records`."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
+    _write_lock_file(directory)
     try:
         with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, mode=0o600) as env, env.begin(write=True) as txn:
             for key, value in records:
                 txn.put(key, with_check(key, value))
     except lmdb.Error as error:
         raise _lmdb_error(directory, error) from error
+
+
+def _write_lock_file(directory: Path) -> None:
+    # LMDB writes to this file through a map. It would make it sparse, and on a full disk the first write to a page
+    # that has no block is SIGBUS. Nobody else has it open, so what it held is of no use.
+    fd = os.open(directory / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.pwrite(fd, bytes(_LOCK_FILE_SIZE), 0) != _LOCK_FILE_SIZE:
+            raise OSError(errno.ENOSPC, "short write")
+    except OSError as error:
+        raise or_no_space(error, directory) from error
+    finally:
+        os.close(fd)
 
 
 def _check_size(env: lmdb.Environment, path: Path) -> None:
@@ -431,6 +449,12 @@ def _lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError):
         return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
     return StoreError(f"{thing}: {error}")
+
+
+def _is_nearly_full(path: str) -> bool:
+    # LMDB calls a write that the disk took only a part of an input/output error.
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < 4 << 20
 
 
 def with_check(key: bytes, value: bytes) -> bytes:

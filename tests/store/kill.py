@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,18 +48,18 @@ def content(tag: str) -> bytes:
 # --- the writer -------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, round_: int, say: Lines) -> None:
-    """Work on the store with four threads until killed."""
+def write(path: Path, round_: int, kinds: Sequence[str], say: Lines) -> None:
+    """Work on the store with four threads until killed, making things of these kinds."""
     store = Store(path, OPTIONS)
     tree.make_root(store)
-    threads = [threading.Thread(target=_work, args=(store, f"{round_}.{n}", say)) for n in range(THREADS)]
+    threads = [threading.Thread(target=_work, args=(store, f"{round_}.{n}", kinds, say)) for n in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def _work(store: Store, name: str, say: Lines) -> None:
+def _work(store: Store, name: str, kinds: Sequence[str], say: Lines) -> None:
     chosen = random.Random(name)
     mine: list[tuple[str, str]] = []
     for number in range(1 << 30):
@@ -69,12 +69,12 @@ def _work(store: Store, name: str, say: Lines) -> None:
         elif act < 0.06:
             store.compact()
         elif act < 0.08:
-            store.sync()
+            _say_around(say, f"sync all {name}.{number}", _sync, store, "")
         elif act < 0.40 and len(mine) > 10:
             kind, tag = mine.pop(chosen.randrange(len(mine)))
             _say_around(say, f"remove {kind} {tag}", REMOVE[kind], store, tag)
         else:
-            kind = chosen.choice(("object", "file", "file", "spooled"))
+            kind = chosen.choice(kinds)
             tag = f"{name}.{number}"
             _say_around(say, f"make {kind} {tag}", MAKE[kind], store, tag)
             mine.append((kind, tag))
@@ -84,6 +84,10 @@ def _say_around(say: Lines, what: str, act: Callable[[Store, str], None], store:
     say(f"begin {what}\n")
     act(store, tag)
     say(f"done {what}\n")
+
+
+def _sync(store: Store, _: str) -> None:
+    store.sync()
 
 
 def _put(store: Store, tag: str) -> None:
@@ -116,14 +120,14 @@ def _ignore(_: int) -> None: ...
 
 
 def serve() -> None:
-    """The server: for every `path round` line on its input, forks a writer that talks to file descriptor 3."""
+    """The server: for every `path round kinds` line on its input, forks a writer that talks to file descriptor 3."""
     logging.disable(logging.CRITICAL)
     for line in sys.stdin:
-        path, round_ = line.split()
+        path, round_, kinds = line.split()
         pid = os.fork()
         if pid == 0:
             try:
-                write(Path(path), int(round_), lambda text: _ignore(os.write(3, text.encode())))
+                write(Path(path), int(round_), kinds.split(","), lambda text: _ignore(os.write(3, text.encode())))
             finally:
                 os._exit(1)
         print(pid, flush=True)
@@ -167,10 +171,11 @@ class Writers:
         os.close(write)
         self._rest = b""
 
-    def start(self, path: Path, round_: int) -> int:
+    def start(self, path: Path, round_: int, kinds: Sequence[str] = ("object", "file", "spooled")) -> int:
+        """Start a writer; returns its process id."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
-        self._server.stdin.write(f"{path} {round_}\n")
+        self._server.stdin.write(f"{path} {round_} {','.join(kinds)}\n")
         self._server.stdin.flush()
         return int(self._server.stdout.readline())
 
@@ -186,11 +191,16 @@ class Writers:
         """After the kill: the writer's exit status, and what it had said and nobody had read."""
         assert self._server.stdout is not None
         status = int(self._server.stdout.readline())
+        lines = self.said()
+        self._rest = b""
+        return status, lines
+
+    def said(self) -> list[str]:
+        """What the writer has said and nobody has read, without waiting."""
         lines: list[str] = []
         while select.select([self._read], [], [], 0)[0]:
             lines += self._take()
-        self._rest = b""
-        return status, lines
+        return lines
 
     def _take(self) -> list[str]:
         *whole, self._rest = (self._rest + os.read(self._read, 1 << 16)).split(b"\n")
@@ -232,6 +242,8 @@ def _note(state: Rounds, lines: list[str]) -> None:
     begun: dict[str, str] = {}
     for line in lines:
         stage, act, kind, tag = line.split()
+        if act == "sync":
+            continue
         if stage == "begin":
             begun[tag] = kind
             state.there.pop(tag, None)
