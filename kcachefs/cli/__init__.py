@@ -9,6 +9,7 @@ import typer
 
 import kcachefs
 from kcachefs.cli.evict import evict
+from kcachefs.cli.fsck import fsck
 from kcachefs.cli.gc import gc
 from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _verb in (mount, umount, status, stats, ls, pin, unpin, evict, prune, gc):
+for _verb in (mount, umount, status, stats, ls, pin, unpin, evict, prune, gc, fsck):
     app.command()(_verb)
 
 _debug = False

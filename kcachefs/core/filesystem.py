@@ -318,3 +318,4 @@ class Filesystem:
         doubtful = {ino for ino, node in self.files.unsealed() if not node.flags & (Inode.MUTABLE | Inode.SYNCED)}
         if doubtful:
             self.tree.drop_files(doubtful)
+        self.store.power_loss_settled()

@@ -7,6 +7,7 @@ value; what is described here is the value without it.
 | table | key behind the first byte | value |
 | --- | --- | --- |
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: volume appended to |
+| | `folded` | u64 segment, u64 offset: the journal before that place is here already; kept by the fold alone |
 | `t` totals | (none) | Totals: what the objects and volumes below add up to |
 | `o` object | digest, 32 bytes | ObjectRecord: where the bytes are, and how many inodes (and holders) refer to them |
 | `v` volume | u32 | VolumeRecord: bytes appended, and how many of them still belong to an object |
@@ -25,7 +26,7 @@ A directory's names stand in the order of their cookies, 63 bits of a hash. So a
 with no state kept for it: by a later request, after names came and went, or by a daemon that was started since.
 
 Deleting a `v`, `s` or `a` record is what frees the file or slot beneath it: the fold does so once the deletion is on
-disk, and never before.
+disk, and never before. A file without a record is what a kill leaves behind; opening the store removes it.
 """
 
 from __future__ import annotations
@@ -57,6 +58,11 @@ META_INO = b"mino"
 META_VOLUME = b"mvolume"
 META_ACTIVE = b"mactive"
 META_SPOOL = b"mspool"
+META_FOLDED = b"mfolded"
+
+EXPENDABLE = frozenset(b"oin")
+"""Tables whose records count as absent when they are damaged: the file they belong to is then made again. A volume, a
+spool file, a total or a counter taken for absent would get live bytes deleted, or numbers given out twice."""
 
 
 def object_key(digest: bytes) -> bytes:
@@ -150,7 +156,8 @@ def unpack_number(raw: bytes) -> int:
 
 @dataclass(slots=True)
 class ObjectRecord:
-    """Where an object's bytes are. `length` counts everything in the volume: frames, frame table and trailer."""
+    """Where an object's bytes are. `length` counts everything in the volume: frames, frame table and trailer; it is 0
+    when the object is damaged and its bytes have been given back."""
 
     HELD: ClassVar[int] = 1
     """A ContentStore user keeps it; counts as one of `refs`."""
@@ -166,6 +173,11 @@ class ObjectRecord:
     frames: int
     refs: int
     flags: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Volume and offset: equal as long as nothing moved it."""
+        return self.volume, self.offset
 
     def pack(self) -> bytes:
         return self.CODEC.pack(self.volume, self.offset, self.length, self.plain, self.frames, self.refs, self.flags)
