@@ -66,7 +66,7 @@ def for_daemon() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, *, least: int = 0) -> int:
     """Bytes of a size as people write it.
 
     >>> parse_size("20GiB"), parse_size("512M"), parse_size("1000")
@@ -76,7 +76,7 @@ def parse_size(text: str) -> int:
     if match is None:
         raise UsageError(f"{text!r} is no size; write it like 20GiB, 512M or 1000000")
     size = int(float(match[1]) * _UNITS[match[2]])
-    if not 0 < size < _SIZE_MAX:
+    if not least <= size < _SIZE_MAX:
         raise UsageError(f"{text!r} is no size that anything can have; write it like 20GiB, 512M or 1000000")
     return size
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.daemon.supervisor import Refusal
 
-DEFAULT_MAX_SIZE = "20GiB"
+MAX_SIZE = "20GiB"
+MIN_FREE = "64MiB"
 _DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
@@ -28,7 +29,9 @@ def mount(
     store: Annotated[
         Path | None, typer.Option(help="The store's directory.", show_default="$KCACHEFS_STORE or the user's cache")
     ] = None,
-    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = DEFAULT_MAX_SIZE,
+    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = MAX_SIZE,
+    max_files: Annotated[int, typer.Option(min=0, metavar="N", help="Quota of files; 0: as many as fit.")] = 0,
+    min_free: Annotated[str, typer.Option(metavar="SIZE", help="Free space that the disk keeps.")] = MIN_FREE,
     engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the reference, slower.")] = "direct",
     read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be written through the mount.")] = False,
     no_allow_other: Annotated[
@@ -38,7 +41,14 @@ def mount(
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
     settings = checked(
-        directory, store, max_size=max_size, engine=engine, read_only=read_only, allow_other=not no_allow_other
+        directory,
+        store,
+        max_size=max_size,
+        max_files=max_files,
+        min_free=min_free,
+        engine=engine,
+        read_only=read_only,
+        allow_other=not no_allow_other,
     )
     if foreground:
         serve_here(settings)
@@ -50,12 +60,15 @@ def checked(
     directory: Path,
     store: Path | None = None,
     *,
-    max_size: str = DEFAULT_MAX_SIZE,
+    max_size: str = MAX_SIZE,
+    max_files: int = 0,
+    min_free: str = MIN_FREE,
     engine: str = "direct",
     read_only: bool = False,
     allow_other: bool = True,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
+    from kcachefs.core.eviction import Limits
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.engines import ENGINES
 
@@ -75,7 +88,9 @@ def checked(
         mountpoint=mountpoint,
         store=place,
         engine=engine,
-        max_size=config.parse_size(max_size),
+        limits=Limits(
+            max_size=config.parse_size(max_size, least=1), max_files=max_files, min_free=config.parse_size(min_free)
+        ),
         read_only=read_only,
         allow_other=allow_other,
     )
