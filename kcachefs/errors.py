@@ -101,6 +101,12 @@ class FsError(KcachefsError):
         self.errno = number
 
 
+class RequestGarbled(KcachefsError):
+    """A request of the kernel that makes no sense: too short, a name without an end, a count beyond its bytes."""
+
+    errno = errno.EINVAL
+
+
 # --- mounts ----------------------------------------------------------------------------------------------------------
 
 
@@ -148,11 +154,15 @@ def describe(error: BaseException) -> str:
     return str(error).replace("\n", " ") or type(error).__name__
 
 
+_PASSED_ON = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOMEM))
+"""Errors of the disk beneath that answer the request as it was made; any other is a fault of ours."""
+
+
 def errno_of(error: BaseException) -> int:
     """The errno that a filesystem request answered with `error` returns."""
     if isinstance(error, KcachefsError):
         return error.errno
-    if isinstance(error, OSError) and error.errno is not None:
+    if isinstance(error, OSError) and error.errno in _PASSED_ON:
         return error.errno
     return errno.EIO
 

@@ -6,6 +6,7 @@ interpreter for every request, never waits long for it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -24,7 +25,7 @@ from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
-from kcachefs.errors import KcachefsError
+from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
@@ -67,7 +68,8 @@ class Worker:
     def close(self) -> None:
         """Put everything on disk."""
         log.info("served %s", self.engine.statistics())
-        self.fs.settle()
+        with contextlib.suppress(NoSpace):  # what cannot be folded now stays in the journal
+            self.fs.settle()
         self.store.close()
 
     async def _watch_signals(self, scope: trio.CancelScope) -> None:
@@ -92,8 +94,8 @@ class Worker:
             while self.fs.files.seal_next():
                 if time.monotonic() > until:
                     return True
-        except (KcachefsError, OSError) as error:
-            log.error("sealing failed, and is tried again: %s", error)
+        except Exception as error:  # one bad file must not end the worker, and with its successor every one after it
+            log.error("sealing failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
         return False
 
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
@@ -101,8 +103,9 @@ class Worker:
             await trio.sleep(pause)
             try:
                 await trio.to_thread.run_sync(work)
-            except (KcachefsError, OSError) as error:
-                log.error("%s failed, and is tried again: %s", what, error)
+            except Exception as error:
+                known = isinstance(error, KcachefsError | OSError)
+                log.error("%s failed, and is tried again: %s", what, error, exc_info=not known)
 
 
 def volume_size(max_size: int) -> int:
