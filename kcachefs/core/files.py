@@ -6,10 +6,10 @@
                             ▼                              ▼
                                         object                               what most files are
 
-A new file is empty and costs nothing. Its first bytes go to a slot, or to a spool file if they do not fit. When its
-last writer closes it, it is queued, and the sealer's thread turns it into an object while readers are still served from
-where it was. A file that is written after that is *mutable*: it stays out of the objects until it has been quiet for
-long.
+A new file is empty and costs nothing. Its first bytes go to a slot, or to a spool file if they do not fit. When it has
+been quiet for a moment, the sealer's thread turns it into an object while readers are still served from where it was.
+(Not when its writer closes it: of that Linux says nothing to a filesystem that has let it open files unasked.) A file
+that is written after that is *mutable*: it stays out of the objects until it has been quiet for long.
 
 What a write acknowledged is outside this process: the bytes by a pwrite; the size and times of a slot by a record in
 the journal, those of a spool file by the file itself. Bytes are hashed by the sealer and not as they are written: it
@@ -26,6 +26,7 @@ import os
 import stat
 import time
 from collections import deque
+from collections.abc import Callable
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
@@ -50,7 +51,9 @@ log = logging.getLogger(__name__)
 
 MAX_SIZE = (1 << 63) - 1
 REST_SECONDS = 1.0
-"""How long a closed file rests before it is sealed: what is deleted at once is never sealed."""
+"""How long a new file must not have changed before it is sealed: what is deleted at once is never sealed."""
+LARGE_REST = 5
+"""So many times longer for one that is in the spool: it would be costly to bring back."""
 PATIENCE_SECONDS = 10.0
 """How long it waits at most for requests to pause: a compiler's burst of writes goes first."""
 QUEUE_MAX = 4096
@@ -102,6 +105,8 @@ class Files:
         self._sealing: dict[int, bool] = {}
         """Inodes that the sealer is reading, and whether they were changed since it began."""
         nodes.on_gone = self._gone
+        self.on_quiet: Callable[[int], None] = lambda ino: None
+        """Told of every new file once nobody seems to write it any more. Called with no lock held."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -239,11 +244,9 @@ class Files:
                     self._nodes.save(txn, ino, node)
         self._store.sync()
 
-    def closed(self, ino: int) -> None:
-        """The last handle that was made by a creation is closed: the file is complete, as far as anyone can know."""
-        node = self._nodes.get(ino)
-        if node.content in (Content.SLOT, Content.SPOOL) and not node.flags & Inode.MUTABLE and node.nlink > 0:
-            self._queue.append((ino, time.monotonic()))
+    def created(self, ino: int) -> None:
+        """A new file: the sealer looks at it from now on, until it is quiet."""
+        self._queue.append((ino, time.monotonic()))
 
     # --- sealing: the sealer's thread ---------------------------------------------------------------------------------
 
@@ -274,16 +277,31 @@ class Files:
         return bool(queue) and (len(queue) >= QUEUE_MAX or time.monotonic() - queue[0][1] > PATIENCE_SECONDS)
 
     def seal_next(self, rest_seconds: float = REST_SECONDS) -> bool:
-        """Seal the file that has waited longest, if it has rested that long. False when there is none."""
+        """Seal the file that has waited longest, if it has been quiet for that long. False when there is none."""
         if not self._queue:
             return False
         ino, since = self._queue[0]
-        if time.monotonic() - since < rest_seconds and len(self._queue) < QUEUE_MAX:
+        pressed = len(self._queue) >= QUEUE_MAX or not rest_seconds
+        if time.monotonic() - since < rest_seconds and not pressed:
             return False
         self._queue.popleft()
-        with contextlib.suppress(FsError):  # unlinked while it waited
-            self.seal(ino)
+        try:
+            if not pressed and not self._is_quiet(ino, rest_seconds):
+                self._queue.append((ino, time.monotonic()))
+                return True
+            if not self._nodes.get(ino).flags & Inode.MUTABLE:
+                self.seal(ino)
+        except FsError:
+            pass  # unlinked while it waited
+        self.on_quiet(ino)
         return True
+
+    def _is_quiet(self, ino: int, seconds: float) -> bool:
+        """Whether nothing happened to a file for that long; what is large may be in the making for longer."""
+        node = self.attributes(ino)
+        if node.content == Content.SPOOL:
+            seconds *= LARGE_REST
+        return not 0 <= time.time_ns() - node.ctime < seconds * 1e9
 
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""

@@ -77,6 +77,7 @@ class Filesystem:
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
         self.evictor.being_written = lambda entry: entry in self._writing
+        self.files.on_quiet = self.finished
         self.tree.make_root(options.uid, options.gid)
         self._make_namespaces()
         self._drop_orphans()
@@ -129,11 +130,14 @@ class Filesystem:
         return ino, node
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
-        """A new file, open: the kernel holds the inode and a handle."""
+        """A new file, about to be written: the kernel holds the inode."""
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid, pid=self.pid)
         self.found(ino)
-        self.opened(ino)
+        with self._lock:
+            self.nodes.handles[ino] = node.entry
+            self._writing[node.entry] += 1
+        self.files.created(ino)
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
@@ -204,31 +208,14 @@ class Filesystem:
             raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
         return self.files.write(ino, offset, data)
 
-    def opened(self, ino: int) -> None:
-        """A handle to the inode exists: it lives until `released`."""
-        handles = self.nodes.handles
-        handles[ino] = handles.get(ino, 0) + 1
-        if ino < VIRTUAL_BASE and (entry := self.nodes.get(ino).entry):
-            self._writing[entry] += 1
-
-    def released(self, ino: int) -> None:
-        handles = self.nodes.handles
-        left = handles.get(ino, 0) - 1
-        if ino < VIRTUAL_BASE and left >= 0 and self.nodes.exists(ino):
-            self._not_writing(self.nodes.get(ino).entry)
-        if left > 0:
-            handles[ino] = left
-            return
-        handles.pop(ino, None)
-        if ino < VIRTUAL_BASE and self.nodes.exists(ino):
-            self.files.closed(ino)
-            self.nodes.let_go(ino)
-
-    def _not_writing(self, entry: int) -> None:
-        if entry:
-            self._writing[entry] -= 1
-            if self._writing[entry] <= 0:
-                del self._writing[entry]
+    def finished(self, ino: int) -> None:
+        """A new file is complete, as far as anyone can know: its maker closed it, or it has been quiet. Any thread."""
+        with self._lock:
+            entry = self.nodes.handles.pop(ino, None)
+            if entry is not None:
+                self._writing[entry] -= 1
+                if self._writing[entry] <= 0:
+                    del self._writing[entry]
 
     def set_attributes(
         self,

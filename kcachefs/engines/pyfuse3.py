@@ -207,7 +207,6 @@ class Operations(pyfuse3.Operations):
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
             self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)
-        self.fs.opened(inode)
         return _handle(inode)
 
     @_guarded
@@ -224,7 +223,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def release(self, fh: Any) -> None:
-        self.fs.released(fh)
+        self.fs.finished(fh)
 
     async def releasedir(self, fh: Any) -> None:
         pass

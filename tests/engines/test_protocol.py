@@ -25,7 +25,7 @@ from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import MAX_REQUEST, DirectEngine
 from kcachefs.engines.protocol import Op
 from kcachefs.store import Options, Store
-from kcachefs.store.records import inode_key
+from kcachefs.store.records import Content, inode_key
 
 HEADER = p.IN_HEADER.size
 SILENT = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT, Op.NOTIFY_REPLY}
@@ -128,15 +128,16 @@ class Line:
 
     # --- working ------------------------------------------------------------------------------------------------------
 
-    def write_file(self, name: bytes, content: bytes) -> int:
-        """As a program does: create, write, close."""
+    def write_file(self, name: bytes, content: bytes, *, release: bool = True) -> int:
+        """As a program does: create, write, close; of the last, newer kernels do not tell."""
         number, said = self.ask(Op.CREATE, self.folder, p.CREATE_IN.pack(1, 0o100644, 0, 0) + name + b"\0")
         assert number == 0
         node: int = struct.unpack_from("<Q", said)[0]
         for start in range(0, len(content), MAX_REQUEST):
             piece = content[start : start + MAX_REQUEST]
             assert self.ask(Op.WRITE, node, p.WRITE_IN.pack(0, start, len(piece)) + bytes(20) + piece)[0] == 0
-        assert self.ask(Op.RELEASE, node, bytes(24))[0] == 0
+        if release:
+            assert self.ask(Op.RELEASE, node, bytes(24))[0] == 0
         return node
 
     def read_file(self, node: int, offset: int = 0, size: int = MAX_REQUEST) -> bytes:
@@ -342,6 +343,28 @@ def test_what_comes_out_of_order_does_no_harm(line: Line) -> None:
     assert line.replies() == []
     assert line.read_file(file) == b"content"
     assert line.node(line.folder, b"file") == file
+
+
+def test_a_file_of_whose_closing_nothing_is_told_is_sealed_and_let_go_all_the_same(line: Line) -> None:
+    kept = line.write_file(b"kept", b"content", release=False)
+    gone = line.write_file(b"gone", b"content", release=False)
+    assert line.ask(Op.UNLINK, line.folder, b"gone\0") == (0, b"")
+    assert line.read_file(gone) == b"content"
+    line.feed(Op.FORGET, gone, p.FORGET_IN.pack(1))
+    assert not line.fs.nodes.exists(gone)
+    line.fs.settle()
+    assert line.fs.attributes(kept).content == Content.OBJECT
+    assert line.fs.nodes.handles == {}
+    assert line.fs.nodes.orphans == set()
+    assert line.read_file(kept) == b"content"
+
+
+def test_a_file_that_is_still_being_written_is_not_sealed(line: Line) -> None:
+    node = line.write_file(b"file", b"content", release=False)
+    assert not line.fs.files.seal_next(1000)
+    assert line.fs.attributes(node).content == Content.SLOT
+    assert line.fs.files.seal_next(0)
+    assert line.fs.attributes(node).content == Content.OBJECT
 
 
 def test_a_file_that_was_forgotten_too_often_and_unlinked_is_gone_and_can_be_made_again(line: Line) -> None:
