@@ -30,6 +30,7 @@ from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode
 log = logging.getLogger(__name__)
 
 BLOCK = 4096
+_DOTS = (b".", b"..")
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
@@ -90,15 +91,16 @@ class Filesystem:
         """The inode under a name, and one more reference that the kernel holds; None for a miss."""
         if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
             return FOLDER_INO if parent == ROOT_INO else self.report.find(name)
+        if name in _DOTS:
+            return self.found(parent if name == b"." else self.nodes.get(parent).parent)
+        ino = self.tree.find(parent, name)
+        if ino is None:
+            return None
         with self._lock:  # so that what is found here is not evicted before it is counted as in use
-            if name == b"..":
-                return self.found(self.nodes.get(parent).parent)
-            if name == b".":
-                return self.found(parent)
-            ino = self.tree.find(parent, name)
-            if ino is None:
-                return None
-            entry = self.nodes.get(ino).entry
+            try:
+                entry = self.nodes.get(ino).entry
+            except FsError:
+                return None  # it was, just now
             if entry and (entry == ino or entry >= GROUP_BASE):
                 self.entries.touch(entry, self.pid, complete=entry not in self._writing)
             return self.found(ino)

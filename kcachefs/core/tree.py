@@ -111,14 +111,15 @@ class Tree:
             if txn.get(key) is not None:
                 raise FsError(errno.EEXIST)
             ino = nodes.allocate(txn)
+            is_dir = stat.S_ISDIR(mode)
             if folder.mode & stat.S_ISGID:
                 gid = folder.gid
-                if stat.S_ISDIR(mode):
+                if is_dir:
                     mode |= stat.S_ISGID
             node = new_inode(mode, uid, gid, parent)
             node.rdev = rdev
-            node.entry = self._entries.label(txn, ino, parent, folder, name, stat.S_ISDIR(mode), pid)
-            if stat.S_ISDIR(mode):
+            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, pid)
+            if is_dir:
                 node.nlink = 2
                 node.target = name
                 folder.nlink += 1

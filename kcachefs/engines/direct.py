@@ -49,6 +49,8 @@ MAX_REQUEST = 1 << 20
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
 _U64 = (1 << 64) - 1
+_read_header = p.IN_HEADER.unpack_from
+_reply_header = p.OUT_HEADER.pack
 
 Handler = Callable[["DirectEngine", int, int, int], bytes | None]
 """(engine, node, unique, length of the request) → reply body, or None when the reply is sent otherwise or never."""
@@ -71,8 +73,7 @@ class DirectEngine:
         self._complained: set[int] = set()
         self._listed: dict[int, int] = {}
         """When each directory that was opened had last changed by then."""
-        self._requests = 0
-        self.counts = [0] * 64
+        self.counts = [0] * _OPCODES
         """Requests so far, by opcode."""
         self.minor = 0
         """Protocol version of the kernel, known after INIT."""
@@ -119,15 +120,13 @@ class DirectEngine:
         if length < _HEADER:
             log.warning("a request of %d bytes is shorter than its header", length)
             return
-        self._requests += 1
-        self._header = header = p.IN_HEADER.unpack_from(self._buffer)
-        opcode, unique, node = header[1], header[2], header[3]
-        self._fs.pid = header[6]
-        if header[0] != length:
-            log.warning("request %d: says it has %d bytes and has %d", opcode, header[0], length)
+        header = self._header = _read_header(self._buffer)
+        said, opcode, unique, node, _, _, self._fs.pid, _, _ = header
+        if said != length:
+            log.warning("request %d: says it has %d bytes and has %d", opcode, said, length)
             self._reply_error(unique, errno.EIO)
             return
-        if opcode >= len(_HANDLERS):
+        if opcode >= _OPCODES:
             self._unknown(opcode, unique)
             return
         handler, shortest = _HANDLERS[opcode]
@@ -144,7 +143,7 @@ class DirectEngine:
 
     @property
     def requests(self) -> int:
-        return self._requests
+        return sum(self.counts)
 
     def statistics(self) -> dict[str, int]:
         """Requests so far, by name."""
@@ -154,12 +153,12 @@ class DirectEngine:
     # --- replies ------------------------------------------------------------------------------------------------------
 
     def _reply(self, unique: int, body: bytes) -> None:
-        header = p.OUT_HEADER.pack(16 + len(body), 0, unique)
+        length = 16 + len(body)
         try:
-            if len(body) < 8192:
-                os.write(self._device, header + body)
+            if length < 8192:
+                os.write(self._device, _reply_header(length, 0, unique) + body)
             else:
-                os.writev(self._device, (header, body))
+                os.writev(self._device, (_reply_header(length, 0, unique), body))
         except OSError as error:
             self._unsent(error)
 
@@ -477,7 +476,7 @@ class DirectEngine:
     def _name(self, start: int, length: int) -> bytes:
         if self._buffer[length - 1]:
             raise RequestGarbled("a name without an end")
-        return bytes(self._view[start : length - 1])
+        return self._view[start : length - 1].tobytes()
 
     def _two_names(self, start: int, length: int) -> tuple[bytes, bytes]:
         names = self._name(start, length).split(b"\0")
@@ -622,3 +621,4 @@ def _table() -> list[tuple[Handler, int]]:
 
 
 _HANDLERS = _table()
+_OPCODES = len(_HANDLERS)
