@@ -25,7 +25,7 @@ from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder,
 from kcachefs.core.tree import DOTDOT, NAME_MAX, Tree
 from kcachefs.errors import FsError
 from kcachefs.store import Store
-from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode
+from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode, name_key, unpack_name
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class Filesystem:
         self.store = store
         self.options = options
         self._lock = store.catalog.lock
+        self._get = store.catalog.get
         self.nodes = Nodes(store)
         self.entries = Entries(store, self.nodes)
         self.files = Files(store, self.nodes, self.entries)
@@ -93,9 +94,12 @@ class Filesystem:
             return FOLDER_INO if parent == ROOT_INO else self.report.find(name)
         if name in _DOTS:
             return self.found(parent if name == b"." else self.nodes.get(parent).parent)
-        ino = self.tree.find(parent, name)
-        if ino is None:
+        if len(name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
+        raw = self._get(name_key(parent, name))
+        if raw is None:
             return None
+        ino = unpack_name(raw)[0]
         with self._lock:  # so that what is found here is not evicted before it is counted as in use
             try:
                 entry = self.nodes.get(ino).entry

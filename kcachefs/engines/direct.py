@@ -46,6 +46,8 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 MAX_REQUEST = 1 << 20
+_SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
+"""Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
 _U64 = (1 << 64) - 1
@@ -68,7 +70,7 @@ class DirectEngine:
         self._buffer = bytearray(MAX_REQUEST + 4096)
         self._view = memoryview(self._buffer)
         self._header: tuple[int, ...] = ()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kcachefs-slow")
+        self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
         self._deferred: dict[int, Future[None]] = {}
         self._complained: set[int] = set()
         self._listed: dict[int, int] = {}
@@ -215,7 +217,9 @@ class DirectEngine:
     # --- names --------------------------------------------------------------------------------------------------------
 
     def _lookup(self, node: int, unique: int, length: int) -> bytes:
-        ino = self._fs.lookup(node, self._name(_HEADER, length))
+        if self._buffer[length - 1]:
+            raise RequestGarbled("a name without an end")
+        ino = self._fs.lookup(node, self._view[_HEADER : length - 1].tobytes())
         if ino is None:
             return _MISS
         return self._entry(ino)
