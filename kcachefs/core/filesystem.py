@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import Evictor, Limits
+from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import Nodes
@@ -29,6 +29,8 @@ from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode
 log = logging.getLogger(__name__)
 
 BLOCK = 4096
+PRESSURE_BYTES = 1 << 20
+"""Bytes written after which the limits are looked at again, between the evictor's turns."""
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
@@ -70,6 +72,7 @@ class Filesystem:
         """On whose behalf the request at hand is made: a thread's number, or 0."""
         self.requests: Callable[[], dict[str, int]] = dict
         """The engine's count of its requests."""
+        self._unchecked = 0
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
@@ -95,9 +98,9 @@ class Filesystem:
             ino = self.tree.find(parent, name)
             if ino is None:
                 return None
-            entry = self.nodes.get(ino).entry
-            if entry and (entry == ino or entry >= GROUP_BASE):
-                self.entries.touch(entry, self.pid)
+            node = self.nodes.get(ino)
+            if self._is_heartbeat(ino, node):
+                self.entries.touch(node.entry, self.pid)
             return self.found(ino)
 
     def found(self, ino: int) -> int:
@@ -108,10 +111,18 @@ class Filesystem:
 
     def name_seconds(self, ino: int, node: Inode) -> int:
         """How long the kernel may trust a name of this inode without asking again."""
-        entry = node.entry
         if ino >= VIRTUAL_BASE:
             return 0
-        return HEARTBEAT_SECONDS if entry and (entry == ino or entry >= GROUP_BASE) else FOREVER_SECONDS
+        return HEARTBEAT_SECONDS if self._is_heartbeat(ino, node) else FOREVER_SECONDS
+
+    def is_listed_whole(self, ino: int) -> bool:
+        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
+        return ino < VIRTUAL_BASE and self.nodes.exists(ino) and not self._is_heartbeat(ino, self.nodes.get(ino))
+
+    def _is_heartbeat(self, ino: int, node: Inode) -> bool:
+        """Whether a lookup of this inode's name is a use of its entry."""
+        entry = node.entry
+        return entry != 0 and (entry == ino or entry >= GROUP_BASE)
 
     def make(
         self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
@@ -194,7 +205,17 @@ class Filesystem:
         """Whether a read can be answered without keeping others waiting."""
         return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
 
+    def is_quick_to_write(self, ino: int) -> bool:
+        """Whether a write can: not when an object has to be brought back for it, nor while there is no room."""
+        return self.files.is_quick_to_change(ino) and self.evictor.room.is_set()
+
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        self._unchecked += len(data)
+        if self._unchecked > PRESSURE_BYTES:
+            self._unchecked = 0
+            self.evictor.note_pressure()
+        if not self.evictor.room.is_set():
+            self.evictor.room.wait(WAIT_SECONDS)
         if self.evictor.full:
             raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
         return self.files.write(ino, offset, data)

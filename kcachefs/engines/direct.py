@@ -34,7 +34,6 @@ import trio
 from kcachefs.core import Filesystem
 from kcachefs.core.files import is_damage
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
-from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.notifier import Notifier
@@ -320,7 +319,8 @@ class DirectEngine:
             room -= len(record) + p.ENTRY.size
             if room < 0:
                 break
-            if position <= DOTDOT or ino >= VIRTUAL_BASE:
+            # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
+            if position <= DOTDOT or not fs.is_listed_whole(ino):
                 out.append(_NO_ENTRY + record)
                 continue
             try:
@@ -373,7 +373,7 @@ class DirectEngine:
         data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
         if len(data) != size or p.WRITE_DATA + size > length:
             raise ValueError("a write without its data")
-        if self._fs.files.is_quick_to_change(node):
+        if self._fs.is_quick_to_write(node):
             return p.WRITE_OUT.pack(self._fs.write(node, offset, data), 0)
         copy = bytes(data)
         self._defer(unique, node, lambda: p.WRITE_OUT.pack(self._fs.write(node, offset, copy), 0))

@@ -169,6 +169,8 @@ class Operations(pyfuse3.Operations):
                     entry = self._entry(ino, self.fs.attributes(ino))
                 except FsError:
                     continue
+                if not self.fs.is_listed_whole(ino):
+                    entry.entry_timeout = 0  # the next use of an entry is to be a lookup, for that is its heartbeat
                 if not pyfuse3.readdir_reply(token, name, entry, position):
                     return
                 if position > DOTDOT:  # the kernel takes no reference for `.` and `..`
@@ -217,7 +219,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
-        if self.fs.files.is_quick_to_change(fh):
+        if self.fs.is_quick_to_write(fh):
             return self.fs.write(fh, off, buf)
         return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
 
