@@ -67,11 +67,11 @@ class Mount:
         self.sigkill()
         self.start()
 
-    def answers(self) -> bool:
-        try:
-            return os.path.ismount(self.mountpoint) and bool(os.listdir(self.mountpoint))
-        except OSError:
-            return False
+    def revive(self) -> None:
+        """Mount again if a test has left the mount dead, so that the next one is judged by itself."""
+        if not self._answers():
+            self._detach()
+            self.start()
 
     def __enter__(self) -> Self:
         self.mountpoint.mkdir(parents=True, exist_ok=True)
@@ -98,13 +98,23 @@ class Mount:
             self._take_away()
 
     def _take_away(self) -> None:
-        if _is_mounted(self.mountpoint):
-            subprocess.run(["umount", "-l", str(self.mountpoint)], check=False, timeout=PATIENCE)
-            _kill(*self._daemon)
+        self._detach()
         if self._guardian is not None:
             assert self._guardian.stdin is not None
             self._guardian.stdin.close()
             self._guardian.wait(PATIENCE)
+
+    def _detach(self) -> None:
+        """The last resort: off the tree at once, and the daemon gone."""
+        if _is_mounted(self.mountpoint):
+            subprocess.run(["umount", "-l", str(self.mountpoint)], check=False, timeout=PATIENCE)
+            _kill(*self._daemon)
+
+    def _answers(self) -> bool:
+        try:
+            return _is_mounted(self.mountpoint) and os.statvfs(self.mountpoint).f_namemax > 0
+        except OSError:
+            return False
 
     def _status(self) -> dict[str, int]:
         mounts = json.loads(_kcachefs("status", "--json"))["mounts"]
@@ -122,8 +132,8 @@ class Place:
 
     def fresh(self) -> Path:
         """An empty folder that every user may write to."""
-        if self.mount is not None and not self.mount.answers():
-            self.mount.start()
+        if self.mount is not None:
+            self.mount.revive()
         work = self.folder / "work"
         if not work.exists():
             work.mkdir()
