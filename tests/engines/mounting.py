@@ -40,16 +40,13 @@ class Mount:
         self.mountpoint = mountpoint
         self.store = store
         self.engine = engine
-        self._daemon: list[int] = []
         self._guardian: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         _kcachefs("mount", str(self.mountpoint), "--store", str(self.store), "--engine", self.engine)
-        self._daemon = [self._status()[name] for name in ("supervisor_pid", "worker_pid")]
 
     def umount(self) -> None:
         _kcachefs("umount", str(self.mountpoint))
-        self._daemon = []
 
     def remount(self) -> None:
         self.umount()
@@ -57,10 +54,9 @@ class Mount:
 
     def sigkill(self) -> None:
         """End the daemon as the kernel's memory killer would, and return when it is gone."""
-        status = self._status()
-        # The supervisor first: it would put a new worker in the place of a dead one.
-        _kill(status["supervisor_pid"], status["worker_pid"])
-        self._daemon = []
+        daemon = self._daemon()
+        assert daemon, f"{self.mountpoint} is not among the mounts that `kcachefs status` knows"
+        _kill(*daemon)
 
     def kill(self) -> None:
         """SIGKILL, then mount again over what the crash left."""
@@ -107,8 +103,11 @@ class Mount:
     def _detach(self) -> None:
         """The last resort: off the tree at once, and the daemon gone."""
         if _is_mounted(self.mountpoint):
+            daemon: list[int] = []
+            with suppress(RuntimeError, ValueError):
+                daemon = self._daemon()
             subprocess.run(["umount", "-l", str(self.mountpoint)], check=False, timeout=PATIENCE)
-            _kill(*self._daemon)
+            _kill(*daemon)
 
     def _answers(self) -> bool:
         try:
@@ -116,10 +115,11 @@ class Mount:
         except OSError:
             return False
 
-    def _status(self) -> dict[str, int]:
+    def _daemon(self) -> list[int]:
+        """The supervisor, then the worker: in the other order a dead worker would be replaced before it is its turn."""
         mounts = json.loads(_kcachefs("status", "--json"))["mounts"]
-        [mine] = [mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint)]
-        return {name: mine[name] for name in ("supervisor_pid", "worker_pid")}
+        mine = [mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint)]
+        return [mount[name] for mount in mine for name in ("supervisor_pid", "worker_pid")]
 
 
 @dataclass

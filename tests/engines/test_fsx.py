@@ -16,7 +16,7 @@ from tests.engines.mounting import Place
 from tests.engines.syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, fallocate
 
 LARGEST = 1 << 20
-STEPS = 3000
+STEPS = 2000
 
 
 @pytest.mark.parametrize("seed", range(4))
