@@ -84,8 +84,8 @@ class ObjectDamaged(StoreError):
     """An object's bytes do not match its digest; it has been set aside and is not served."""
 
 
-class JournalDamaged(StoreError):
-    """A journal record that should be whole is not."""
+class RecordDamaged(StoreError):
+    """A record of the catalog fails its checksum."""
 
 
 # --- the filesystem --------------------------------------------------------------------------------------------------
@@ -118,6 +118,13 @@ class MountBusy(MountError):
 
 class DaemonError(MountError):
     """The daemon did not start, does not answer, or died."""
+
+
+def or_no_space(error: OSError, thing: object) -> Exception:
+    """`error`, or NoSpace naming `thing` when a full disk or quota is what it means."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"{thing}: the disk is full; free some space and try again")
+    return error
 
 
 # --- the edges -------------------------------------------------------------------------------------------------------

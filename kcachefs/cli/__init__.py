@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 import kcachefs
+from kcachefs.cli.mount import mount
+from kcachefs.cli.status import status
+from kcachefs.cli.umount import umount
 from kcachefs.errors import KcachefsError, exit_code_of
 
 app = typer.Typer(
@@ -21,6 +24,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
+
+for _verb in (mount, umount, status):
+    app.command()(_verb)
 
 _debug = False
 

@@ -1,0 +1,37 @@
+"""Engines: what speaks with the kernel. Both are thin over the one core."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kcachefs.core import Filesystem
+from kcachefs.errors import MountError
+
+ENGINES = ("direct", "pyfuse3")
+
+
+class Engine(Protocol):
+    """What the worker asks of an engine."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests were answered so far."""
+
+    async def run(self) -> None:
+        """Answer requests until the filesystem is unmounted."""
+
+    def statistics(self) -> dict[str, int]:
+        """Requests so far, by name."""
+
+
+def make_engine(name: str, fs: Filesystem, device: int, *, resend: bool = False) -> Engine:
+    """The engine of that name on a /dev/fuse descriptor that is mounted already."""
+    if name == "pyfuse3":
+        try:
+            from kcachefs.engines.pyfuse3 import Pyfuse3Engine
+        except ImportError as error:
+            raise MountError(f"--engine pyfuse3: {error}; install it with: pip install 'kcachefs[pyfuse3]'") from None
+        return Pyfuse3Engine(fs, device)
+    from kcachefs.engines.direct import DirectEngine
+
+    return DirectEngine(fs, device, resend=resend)

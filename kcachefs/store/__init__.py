@@ -1,0 +1,6 @@
+"""The store: objects by digest, a catalog in LMDB, a journal before it. Knows no path of a mount and no framework."""
+
+from kcachefs.store.content import ContentStore, StoreStatistics
+from kcachefs.store.store import Options, Store
+
+__all__ = ["ContentStore", "Options", "Store", "StoreStatistics"]

@@ -6,16 +6,21 @@ value; what is described here is the value without it.
 
 | table | key behind the first byte | value |
 | --- | --- | --- |
-| `m` meta | ASCII name | `format`: u32 · `ino`: u64, inode numbers below it may be in use · `volume`: u32, likewise · `spool`: u64, likewise |
+| `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: volume appended to |
 | `t` totals | (none) | Totals: what the objects and volumes below add up to |
 | `o` object | digest, 32 bytes | ObjectRecord: where the bytes are, and how many inodes (and holders) refer to them |
 | `v` volume | u32 | VolumeRecord: bytes appended, and how many of them still belong to an object |
 | `i` inode | u64 | Inode, followed by the target when it is a symbolic link |
-| `n` name | u64 parent inode, name | u64 inode, u8 type (the upper four bits of its mode) |
+| `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
+| `a` slot | u64 | u64 inode whose bytes are in the arena's slot of that number |
+| `x` orphan | u64 inode | nothing: it has no name left, and something may still use it |
 
-Deleting a `v` or `s` record is what frees the file beneath it: the fold removes the file once the deletion is on disk,
-and never before.
+A directory's names stand in the order of their cookies, 63 bits of a hash. So a listing is resumed from a cookie alone,
+with no state kept for it: by a later request, after names came and went, or by a daemon that was started since.
+
+Deleting a `v`, `s` or `a` record is what frees the file or slot beneath it: the fold does so once the deletion is on
+disk, and never before.
 """
 
 from __future__ import annotations
@@ -23,7 +28,10 @@ from __future__ import annotations
 import stat
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar, Self
+
+from blake3 import blake3
 
 FORMAT = 1
 """Written into every store; a store with a larger number is refused."""
@@ -34,12 +42,13 @@ DIGEST_SIZE = 32
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
+_NAME_KEY = struct.Struct(">cQQ")
 
 TOTALS_KEY = b"t"
 META_INO = b"mino"
 META_VOLUME = b"mvolume"
+META_ACTIVE = b"mactive"
 META_SPOOL = b"mspool"
-META_FORMAT = b"mformat"
 
 
 def object_key(digest: bytes) -> bytes:
@@ -54,12 +63,36 @@ def inode_key(ino: int) -> bytes:
     return b"i" + _U64.pack(ino)
 
 
+def name_cookie(name: bytes) -> int:
+    """Where a name stands in its directory; small numbers are left free for `.` and `..`."""
+    return (int.from_bytes(blake3(name).digest(8), "big") >> 1) | 16
+
+
+@lru_cache(8192)  # a lookup is mostly followed by a creation or a rename of the same name
 def name_key(parent: int, name: bytes) -> bytes:
-    return b"n" + _U64.pack(parent) + name
+    return _NAME_KEY.pack(b"n", parent, name_cookie(name)) + name
+
+
+def name_of(key: bytes) -> tuple[int, bytes]:
+    """The cookie and the name of a name's key."""
+    return int.from_bytes(key[9:17], "big"), key[17:]
 
 
 def names_prefix(parent: int) -> bytes:
     return b"n" + _U64.pack(parent)
+
+
+def names_after(parent: int, cookie: int) -> bytes:
+    """The smallest key of a name that stands behind `cookie`."""
+    return _NAME_KEY.pack(b"n", parent, cookie + 1)
+
+
+def orphan_key(ino: int) -> bytes:
+    return b"x" + _U64.pack(ino)
+
+
+def slot_key(number: int) -> bytes:
+    return b"a" + _U64.pack(number)
 
 
 def spool_key(number: int) -> bytes:
@@ -67,7 +100,7 @@ def spool_key(number: int) -> bytes:
 
 
 def number_of(key: bytes) -> int:
-    """The integer of a `v`, `i` or `s` key, or a name's parent."""
+    """The integer of a `v`, `i`, `s`, `a` or `x` key, or a name's parent."""
     return int.from_bytes(key[1:5] if key[:1] == b"v" else key[1:9], "big")
 
 
@@ -103,9 +136,7 @@ class ObjectRecord:
     flags: int = 0
 
     def pack(self) -> bytes:
-        return self.CODEC.pack(
-            self.volume, self.offset, self.length, self.plain, self.frames, self.refs, self.flags
-        )
+        return self.CODEC.pack(self.volume, self.offset, self.length, self.plain, self.frames, self.refs, self.flags)
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
@@ -165,6 +196,8 @@ class Content:
     """A sealed object, by `digest`."""
     SPOOL = 2
     """A plain file in the spool, by `spool`; its size and mtime are the truth, the record's are not."""
+    SLOT = 3
+    """A slot of the arena, by `spool`; small, and not sealed yet."""
 
 
 @dataclass(slots=True)
@@ -223,7 +256,8 @@ class Inode:
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:
-        return cls(*cls.CODEC.unpack_from(raw), raw[cls.CODEC.size :])
+        fields = cls.CODEC.unpack_from(raw)
+        return cls(*fields, raw[cls.CODEC.size :])  # type: ignore[call-arg]
 
     @property
     def is_dir(self) -> bool:

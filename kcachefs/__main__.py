@@ -1,0 +1,5 @@
+"""`python -m kcachefs`: the command."""
+
+from kcachefs.cli import main
+
+main()

@@ -1,0 +1,37 @@
+"""`kcachefs status`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
+    """List the mounts of this user."""
+    import msgspec
+
+    from kcachefs.daemon import registry
+
+    mounts = registry.all_mounts()
+    if as_json:
+        rows = [{**msgspec.to_builtins(state), "uptime_s": round(state.uptime_s, 1)} for state in mounts]
+        print(msgspec.json.format(msgspec.json.encode({"mounts": rows})).decode())
+        return
+    if not mounts:
+        print("no mounts; make one with: kcachefs mount DIR")
+        return
+    for state in mounts:
+        print(state.mountpoint)
+        print(f"  store     {state.store}")
+        print(f"  engine    {state.engine}")
+        print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
+        last = f", the last after {state.last_exit}" if state.last_exit else ""
+        print(f"  restarts  {state.restarts}{last}")
+        print(f"  log       {state.log}")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

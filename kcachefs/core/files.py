@@ -1,0 +1,508 @@
+"""The bytes of regular files: written beside the store's objects, sealed into objects, unsealed when written again.
+
+    nothing ──write──▶ slot of the arena ──past 1 MiB──▶ spool file          what is not sealed yet
+                            │  ▲                           │
+                          seal  └────── written again ─────┤                 a mutable file
+                            ▼                              ▼
+                                        object                               what most files are
+
+A new file is empty and costs nothing. Its first bytes go to a slot, or to a spool file if they do not fit. When its
+last writer closes it, it is queued, and the sealer's thread turns it into an object while readers are still served from
+where it was. A file that is written after that is *mutable*: it stays out of the objects until it has been quiet for
+long.
+
+What a write acknowledged is outside this process: the bytes by a pwrite; the size and times of a slot by a record in
+the journal, those of a spool file by the file itself. Bytes are hashed by the sealer and not as they are written: it
+reads them anyway to compress them, and the thread that answers requests has 5 µs per 16 KiB better to spend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import stat
+import time
+from collections import deque
+
+from kcachefs.core.nodes import Nodes
+from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, or_no_space
+from kcachefs.store import Store
+from kcachefs.store.arena import SLOT_SIZE
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.objects import Staged
+from kcachefs.store.records import (
+    META_SPOOL,
+    NO_DIGEST,
+    Content,
+    Inode,
+    number_of,
+    pack_number,
+    slot_key,
+    spool_key,
+    unpack_number,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_SIZE = (1 << 63) - 1
+REST_SECONDS = 1.0
+"""How long a closed file rests before it is sealed: what is deleted at once is never sealed."""
+PATIENCE_SECONDS = 10.0
+"""How long it waits at most for requests to pause: a compiler's burst of writes goes first."""
+QUEUE_MAX = 4096
+"""Closed files waiting, above which the longest waiting is sealed whatever else goes on."""
+QUIET_SECONDS = 60.0
+"""How long a mutable file must not have changed before it is sealed after all."""
+QUICK = 256 << 10
+"""Objects up to this size are brought back where they are written to; for larger ones another thread is better."""
+QUICK_READ = 64 << 10
+"""Files up to this size are decoded where they are asked for: handing them to another thread would cost more."""
+OPEN_SPOOL_MAX = 512
+"""Spool files held open; beyond it they are reopened by name."""
+_SPOOL_BLOCK = 64
+_KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class SpoolFile:
+    """An open spool file, closed with its last user."""
+
+    __slots__ = ("fd", "number", "retimed")
+
+    def __init__(self, number: int, fd: int) -> None:
+        self.number = number
+        self.fd = fd
+        self.retimed = False
+        """Its times were set by hand: the next write has to say that they no longer hold."""
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class Files:
+    """Bytes by inode."""
+
+    def __init__(self, store: Store, nodes: Nodes) -> None:
+        self._store = store
+        self._arena = store.arena
+        self._nodes = nodes
+        self._lock = store.catalog.lock
+        self._open: dict[int, SpoolFile] = {}
+        raw = store.catalog.get(META_SPOOL)
+        self._next_spool = self._reserved_spool = unpack_number(raw) if raw is not None else 1
+        self._queue: deque[tuple[int, float]] = deque()
+        self._mutable: set[int] = set()
+        self._sealing: dict[int, bool] = {}
+        """Inodes that the sealer is reading, and whether they were changed since it began."""
+        nodes.on_gone = self._gone
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, ino: int, offset: int, size: int) -> bytes:
+        node = self._nodes.get(ino)
+        content = node.content
+        if content == Content.OBJECT:
+            return self._store.objects.read(node.digest, offset, size)
+        if content == Content.SPOOL:
+            spool = self._spool_of(ino, node)
+            return os.pread(spool.fd, size, offset) if spool else self.read(ino, offset, size)
+        if content == Content.SLOT:
+            with self._lock:  # a slot is another file's as soon as this one is sealed
+                if node.content != Content.SLOT:
+                    return self.read(ino, offset, size)
+                return self._arena.read(node.spool, offset, min(size, max(0, node.size - offset)))
+        if stat.S_ISDIR(node.mode):
+            raise FsError(errno.EISDIR)
+        return b""
+
+    def is_quick(self, ino: int, offset: int) -> bool:
+        """Whether `read` there can be answered without keeping others waiting."""
+        node = self._nodes.get(ino)
+        return (
+            node.content != Content.OBJECT
+            or node.size <= QUICK_READ
+            or self._store.objects.is_quick(node.digest, offset)
+        )
+
+    def attributes(self, ino: int) -> Inode:
+        """The inode with its size and times as they are now."""
+        node = self._nodes.get(ino)
+        if node.content == Content.SPOOL and (spool := self._spool_of(ino, node)):
+            _refresh(node, spool)
+        return node
+
+    # --- changing -----------------------------------------------------------------------------------------------------
+
+    def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        end = offset + len(data)
+        if end > MAX_SIZE:
+            raise FsError(errno.EFBIG)
+        while True:
+            with self._lock:
+                node = self._nodes.get(ino)
+                if node.content in (Content.SLOT, Content.NONE) and end <= SLOT_SIZE:
+                    self._write_slot(ino, node, offset, data)
+                    return len(data)
+                if node.content == Content.SPOOL:
+                    spool = self._touched_spool(ino, node)
+                    break
+            self._make_room(ino, node, end)
+        try:
+            written = os.pwrite(spool.fd, data, offset)
+            while written < len(data):
+                written += os.pwrite(spool.fd, data[written:], offset + written)
+        except OSError as error:
+            raise or_no_space(error, self._store.spool.path(spool.number)) from error
+        return written
+
+    def is_quick_to_change(self, ino: int) -> bool:
+        """Whether a change can be made without keeping others waiting: bringing back a large object cannot."""
+        node = self._nodes.get(ino)
+        return node.content != Content.OBJECT or node.size <= QUICK
+
+    def truncate(self, ino: int, size: int) -> None:
+        if size > MAX_SIZE:
+            raise FsError(errno.EFBIG)
+        while True:
+            with self._lock:
+                node = self._nodes.get(ino)
+                if node.is_dir:
+                    raise FsError(errno.EISDIR)
+                if node.content == Content.SPOOL:
+                    spool = self._touched_spool(ino, node)
+                    break
+                if size == 0:
+                    self._empty(ino, node)
+                    return
+                if node.content != Content.OBJECT and size <= SLOT_SIZE:
+                    self._resize_slot(ino, node, size)
+                    return
+            self._make_room(ino, node, size)
+        try:
+            os.ftruncate(spool.fd, size)
+        except OSError as error:
+            raise or_no_space(error, self._store.spool.path(spool.number)) from error
+
+    def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
+        if mode & ~(_KEEP_SIZE | _PUNCH_HOLE | _ZERO_RANGE):
+            raise FsError(errno.EOPNOTSUPP)
+        end = offset + length
+        while True:
+            with self._lock:
+                node = self._nodes.get(ino)
+                if not node.is_file:
+                    raise FsError(errno.ENODEV)
+                if node.content == Content.SPOOL:
+                    spool = self._touched_spool(ino, node)
+                    break
+                if node.content != Content.OBJECT and end <= SLOT_SIZE:
+                    self._fallocate_slot(ino, node, mode, offset, end)
+                    return
+            self._make_room(ino, node, end)
+        if _libc.fallocate(spool.fd, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
+            number = ctypes.get_errno()
+            raise or_no_space(OSError(number, os.strerror(number)), self._store.spool.path(spool.number))
+
+    def set_times(self, ino: int, node: Inode) -> None:
+        """The caller set a node's times by hand: a spool file gets them too."""
+        if node.content == Content.SPOOL and (spool := self._spool_of(ino, node)):
+            os.utime(spool.fd, ns=(node.atime, node.mtime))
+            spool.retimed = True
+
+    def sync(self, ino: int) -> None:
+        """The file's bytes, and everything acknowledged before, survive power loss when this returns."""
+        node = self._nodes.get(ino)
+        if node.content in (Content.SPOOL, Content.SLOT):
+            spool = self._spool_of(ino, node) if node.content == Content.SPOOL else None
+            if spool:
+                os.fdatasync(spool.fd)
+            else:
+                self._arena.sync()
+            with self._nodes.change() as txn:
+                node = self._nodes.get(ino)
+                if node.content in (Content.SPOOL, Content.SLOT) and not node.flags & Inode.SYNCED:
+                    node.flags |= Inode.SYNCED
+                    self._nodes.save(txn, ino, node)
+        self._store.sync()
+
+    def closed(self, ino: int) -> None:
+        """The last handle that was made by a creation is closed: the file is complete, as far as anyone can know."""
+        node = self._nodes.get(ino)
+        if node.content in (Content.SLOT, Content.SPOOL) and not node.flags & Inode.MUTABLE and node.nlink > 0:
+            self._queue.append((ino, time.monotonic()))
+
+    # --- sealing: the sealer's thread ---------------------------------------------------------------------------------
+
+    def adopt(self) -> None:
+        """At mount: what an earlier daemon left unsealed is sealed now, or watched until it is quiet."""
+        for ino, node in self.unsealed():
+            if node.flags & Inode.MUTABLE:
+                self._mutable.add(ino)
+            else:
+                self._queue.append((ino, 0.0))
+
+    def unsealed(self) -> list[tuple[int, Inode]]:
+        """Every file that is in a slot or in the spool."""
+        self._store.fold()
+        found = []
+        for table, content in ((b"a", Content.SLOT), (b"s", Content.SPOOL)):
+            for key, raw in self._store.catalog.walk(table):
+                with contextlib.suppress(FsError):
+                    ino = unpack_number(raw or bytes(8))
+                    node = self._nodes.get(ino)
+                    if node.content == content and node.spool == number_of(key):
+                        found.append((ino, node))
+        return found
+
+    def is_pressing(self) -> bool:
+        """So much waits for the sealer that it must work though requests come in."""
+        queue = self._queue
+        return bool(queue) and (len(queue) >= QUEUE_MAX or time.monotonic() - queue[0][1] > PATIENCE_SECONDS)
+
+    def seal_next(self, rest_seconds: float = REST_SECONDS) -> bool:
+        """Seal the file that has waited longest, if it has rested that long. False when there is none."""
+        if not self._queue:
+            return False
+        ino, since = self._queue[0]
+        if time.monotonic() - since < rest_seconds and len(self._queue) < QUEUE_MAX:
+            return False
+        self._queue.popleft()
+        with contextlib.suppress(FsError):  # unlinked while it waited
+            self.seal(ino)
+        return True
+
+    def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
+        """Seal the mutable files that have not changed for that long."""
+        horizon = time.time_ns() - int(quiet_seconds * 1e9)
+        for ino in list(self._mutable):
+            try:
+                if self.attributes(ino).ctime > horizon:
+                    continue
+                self.seal(ino)
+            except FsError:
+                pass
+            self._mutable.discard(ino)
+
+    def seal(self, ino: int) -> bool:
+        """Turn a file into an object. False if it changed meanwhile, or was no candidate."""
+        while True:
+            with self._lock:
+                node = self._nodes.get(ino)
+                if node.content not in (Content.SLOT, Content.SPOOL) or node.nlink == 0:
+                    return False
+                self._sealing[ino] = False
+                data = self._arena.read(node.spool, 0, node.size) if node.content == Content.SLOT else b""
+                spool = self._spool_of(ino, node) if node.content == Content.SPOOL else None
+            staged: Staged | None = None
+            try:
+                if spool is not None and os.fstat(spool.fd).st_size:
+                    staged = self._store.objects.stage_file(spool.fd)
+                elif data:
+                    staged = self._store.objects.stage(data)
+                return self._commit_seal(ino, spool, staged)
+            except ObjectMissing:
+                continue  # the twin that it was to share with was deleted at that moment: store it after all
+            finally:
+                self._sealing.pop(ino, None)
+                if staged is not None:
+                    self._store.objects.settle(staged)
+
+    def _commit_seal(self, ino: int, spool: SpoolFile | None, staged: Staged | None) -> bool:
+        with self._nodes.change() as txn:
+            node = self._nodes.get(ino)
+            if self._sealing[ino] or node.content not in (Content.SLOT, Content.SPOOL):
+                return False
+            if spool is not None:
+                _refresh(node, spool)
+            self._let_go(txn, ino, node)
+            if staged is not None:
+                self._store.objects.link(txn, staged)
+                node.content, node.digest, node.size = Content.OBJECT, staged.digest, staged.plain
+            node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)
+            self._nodes.save(txn, ino, node)
+        return True
+
+    # --- slots: the lock is held --------------------------------------------------------------------------------------
+
+    def _write_slot(self, ino: int, node: Inode, offset: int, data: bytes | memoryview) -> None:
+        with self._nodes.change() as txn:
+            slot = self._slot(txn, ino, node)
+            if offset > node.size:
+                self._arena.zero(slot, node.size, offset)
+            self._arena.write(slot, offset, data)
+            node.size = max(node.size, offset + len(data))
+            self._slot_changed(txn, ino, node)
+
+    def _resize_slot(self, ino: int, node: Inode, size: int) -> None:
+        with self._nodes.change() as txn:
+            slot = self._slot(txn, ino, node)
+            self._arena.zero(slot, node.size, size)
+            node.size = size
+            self._slot_changed(txn, ino, node)
+
+    def _fallocate_slot(self, ino: int, node: Inode, mode: int, offset: int, end: int) -> None:
+        with self._nodes.change() as txn:
+            slot = self._slot(txn, ino, node)
+            if mode & (_PUNCH_HOLE | _ZERO_RANGE):
+                self._arena.zero(slot, offset, min(end, node.size))
+            if not mode & _KEEP_SIZE and end > node.size:
+                self._arena.zero(slot, node.size, end)
+                node.size = end
+            self._slot_changed(txn, ino, node)
+
+    def _slot(self, txn: Transaction, ino: int, node: Inode) -> int:
+        if node.content == Content.NONE:
+            if not node.is_file:
+                raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
+            node.content, node.spool, node.size = Content.SLOT, self._arena.take(), 0
+            txn.put(slot_key(node.spool), pack_number(ino))
+        return node.spool
+
+    def _slot_changed(self, txn: Transaction, ino: int, node: Inode) -> None:
+        node.mtime = node.ctime = time.time_ns()
+        self._note_writer(ino, node)
+        self._nodes.save(txn, ino, node)
+
+    def _empty(self, ino: int, node: Inode) -> None:
+        with self._nodes.change() as txn:
+            self._let_go(txn, ino, node)
+            node.mtime = node.ctime = time.time_ns()
+            if ino in self._sealing:
+                self._sealing[ino] = True
+            self._nodes.save(txn, ino, node)
+
+    def _note_writer(self, ino: int, node: Inode) -> None:
+        """A change by someone who did not create the file makes it mutable, and what the sealer has read is stale."""
+        if ino not in self._nodes.handles and not node.flags & Inode.MUTABLE:
+            node.flags |= Inode.MUTABLE
+            self._mutable.add(ino)
+        if ino in self._sealing:
+            self._sealing[ino] = True
+
+    # --- spool files --------------------------------------------------------------------------------------------------
+
+    def _touched_spool(self, ino: int, node: Inode) -> SpoolFile:
+        """The spool file, about to be changed. The lock is held."""
+        spool = self._spool_of(ino, node)
+        assert spool is not None
+        before = node.flags
+        self._note_writer(ino, node)
+        if spool.retimed or node.flags != before:
+            with self._nodes.change() as txn:
+                if spool.retimed:
+                    spool.retimed = False
+                    node.mtime = node.ctime = time.time_ns()
+                self._nodes.save(txn, ino, node)
+        return spool
+
+    def _spool_of(self, ino: int, node: Inode) -> SpoolFile | None:
+        """The open spool file; None when the inode was sealed since the caller looked."""
+        spool = self._open.get(ino)
+        if spool is None:
+            with self._lock:
+                if node.content != Content.SPOOL:
+                    return None
+                spool = self._open.get(ino)
+                if spool is None:
+                    spool = SpoolFile(node.spool, self._store.spool.open(node.spool))
+                    self._hold(ino, spool)
+        return spool
+
+    def _hold(self, ino: int, spool: SpoolFile) -> None:
+        if len(self._open) >= OPEN_SPOOL_MAX:
+            for old in list(self._open)[: OPEN_SPOOL_MAX // 8]:
+                if not self._open[old].retimed:  # one whose times the next write must correct is not to be forgotten
+                    del self._open[old]
+        self._open[ino] = spool
+
+    def _make_room(self, ino: int, node: Inode, end: int) -> None:
+        """Bring a file to where `end` bytes can be written: an object back, a slot into a spool file. No lock held."""
+        if not node.is_file:
+            raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
+        content, digest = node.content, node.digest
+        if content == Content.OBJECT and max(node.size, end) <= SLOT_SIZE:
+            self._object_to_slot(ino, digest, self._store.objects.get(digest))
+            return
+        spool = self._make_spool()
+        if content == Content.OBJECT:
+            self._copy_out(digest, spool)
+        with self._nodes.change() as txn:
+            node = self._nodes.get(ino)
+            if (node.content, node.digest) != (content, digest):
+                self._store.spool.recycle(spool.number)
+                return  # someone else was quicker
+            if content == Content.SLOT:
+                os.pwrite(spool.fd, self._arena.read(node.spool, 0, node.size), 0)
+            size = node.size
+            self._let_go(txn, ino, node)
+            node.content, node.spool, node.size = Content.SPOOL, spool.number, size
+            self._note_writer(ino, node)
+            txn.put(spool_key(spool.number), pack_number(ino))
+            node.mtime = node.ctime = time.time_ns()
+            self._nodes.save(txn, ino, node)
+            self._hold(ino, spool)
+
+    def _object_to_slot(self, ino: int, digest: bytes, data: bytes) -> None:
+        with self._nodes.change() as txn:
+            node = self._nodes.get(ino)
+            if (node.content, node.digest) != (Content.OBJECT, digest):
+                return
+            self._let_go(txn, ino, node)
+            slot = self._slot(txn, ino, node)
+            self._arena.write(slot, 0, data)
+            node.size = len(data)
+            self._slot_changed(txn, ino, node)
+
+    def _copy_out(self, digest: bytes, spool: SpoolFile) -> None:
+        offset = 0
+        try:
+            while chunk := self._store.objects.read(digest, offset, 1 << 20):
+                offset += os.pwrite(spool.fd, chunk, offset)
+        except OSError as error:
+            raise or_no_space(error, self._store.spool.path(spool.number)) from error
+
+    def _make_spool(self) -> SpoolFile:
+        with self._nodes.change() as txn:
+            number = self._store.spool.take()
+            if number is None:
+                number = self._next_spool
+                self._next_spool += 1
+                if number >= self._reserved_spool:
+                    self._reserved_spool = number + _SPOOL_BLOCK
+                    txn.put(META_SPOOL, pack_number(self._reserved_spool))
+        return SpoolFile(number, self._store.spool.open(number))
+
+    # --- letting go ---------------------------------------------------------------------------------------------------
+
+    def _let_go(self, txn: Transaction, ino: int, node: Inode) -> None:
+        """Whatever held the bytes holds them no longer; the inode is left empty. The caller saves it."""
+        if node.content == Content.OBJECT:
+            self._store.objects.unlink(txn, node.digest)
+        elif node.content == Content.SPOOL:
+            txn.delete(spool_key(node.spool))
+            self._open.pop(ino, None)
+        elif node.content == Content.SLOT:
+            txn.delete(slot_key(node.spool))
+        node.content, node.spool, node.digest, node.size = Content.NONE, 0, NO_DIGEST, 0
+
+    def _gone(self, txn: Transaction, ino: int, node: Inode) -> None:
+        if node.is_file:
+            self._let_go(txn, ino, node)
+            self._mutable.discard(ino)
+            if ino in self._sealing:
+                self._sealing[ino] = True
+
+
+def _refresh(node: Inode, spool: SpoolFile) -> None:
+    state = os.fstat(spool.fd)
+    node.size = state.st_size
+    node.mtime = max(node.mtime, state.st_mtime_ns)
+    node.ctime = max(node.ctime, state.st_ctime_ns)
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether a read failed because the bytes cannot be trusted or are not there: the file is to be dropped."""
+    return isinstance(error, ObjectDamaged | ObjectMissing)

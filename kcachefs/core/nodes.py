@@ -1,0 +1,132 @@
+"""Inodes: read through a bounded cache, numbered, changed in transactions, and kept alive while anything needs them.
+
+An inode lives while it has a name, a lookup that the kernel has not forgotten, or an open handle. The kernel's count is
+known only in memory; an inode without a name stands in the catalog's orphan table until it is let go, so that a daemon
+that starts after a kill finds it there.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import (
+    META_INO,
+    NO_DIGEST,
+    ROOT_INO,
+    Inode,
+    inode_key,
+    number_of,
+    orphan_key,
+    pack_number,
+    unpack_number,
+)
+
+CACHE_MAX = 16384
+"""Decoded inodes kept in memory: about 10 MiB."""
+_INO_BLOCK = 1024
+"""Inode numbers reserved at a time: one more record per thousand creations."""
+
+
+class Nodes:
+    """All inodes of one filesystem."""
+
+    def __init__(self, store: Store) -> None:
+        self._catalog = store.catalog
+        self._cache: dict[int, Inode] = {}
+        raw = store.catalog.get(META_INO)
+        self._next_ino = self._reserved_ino = unpack_number(raw) if raw is not None else ROOT_INO + 1
+        self.lookups: dict[int, int] = {}
+        """References that the kernel holds, by inode. Only the engine's thread touches it."""
+        self.handles: dict[int, int] = {}
+        """Open handles that the engine was told of, by inode."""
+        store.fold()
+        self.orphans = {number_of(key) for key, _ in store.catalog.walk(b"x")}
+        """Inodes without a name that something still uses."""
+        self.on_gone: Callable[[Transaction, int, Inode], None] = lambda txn, ino, node: None
+        """Called inside the transaction that removes an inode for good: lets go of its bytes."""
+
+    def get(self, ino: int) -> Inode:
+        """The inode, decoded. It is shared: change it only inside `change`, and `save` it there."""
+        node = self._cache.get(ino)
+        if node is None:
+            raw = self._catalog.get(inode_key(ino))
+            if raw is None:
+                raise FsError(errno.ENOENT, f"inode {ino} is gone")
+            node = self.remember(ino, Inode.unpack(raw))
+        return node
+
+    def exists(self, ino: int) -> bool:
+        return ino in self._cache or self._catalog.get(inode_key(ino)) is not None
+
+    def remember(self, ino: int, node: Inode) -> Inode:
+        cache = self._cache
+        if len(cache) >= CACHE_MAX:
+            with self._catalog.lock:
+                for old in list(cache)[: CACHE_MAX // 8]:
+                    cache.pop(old, None)
+        cache[ino] = node
+        return node
+
+    def change(self) -> Transaction:
+        """A mutation: `with nodes.change() as txn`. When it fails, the cached nodes it touched are dropped with it."""
+        return Transaction(self._catalog, self._cache.clear)
+
+    def save(self, txn: Transaction, ino: int, node: Inode) -> None:
+        self._cache[ino] = node
+        txn.put(inode_key(ino), node.pack())
+
+    def allocate(self, txn: Transaction) -> int:
+        ino = self._next_ino
+        self._next_ino += 1
+        if ino >= self._reserved_ino:
+            self._reserved_ino = ino + _INO_BLOCK
+            txn.put(META_INO, pack_number(self._reserved_ino))
+        return ino
+
+    def drop_link(self, txn: Transaction, ino: int, node: Inode) -> None:
+        """One name less; with the last one the inode goes, or becomes an orphan while something holds it."""
+        node.nlink = 0 if node.is_dir else node.nlink - 1
+        if node.nlink > 0:
+            self.save(txn, ino, node)
+        elif self.in_use(ino):
+            self.save(txn, ino, node)
+            txn.put(orphan_key(ino), b"")
+            self.orphans.add(ino)
+        else:
+            self._remove(txn, ino, node)
+
+    def in_use(self, ino: int) -> bool:
+        return ino in self.lookups or ino in self.handles
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel lets go of `count` references."""
+        left = self.lookups.get(ino, 0) - count
+        if left > 0:
+            self.lookups[ino] = left
+        else:
+            self.lookups.pop(ino, None)
+            self.let_go(ino)
+
+    def let_go(self, ino: int) -> None:
+        """Something stopped using an inode: if it has no name either, it goes now."""
+        if ino not in self.orphans or self.in_use(ino):
+            return
+        with self.change() as txn:
+            txn.delete(orphan_key(ino))
+            self._remove(txn, ino, self.get(ino))
+        self.orphans.discard(ino)
+
+    def _remove(self, txn: Transaction, ino: int, node: Inode) -> None:
+        self.on_gone(txn, ino, node)
+        txn.delete(inode_key(ino))
+        self._cache.pop(ino, None)
+
+
+def new_inode(mode: int, uid: int, gid: int, parent: int) -> Inode:
+    now = time.time_ns()
+    return Inode(mode, 1, uid, gid, 0, 0, now, now, now, parent, 0, 0, 0, 0, NO_DIGEST)

@@ -1,0 +1,300 @@
+"""Names: directories and what they hold. Every change is one transaction over the names and inodes that it touches.
+
+Permissions are the engine's to check (the kernel does, with default_permissions); what is refused here is what would
+break the tree: a directory removed with names in it, moved into itself, or replaced by something else.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+import time
+
+from kcachefs.core.nodes import Nodes, new_inode
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import (
+    ROOT_INO,
+    Inode,
+    inode_key,
+    name_key,
+    name_of,
+    names_after,
+    names_prefix,
+    number_of,
+    pack_name,
+    unpack_name,
+)
+
+NAME_MAX = 255
+TARGET_MAX = 4095
+LINK_MAX = 65000
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+DOT, DOTDOT = 1, 2
+"""Cookies of `.` and `..`; those of names are larger."""
+
+
+class Tree:
+    """The directory tree of one filesystem."""
+
+    def __init__(self, store: Store, nodes: Nodes) -> None:
+        self._catalog = store.catalog
+        self._nodes = nodes
+        self.protected: set[int] = set()
+        """Directories that stay where they are: the namespaces."""
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def find(self, parent: int, name: bytes) -> int | None:
+        """The inode that a name leads to, or None."""
+        if len(name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
+        raw = self._catalog.get(name_key(parent, name))
+        if raw is None:
+            return None
+        return unpack_name(raw)[0]
+
+    def listing(self, ino: int, cookie: int, limit: int) -> list[tuple[int, bytes, int, int]]:
+        """Names behind `cookie` as (cookie, name, inode, type), at most `limit`; 0 starts from the top."""
+        node = self._directory(ino)
+        rows: list[tuple[int, bytes, int, int]] = []
+        if cookie < DOT:
+            rows.append((DOT, b".", ino, stat.S_IFDIR >> 12))
+        if cookie < DOTDOT:
+            rows.append((DOTDOT, b"..", node.parent, stat.S_IFDIR >> 12))
+        for key, raw in self._catalog.scan(names_prefix(ino), names_after(ino, max(cookie, DOTDOT)), limit - len(rows)):
+            child, kind = unpack_name(raw)
+            rows.append((*name_of(key), child, kind))
+        return rows
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    def make_root(self, uid: int, gid: int) -> None:
+        """The root of a store that has never been mounted."""
+        if self._catalog.get(inode_key(ROOT_INO)) is None:
+            with self._nodes.change() as txn:
+                root = new_inode(stat.S_IFDIR | 0o1777, uid, gid, ROOT_INO)
+                root.nlink = 2
+                self._nodes.save(txn, ROOT_INO, root)
+
+    def create(
+        self, parent: int, name: bytes, mode: int, uid: int, gid: int, *, rdev: int = 0, target: bytes = b""
+    ) -> tuple[int, Inode]:
+        """A new inode of any type under a new name. EEXIST when the name is taken."""
+        if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
+            raise FsError(errno.EINVAL)
+        if len(name) > NAME_MAX or len(target) > TARGET_MAX:
+            raise FsError(errno.ENAMETOOLONG)
+        nodes = self._nodes
+        key = name_key(parent, name)
+        with nodes.change() as txn:
+            folder = self._directory(parent)
+            if folder.nlink == 0:
+                raise FsError(errno.ENOENT)
+            if txn.get(key) is not None:
+                raise FsError(errno.EEXIST)
+            ino = nodes.allocate(txn)
+            if folder.mode & stat.S_ISGID:
+                gid = folder.gid
+                if stat.S_ISDIR(mode):
+                    mode |= stat.S_ISGID
+            node = new_inode(mode, uid, gid, parent)
+            node.rdev = rdev
+            if stat.S_ISDIR(mode):
+                node.nlink = 2
+                folder.nlink += 1
+            elif stat.S_ISLNK(mode):
+                node.target, node.size = target, len(target)
+            nodes.remember(ino, node)
+            nodes.save(txn, ino, node)
+            self._touch(txn, parent, folder, node.ctime, +1)
+            txn.put(key, pack_name(ino, mode))
+        return ino, node
+
+    def link(self, ino: int, parent: int, name: bytes) -> Inode:
+        if len(name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
+        key = name_key(parent, name)
+        with self._nodes.change() as txn:
+            node, folder = self._nodes.get(ino), self._directory(parent)
+            if node.is_dir:
+                raise FsError(errno.EPERM)
+            if node.nlink == 0 or folder.nlink == 0:
+                raise FsError(errno.ENOENT)
+            if node.nlink >= LINK_MAX:
+                raise FsError(errno.EMLINK)
+            if txn.get(key) is not None:
+                raise FsError(errno.EEXIST)
+            node.nlink += 1
+            node.ctime = time.time_ns()
+            self._nodes.save(txn, ino, node)
+            self._touch(txn, parent, folder, node.ctime, +1)
+            txn.put(key, pack_name(ino, node.mode))
+        return node
+
+    # --- removing -----------------------------------------------------------------------------------------------------
+
+    def unlink(self, parent: int, name: bytes) -> int:
+        """Remove a name that is no directory's; returns the inode that it led to."""
+        with self._nodes.change() as txn:
+            ino, node = self._child(txn, parent, name)
+            if node.is_dir:
+                raise FsError(errno.EISDIR)
+            self._remove_name(txn, parent, name, ino, node)
+        return ino
+
+    def rmdir(self, parent: int, name: bytes) -> int:
+        with self._nodes.change() as txn:
+            ino, node = self._child(txn, parent, name)
+            if not node.is_dir:
+                raise FsError(errno.ENOTDIR)
+            if node.size > 0 or ino in self.protected:
+                raise FsError(errno.ENOTEMPTY)
+            self._remove_name(txn, parent, name, ino, node)
+        return ino
+
+    def drop_files(self, doomed: set[int]) -> list[tuple[int, bytes]]:
+        """Remove every name of files that cannot be trusted; returns the names, each with its parent."""
+        dropped: list[tuple[int, bytes]] = []
+        parents = {self._nodes.get(ino).parent for ino in doomed}
+        for parent in parents:
+            dropped += self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
+        if any(self._nodes.exists(ino) and ino not in self._nodes.orphans for ino in doomed):
+            # Hard links elsewhere: a look at every name there is.
+            self._catalog.fold()
+            every = [(key, raw) for key, raw in self._catalog.walk(b"n") if raw is not None]
+            dropped += self._drop_names(doomed, every)
+        return dropped
+
+    def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
+        dropped = []
+        for key, raw in rows:
+            ino = unpack_name(raw)[0]
+            if ino in doomed:
+                parent, name = number_of(key), name_of(key)[1]
+                with self._nodes.change() as txn:
+                    self._remove_name(txn, parent, name, ino, self._nodes.get(ino))
+                dropped.append((parent, name))
+        return dropped
+
+    def _remove_name(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
+        now = time.time_ns()
+        folder = self._nodes.get(parent)
+        if node.is_dir:
+            folder.nlink -= 1
+        node.ctime = now
+        txn.delete(name_key(parent, name))
+        self._touch(txn, parent, folder, now, -1)
+        self._nodes.drop_link(txn, ino, node)
+
+    # --- moving -------------------------------------------------------------------------------------------------------
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
+        if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
+            raise FsError(errno.EINVAL)
+        if len(new_name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
+        with self._nodes.change() as txn:
+            ino, node = self._child(txn, parent, name)
+            raw = txn.get(name_key(new_parent, new_name))
+            if self._directory(new_parent).nlink == 0:
+                raise FsError(errno.ENOENT)
+            if node.is_dir:
+                self._refuse_cycle(ino, new_parent)
+            if raw is None:
+                if flags & RENAME_EXCHANGE:
+                    raise FsError(errno.ENOENT)
+            else:
+                if flags & RENAME_NOREPLACE:
+                    raise FsError(errno.EEXIST)
+                other = unpack_name(raw)[0]
+                if other == ino:
+                    return
+                if flags & RENAME_EXCHANGE:
+                    self._exchange(txn, (parent, name, ino), (new_parent, new_name, other))
+                    return
+                self._make_way(txn, node, new_parent, new_name, other)
+            if ino in self.protected:
+                raise FsError(errno.EBUSY, "a namespace stays where it is")
+            self._move(txn, ino, node, parent, name, new_parent, new_name)
+
+    def _move(
+        self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes, new_parent: int, new_name: bytes
+    ) -> None:
+        now = time.time_ns()
+        nodes = self._nodes
+        old_folder, new_folder = nodes.get(parent), nodes.get(new_parent)
+        txn.delete(name_key(parent, name))
+        txn.put(name_key(new_parent, new_name), pack_name(ino, node.mode))
+        if parent != new_parent:
+            if node.is_dir:
+                old_folder.nlink -= 1
+                new_folder.nlink += 1
+            node.parent = new_parent
+            self._touch(txn, parent, old_folder, now, -1)
+            self._touch(txn, new_parent, new_folder, now, +1)
+        else:
+            self._touch(txn, parent, old_folder, now, 0)
+        node.ctime = now
+        nodes.save(txn, ino, node)
+
+    def _make_way(self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int) -> None:
+        """Remove what a rename replaces."""
+        replaced = self._nodes.get(other)
+        if node.is_dir and not replaced.is_dir:
+            raise FsError(errno.ENOTDIR)
+        if replaced.is_dir and not node.is_dir:
+            raise FsError(errno.EISDIR)
+        if replaced.is_dir and (replaced.size > 0 or other in self.protected):
+            raise FsError(errno.ENOTEMPTY)
+        self._remove_name(txn, new_parent, new_name, other, replaced)
+
+    def _exchange(self, txn: Transaction, one: tuple[int, bytes, int], two: tuple[int, bytes, int]) -> None:
+        now = time.time_ns()
+        for (parent, _, ino), (new_parent, new_name, _) in ((one, two), (two, one)):
+            if ino in self.protected:
+                raise FsError(errno.EBUSY, "a namespace stays where it is")
+            node = self._nodes.get(ino)
+            if node.is_dir:
+                self._refuse_cycle(ino, new_parent)
+                if parent != new_parent:
+                    self._nodes.get(parent).nlink -= 1
+                    self._nodes.get(new_parent).nlink += 1
+            node.parent = new_parent
+            node.ctime = now
+            txn.put(name_key(new_parent, new_name), pack_name(ino, node.mode))
+            self._nodes.save(txn, ino, node)
+        for parent in {one[0], two[0]}:
+            self._touch(txn, parent, self._nodes.get(parent), now, 0)
+
+    def _refuse_cycle(self, ino: int, new_parent: int) -> None:
+        above = new_parent
+        while above != ROOT_INO:
+            if above == ino:
+                raise FsError(errno.EINVAL)
+            above = self._nodes.get(above).parent
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _directory(self, ino: int) -> Inode:
+        node = self._nodes.get(ino)
+        if not stat.S_ISDIR(node.mode):
+            raise FsError(errno.ENOTDIR)
+        return node
+
+    def _child(self, txn: Transaction, parent: int, name: bytes) -> tuple[int, Inode]:
+        if name in (b".", b".."):
+            raise FsError(errno.EINVAL if name == b"." else errno.ENOTEMPTY)
+        raw = txn.get(name_key(parent, name))
+        if raw is None:
+            raise FsError(errno.ENOENT)
+        ino = unpack_name(raw)[0]
+        return ino, self._nodes.get(ino)
+
+    def _touch(self, txn: Transaction, ino: int, folder: Inode, now: int, names: int) -> None:
+        folder.size += names
+        folder.mtime = folder.ctime = now
+        self._nodes.save(txn, ino, folder)

@@ -1,0 +1,130 @@
+"""The worker: opens the store and serves the mount. The engine has its own thread; trio runs all that is beside it.
+
+Sealing and folding work in short turns and in other threads, so that the engine's thread, which needs the
+interpreter for every request, never waits long for it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from kcachefs.core import Filesystem, FsOptions
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.daemon.supervisor import REFUSED, UNMOUNTED
+from kcachefs.engines import make_engine
+from kcachefs.errors import KcachefsError
+from kcachefs.store import Options, Store
+
+log = logging.getLogger(__name__)
+
+SEAL_TURN = 0.05
+SEAL_PAUSE = 0.05
+BUSY_REQUESTS = 20
+"""Requests in one pause that mean someone is at work."""
+QUIET_PAUSE = 5.0
+
+
+class Worker:
+    """A store, its filesystem and the engine that serves it."""
+
+    def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
+        self.store = Store(config.store, Options())
+        self.fs = Filesystem(self.store, FsOptions(max_size=config.max_size, uid=os.getuid(), gid=os.getgid()))
+        self.engine = make_engine(config.engine, self.fs, device, resend=resend)
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until the mount is gone or a signal says to finish."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_signals, nursery.cancel_scope)
+            nursery.start_soon(self._seal)
+            nursery.start_soon(self._seal_quiet)
+            ready()
+            await self.engine.run()
+            nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """Put everything on disk."""
+        log.info("served %s", self.engine.statistics())
+        self.fs.settle()
+        self.store.close()
+
+    async def _watch_signals(self, scope: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                log.info("asked to finish")
+                scope.cancel()
+
+    async def _seal(self) -> None:
+        """Seal while requests pause, or when too much waits: both want the interpreter, and requests go first."""
+        before = 0
+        while True:
+            before, came = self.engine.requests, self.engine.requests - before
+            if came <= BUSY_REQUESTS or self.fs.files.is_pressing():
+                await trio.to_thread.run_sync(self._seal_turn)
+            await trio.sleep(SEAL_PAUSE)
+
+    def _seal_turn(self) -> None:
+        until = time.monotonic() + SEAL_TURN
+        try:
+            while time.monotonic() < until and self.fs.files.seal_next():
+                pass
+        except (KcachefsError, OSError) as error:
+            log.error("sealing failed, and is tried again: %s", error)
+
+    async def _seal_quiet(self) -> None:
+        while True:
+            await trio.sleep(QUIET_PAUSE)
+            try:
+                await trio.to_thread.run_sync(self.fs.files.seal_quiet)
+            except (KcachefsError, OSError) as error:
+                log.error("sealing failed, and is tried again: %s", error)
+
+
+def raise_descriptor_limit() -> None:
+    """Spool files and volumes are held open by the thousand; the usual soft limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.argv[1], type=MountConfig)
+    device, ready_fd, resend = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C goes to the supervisor, which unmounts
+    logging.basicConfig(
+        level=logging.DEBUG if config.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    sys.setswitchinterval(0.0005)
+    raise_descriptor_limit()
+    with open(ready_fd, "wb") as pipe:
+        try:
+            worker = Worker(config, device, resend=resend)
+        except (KcachefsError, OSError) as error:
+            pipe.write(" ".join(str(error).split()).encode() + b"\n")
+            sys.exit(REFUSED)
+        gc.freeze()
+
+        def ready() -> None:
+            pipe.write(b"ready\n")
+            pipe.close()
+
+        trio.run(worker.run, ready)
+    worker.close()
+    # The engine's thread may still be in the kernel when a signal ended us; nothing is left for it to do.
+    logging.shutdown()
+    os._exit(UNMOUNTED)
+
+
+if __name__ == "__main__":
+    main()

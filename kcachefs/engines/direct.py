@@ -1,0 +1,594 @@
+"""The direct engine: the kernel's FUSE protocol on /dev/fuse, one blocking loop, no library between.
+
+Most reads never get here. What makes that so, each confirmed by measurement:
+
+- OPEN is answered ENOSYS once; from then on the kernel sends none and keeps the page cache over opens. READ and WRITE
+  carry the node id, so no handle is needed. CREATE still returns a handle and gets its RELEASE: that is the write-once
+  path, and the signal to seal.
+- Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
+  change can fill the cache that another, begun after it, goes on reading from (seen with 16 processes in one directory:
+  a name still listed by the process that had removed it). So the first OPENDIR after a change has the kernel drop what
+  it cached; what is filled in later is at least as new as that change.
+- FLUSH and GETXATTR are answered ENOSYS once, and stop.
+- A miss is an entry with node id 0 and a timeout, which the kernel remembers; ENOENT it would not.
+- ATOMIC_O_TRUNC is not negotiated, so that O_TRUNC arrives as a SETATTR: with no OPEN it would be lost.
+
+Every change comes through this kernel, so names and attributes are good for an hour; what changes without a request
+(eviction, damage) is announced through the Notifier, from its own thread.
+
+`serve` runs in one thread and is the only one to read the device. A request that would take long goes to a small pool,
+which replies when it is done. A handler that raises is a line in the log and an EIO, never an exit.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import trio
+
+from kcachefs.core import Filesystem
+from kcachefs.core.files import is_damage
+from kcachefs.core.tree import DOTDOT
+from kcachefs.engines import protocol as p
+from kcachefs.engines.notifier import Notifier
+from kcachefs.engines.protocol import Fattr, Op
+from kcachefs.errors import FsError, KcachefsError, errno_of
+from kcachefs.store.records import Inode
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST = 1 << 20
+FOREVER = 3600
+"""Seconds for which the kernel may trust names, misses and attributes."""
+
+_NS = 1_000_000_000
+_HEADER = p.IN_HEADER.size
+_U64 = (1 << 64) - 1
+
+Handler = Callable[["DirectEngine", int, int, int], bytes | None]
+"""(engine, node, unique, length of the request) → reply body, or None when the reply is sent otherwise or never."""
+
+
+class DirectEngine:
+    """Serves one filesystem on an open /dev/fuse descriptor."""
+
+    name = "direct"
+
+    def __init__(self, fs: Filesystem, device: int, *, resend: bool = False) -> None:
+        self._fs = fs
+        self._device = device
+        self._resend = resend
+        self._buffer = bytearray(MAX_REQUEST + 4096)
+        self._view = memoryview(self._buffer)
+        self._header: tuple[int, ...] = ()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="kcachefs-slow")
+        self._deferred: dict[int, Future[None]] = {}
+        self._complained: set[int] = set()
+        self._listed: dict[int, int] = {}
+        """When each directory that was opened had last changed by then."""
+        self._requests = 0
+        self.counts = [0] * 64
+        """Requests so far, by opcode."""
+        self.minor = 0
+        """Protocol version of the kernel, known after INIT."""
+        self.notifier = Notifier(device)
+        fs.on_dropped = self.notifier.entry_gone
+
+    async def run(self) -> None:
+        """`serve`, in a thread of its own."""
+        await trio.to_thread.run_sync(self.serve, abandon_on_cancel=True)
+
+    def serve(self) -> None:
+        """Answer requests until the filesystem is unmounted."""
+        self.notifier.start()
+        if self._resend:
+            self.notifier.resend()
+        device, buffers = self._device, [self._buffer]
+        try:
+            while True:
+                try:
+                    length = os.readv(device, buffers)
+                except OSError as error:
+                    if error.errno == errno.ENODEV:
+                        return
+                    if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
+                        continue
+                    raise
+                self.handle(length)
+        finally:
+            self._pool.shutdown(wait=True)
+            self.notifier.stop()
+
+    def feed(self, request: bytes) -> None:
+        """Handle one request as if the kernel had sent it."""
+        self._buffer[: len(request)] = request
+        self.handle(len(request))
+
+    def handle(self, length: int) -> None:
+        """Answer the request of that length in the buffer."""
+        if length < _HEADER:
+            log.warning("a request of %d bytes is shorter than its header", length)
+            return
+        self._requests += 1
+        self._header = header = p.IN_HEADER.unpack_from(self._buffer)
+        opcode, unique, node = header[1], header[2], header[3]
+        if header[0] != length:
+            log.warning("request %d: says it has %d bytes and has %d", opcode, header[0], length)
+            self._reply_error(unique, errno.EIO)
+            return
+        try:
+            handler = _HANDLERS[opcode]
+        except IndexError:
+            handler = None
+        if handler is None:
+            self._unknown(opcode, unique)
+            return
+        self.counts[opcode] += 1
+        try:
+            body = handler(self, node, unique, length)
+        except Exception as error:
+            self._fail(error, opcode, unique, node)
+            return
+        if body is not None:
+            self._reply(unique, body)
+
+    @property
+    def requests(self) -> int:
+        return self._requests
+
+    def statistics(self) -> dict[str, int]:
+        """Requests so far, by name."""
+        return {Op(code).name.lower(): count for code, count in enumerate(self.counts) if count}
+
+    # --- replies ------------------------------------------------------------------------------------------------------
+
+    def _reply(self, unique: int, body: bytes) -> None:
+        header = p.OUT_HEADER.pack(16 + len(body), 0, unique)
+        try:
+            if len(body) < 8192:
+                os.write(self._device, header + body)
+            else:
+                os.writev(self._device, (header, body))
+        except OSError as error:
+            self._unsent(error)
+
+    def _reply_error(self, unique: int, number: int) -> None:
+        try:
+            os.write(self._device, p.OUT_HEADER.pack(16, -number, unique))
+        except OSError as error:
+            self._unsent(error)
+
+    def _unsent(self, error: OSError) -> None:
+        # ENOENT: the caller was interrupted and is gone. ENODEV: so is the mount.
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            log.error("a reply was refused: %s", error)
+
+    def _fail(self, error: Exception, opcode: int, unique: int, node: int) -> None:
+        number = errno_of(error)
+        if isinstance(error, struct.error | UnicodeError | ValueError | OverflowError) and not isinstance(
+            error, KcachefsError
+        ):
+            log.warning("request %d on node %d cannot be read: %s", opcode, node, error)
+            number = errno.EINVAL
+        elif is_damage(error) and opcode == Op.READ:
+            number = errno.EIO
+            self._fs.condemn(node)
+        elif not isinstance(error, FsError):
+            log.error("request %d on node %d failed", opcode, node, exc_info=not isinstance(error, KcachefsError))
+        self._reply_error(unique, number)
+
+    def _unknown(self, opcode: int, unique: int) -> None:
+        if opcode not in self._complained and len(self._complained) < 256:
+            self._complained.add(opcode)
+            log.info("opcode %d is not known here and is answered ENOSYS", opcode)
+        self._reply_error(unique, errno.ENOSYS)
+
+    def _defer(self, unique: int, node: int, action: Callable[[], bytes]) -> None:
+        """Do it in the pool and reply from there."""
+        opcode = self._header[1]
+
+        def run() -> None:
+            try:
+                body = action()
+            except Exception as error:
+                self._fail(error, opcode, unique, node)
+            else:
+                self._reply(unique, body)
+            finally:
+                self._deferred.pop(unique, None)
+
+        future = self._deferred[unique] = self._pool.submit(run)
+        if future.done():
+            self._deferred.pop(unique, None)
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    def _lookup(self, node: int, unique: int, length: int) -> bytes:
+        ino = self._fs.lookup(node, bytes(self._view[_HEADER : length - 1]))
+        if ino is None:
+            return _MISS
+        return self._entry(ino)
+
+    def _entry(self, ino: int) -> bytes:
+        return pack_entry(ino, self._fs.attributes(ino))
+
+    def _forget(self, node: int, unique: int, length: int) -> None:
+        self._fs.forget(node, p.FORGET_IN.unpack_from(self._buffer, _HEADER)[0])
+
+    def _batch_forget(self, node: int, unique: int, length: int) -> None:
+        count = p.BATCH_FORGET_IN.unpack_from(self._buffer, _HEADER)[0]
+        start = _HEADER + p.BATCH_FORGET_IN.size
+        for index in range(count):
+            ino, references = p.FORGET_ONE.unpack_from(self._buffer, start + index * p.FORGET_ONE.size)
+            self._fs.forget(ino, references)
+
+    def _mkdir(self, node: int, unique: int, length: int) -> bytes:
+        mode, _ = p.MKDIR_IN.unpack_from(self._buffer, _HEADER)
+        name = self._name(_HEADER + p.MKDIR_IN.size, length)
+        header = self._header
+        return pack_entry(*self._fs.make(node, name, 0o040000 | (mode & 0o7777), header[4], header[5]))
+
+    def _mknod(self, node: int, unique: int, length: int) -> bytes:
+        mode, rdev, _, _ = p.MKNOD_IN.unpack_from(self._buffer, _HEADER)
+        name = self._name(_HEADER + p.MKNOD_IN.size, length)
+        header = self._header
+        return pack_entry(*self._fs.make(node, name, mode, header[4], header[5], rdev=rdev))
+
+    def _symlink(self, node: int, unique: int, length: int) -> bytes:
+        name, target = self._two_names(_HEADER, length)
+        header = self._header
+        return pack_entry(*self._fs.make(node, name, 0o120777, header[4], header[5], target=target))
+
+    def _create(self, node: int, unique: int, length: int) -> bytes:
+        flags, mode, _, _ = p.CREATE_IN.unpack_from(self._buffer, _HEADER)
+        name = self._name(_HEADER + p.CREATE_IN.size, length)
+        header = self._header
+        try:
+            ino, record = self._fs.create(node, name, mode, header[4], header[5])
+        except FsError as error:
+            if error.errno != errno.EEXIST or flags & os.O_EXCL:
+                raise
+            found = self._fs.lookup(node, name)
+            if found is None:
+                raise
+            ino = found
+            self._fs.opened(ino)
+            record = self._fs.attributes(ino)
+        return pack_entry(ino, record) + _CREATED
+
+    def _link(self, node: int, unique: int, length: int) -> bytes:
+        (ino,) = p.LINK_IN.unpack_from(self._buffer, _HEADER)
+        return pack_entry(ino, self._fs.link(ino, node, self._name(_HEADER + p.LINK_IN.size, length)))
+
+    def _unlink(self, node: int, unique: int, length: int) -> bytes:
+        self._fs.unlink(node, self._name(_HEADER, length))
+        return b""
+
+    def _rmdir(self, node: int, unique: int, length: int) -> bytes:
+        self._fs.rmdir(node, self._name(_HEADER, length))
+        return b""
+
+    def _rename(self, node: int, unique: int, length: int) -> bytes:
+        (new_parent,) = p.RENAME_IN.unpack_from(self._buffer, _HEADER)
+        name, new_name = self._two_names(_HEADER + p.RENAME_IN.size, length)
+        self._fs.rename(node, name, new_parent, new_name)
+        return b""
+
+    def _rename2(self, node: int, unique: int, length: int) -> bytes:
+        new_parent, flags, _ = p.RENAME2_IN.unpack_from(self._buffer, _HEADER)
+        name, new_name = self._two_names(_HEADER + p.RENAME2_IN.size, length)
+        self._fs.rename(node, name, new_parent, new_name, flags)
+        return b""
+
+    def _readlink(self, node: int, unique: int, length: int) -> bytes:
+        return self._fs.readlink(node)
+
+    def _opendir(self, node: int, unique: int, length: int) -> bytes:
+        changed = self._fs.attributes(node).mtime
+        if self._listed.get(node) == changed:
+            return _LISTING_KEPT
+        if len(self._listed) >= _LISTED_MAX:
+            self._listed.clear()
+        self._listed[node] = changed
+        return _LISTING_NEW
+
+    def _readdir(self, node: int, unique: int, length: int) -> bytes:
+        _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
+        out: list[bytes] = []
+        room = size
+        for position, name, ino, kind in self._fs.listing(node, cookie, size // 32 + 2):
+            record = _dirent(position, name, ino, kind)
+            room -= len(record)
+            if room < 0:
+                break
+            out.append(record)
+        return b"".join(out)
+
+    def _readdirplus(self, node: int, unique: int, length: int) -> bytes:
+        _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
+        fs, out, room = self._fs, [], size
+        for position, name, ino, kind in fs.listing(node, cookie, size // 160 + 2):
+            record = _dirent(position, name, ino, kind)
+            room -= len(record) + p.ENTRY.size
+            if room < 0:
+                break
+            if position <= DOTDOT:
+                out.append(_NO_ENTRY + record)
+                continue
+            try:
+                entry = pack_entry(ino, fs.attributes(ino))
+            except FsError:
+                continue
+            fs.found(ino)
+            out.append(entry + record)
+        return b"".join(out)
+
+    # --- attributes and bytes -----------------------------------------------------------------------------------------
+
+    def _getattr(self, node: int, unique: int, length: int) -> bytes:
+        return pack_attributes(node, self._fs.attributes(node))
+
+    def _setattr(self, node: int, unique: int, length: int) -> bytes | None:
+        fields = p.SETATTR_IN.unpack_from(self._buffer, _HEADER)
+        valid = fields[0]
+        if valid & Fattr.SIZE and fields[3] and not self._fs.files.is_quick_to_change(node):
+            self._defer(unique, node, lambda: self._set_attributes(node, valid, fields))
+            return None
+        return self._set_attributes(node, valid, fields)
+
+    def _set_attributes(self, node: int, valid: int, fields: tuple[int, ...]) -> bytes:
+        now = time.time_ns()
+        atime = mtime = None
+        if valid & Fattr.ATIME:
+            atime = now if valid & Fattr.ATIME_NOW else fields[5] * _NS + fields[8]
+        if valid & Fattr.MTIME:
+            mtime = now if valid & Fattr.MTIME_NOW else fields[6] * _NS + fields[9]
+        record = self._fs.set_attributes(
+            node,
+            mode=fields[11] if valid & Fattr.MODE else None,
+            uid=fields[13] if valid & Fattr.UID else None,
+            gid=fields[14] if valid & Fattr.GID else None,
+            size=fields[3] if valid & Fattr.SIZE else None,
+            atime=atime,
+            mtime=mtime,
+        )
+        return pack_attributes(node, record)
+
+    def _read(self, node: int, unique: int, length: int) -> bytes | None:
+        _, offset, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
+        if self._fs.files.is_quick(node, offset):
+            return self._fs.read(node, offset, size)
+        self._defer(unique, node, lambda: self._fs.read(node, offset, size))
+        return None
+
+    def _write(self, node: int, unique: int, length: int) -> bytes | None:
+        _, offset, size = p.WRITE_IN.unpack_from(self._buffer, _HEADER)
+        data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
+        if len(data) != size or p.WRITE_DATA + size > length:
+            raise ValueError("a write without its data")
+        if node in self._fs.nodes.handles or self._fs.files.is_quick_to_change(node):
+            return p.WRITE_OUT.pack(self._fs.write(node, offset, data), 0)
+        copy = bytes(data)
+        self._defer(unique, node, lambda: p.WRITE_OUT.pack(self._fs.write(node, offset, copy), 0))
+        return None
+
+    def _release(self, node: int, unique: int, length: int) -> bytes:
+        self._fs.released(node)
+        return b""
+
+    def _fsync(self, node: int, unique: int, length: int) -> None:
+        def sync() -> bytes:
+            self._fs.sync(node)
+            return b""
+
+        self._defer(unique, node, sync)
+
+    def _fallocate(self, node: int, unique: int, length: int) -> bytes:
+        _, offset, size, mode, _ = p.FALLOCATE_IN.unpack_from(self._buffer, _HEADER)
+        self._fs.fallocate(node, mode, offset, size)
+        return b""
+
+    # --- the filesystem as a whole ------------------------------------------------------------------------------------
+
+    def _init(self, node: int, unique: int, length: int) -> bytes:
+        major, minor, readahead, flags = p.INIT_IN.unpack_from(self._buffer, _HEADER)
+        offered = flags
+        if flags & p.Init.INIT_EXT and length >= _HEADER + 20:
+            offered |= struct.unpack_from("<I", self._buffer, _HEADER + 16)[0] << 32
+        self.minor = minor
+        if major != p.MAJOR:
+            raise FsError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}")
+        wanted = offered & _CAPABILITIES
+        log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
+        self.can_resend = bool(wanted & p.Init.HAS_RESEND)
+        return p.INIT_OUT.pack(
+            p.MAJOR,
+            min(minor, p.MINOR),
+            min(readahead, MAX_REQUEST) or MAX_REQUEST,
+            wanted & 0xFFFFFFFF,
+            64,
+            48,
+            MAX_REQUEST,
+            1,
+            MAX_REQUEST // 4096,
+            0,
+            wanted >> 32,
+            0,
+        )
+
+    def _statfs(self, node: int, unique: int, length: int) -> bytes:
+        state = self._fs.statfs()
+        return p.STATFS_OUT.pack(
+            state.blocks,
+            state.free,
+            state.free,
+            state.files,
+            state.files_free,
+            state.block_size,
+            state.name_max,
+            state.block_size,
+            0,
+        )
+
+    def _interrupt(self, node: int, unique: int, length: int) -> None:
+        """Its caller was killed: what has not begun need not be done. What has begun is answered as usual."""
+        (target,) = p.INTERRUPT_IN.unpack_from(self._buffer, _HEADER)
+        future = self._deferred.get(target)
+        if future is not None and future.cancel():
+            self._deferred.pop(target, None)
+            self._reply_error(target, errno.EINTR)
+
+    def _done(self, node: int, unique: int, length: int) -> bytes:
+        return b""
+
+    def _not_offered(self, node: int, unique: int, length: int) -> None:
+        self._reply_error(unique, errno.ENOSYS)
+
+    def _ignored(self, node: int, unique: int, length: int) -> None:
+        pass
+
+    # --- reading the request ------------------------------------------------------------------------------------------
+
+    def _name(self, start: int, length: int) -> bytes:
+        name = bytes(self._view[start : length - 1])
+        if not name or b"\0" in name:
+            raise ValueError("a name that is none")
+        return name
+
+    def _two_names(self, start: int, length: int) -> tuple[bytes, bytes]:
+        first, second = bytes(self._view[start : length - 1]).split(b"\0")
+        return first, second
+
+
+_CAPABILITIES = (
+    p.Init.ASYNC_READ
+    | p.Init.BIG_WRITES
+    | p.Init.DO_READDIRPLUS
+    | p.Init.READDIRPLUS_AUTO
+    | p.Init.PARALLEL_DIROPS
+    | p.Init.MAX_PAGES
+    | p.Init.CACHE_SYMLINKS
+    | p.Init.INIT_EXT
+    | p.Init.HAS_RESEND
+)
+
+_MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
+_NO_ENTRY = bytes(p.ENTRY.size)
+_CREATED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)
+_LISTING_NEW = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR, 0)
+_LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)
+_LISTED_MAX = 16384
+
+
+def pack_entry(ino: int, node: Inode) -> bytes:
+    """A name's answer: the inode, how long to believe it, its attributes."""
+    atime, atime_ns = divmod(node.atime, _NS)
+    mtime, mtime_ns = divmod(node.mtime, _NS)
+    ctime, ctime_ns = divmod(node.ctime, _NS)
+    size = 4096 if node.mode & 0o170000 == 0o040000 else node.size
+    return p.ENTRY.pack(
+        ino,
+        0,
+        FOREVER,
+        FOREVER,
+        0,
+        0,
+        ino,
+        size,
+        (size + 511) >> 9,
+        atime & _U64,
+        mtime & _U64,
+        ctime & _U64,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        node.mode,
+        node.nlink,
+        node.uid,
+        node.gid,
+        node.rdev,
+        4096,
+        0,
+    )
+
+
+def pack_attributes(ino: int, node: Inode) -> bytes:
+    atime, atime_ns = divmod(node.atime, _NS)
+    mtime, mtime_ns = divmod(node.mtime, _NS)
+    ctime, ctime_ns = divmod(node.ctime, _NS)
+    size = 4096 if node.mode & 0o170000 == 0o040000 else node.size
+    return p.ATTR_OUT.pack(
+        FOREVER,
+        0,
+        0,
+        ino,
+        size,
+        (size + 511) >> 9,
+        atime & _U64,
+        mtime & _U64,
+        ctime & _U64,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        node.mode,
+        node.nlink,
+        node.uid,
+        node.gid,
+        node.rdev,
+        4096,
+        0,
+    )
+
+
+def _dirent(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
+    record = p.DIRENT.pack(ino, cookie, len(name), kind) + name
+    return record + bytes(-len(record) % 8)
+
+
+def _table() -> list[Handler | None]:
+    table: list[Handler | None] = [None] * 64
+    engine = DirectEngine
+    table[Op.LOOKUP] = engine._lookup
+    table[Op.FORGET] = engine._forget
+    table[Op.GETATTR] = engine._getattr
+    table[Op.SETATTR] = engine._setattr
+    table[Op.READLINK] = engine._readlink
+    table[Op.SYMLINK] = engine._symlink
+    table[Op.MKNOD] = engine._mknod
+    table[Op.MKDIR] = engine._mkdir
+    table[Op.UNLINK] = engine._unlink
+    table[Op.RMDIR] = engine._rmdir
+    table[Op.RENAME] = engine._rename
+    table[Op.LINK] = engine._link
+    table[Op.READ] = engine._read
+    table[Op.WRITE] = engine._write
+    table[Op.STATFS] = engine._statfs
+    table[Op.RELEASE] = engine._release
+    table[Op.FSYNC] = engine._fsync
+    table[Op.INIT] = engine._init
+    table[Op.OPENDIR] = engine._opendir
+    table[Op.RELEASEDIR] = engine._done
+    table[Op.READDIR] = engine._readdir
+    table[Op.FSYNCDIR] = engine._fsync
+    table[Op.CREATE] = engine._create
+    table[Op.INTERRUPT] = engine._interrupt
+    table[Op.DESTROY] = engine._done
+    table[Op.BATCH_FORGET] = engine._batch_forget
+    table[Op.FALLOCATE] = engine._fallocate
+    table[Op.READDIRPLUS] = engine._readdirplus
+    table[Op.RENAME2] = engine._rename2
+    table[Op.SYNCFS] = engine._fsync
+    table[Op.NOTIFY_REPLY] = engine._ignored
+    for op in Op:
+        if table[op] is None:
+            table[op] = engine._not_offered
+    return table
+
+
+_HANDLERS = _table()

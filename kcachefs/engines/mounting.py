@@ -1,0 +1,174 @@
+"""Mounting and unmounting: mount(2) as root, fusermount3 otherwise; and what /proc says is mounted where."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcachefs.errors import MountBusy, MountError
+
+FSTYPE = "fuse.kcachefs"
+MNT_DETACH = 2
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def mount(mountpoint: Path, source: Path, *, allow_other: bool = True, read_only: bool = False) -> int:
+    """Mount there and return the /dev/fuse descriptor that serves it."""
+    if os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return _mount_as_root(mountpoint, source, allow_other, read_only)
+    return _mount_through_fusermount(mountpoint, source, allow_other, read_only)
+
+
+def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool, read_only: bool) -> int:
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    mode = stat.S_IFMT(os.stat(mountpoint).st_mode)
+    options = f"fd={device},rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    if allow_other:
+        options += ",allow_other"
+    flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
+    arguments = (os.fsencode(source), os.fsencode(mountpoint), FSTYPE.encode(), flags, options.encode())
+    if _libc.mount(*arguments) != 0:
+        number = ctypes.get_errno()
+        os.close(device)
+        raise MountError(f"{mountpoint}: cannot be mounted: {os.strerror(number)}")
+    return device
+
+
+def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool, read_only: bool) -> int:
+    program = shutil.which("fusermount3")
+    if program is None:
+        raise MountError("fusermount3 is missing; install the package fuse3")
+    options = ["default_permissions", "subtype=kcachefs", f"fsname={_escape(str(source))}", "nosuid", "nodev"]
+    options += ["allow_other"] * allow_other + ["ro"] * read_only
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        done = subprocess.run(
+            [program, "-o", ",".join(options), "--", str(mountpoint)],
+            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise MountError(_explain(done.stderr.strip(), mountpoint))
+        _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_LEN(4))
+    descriptors = array.array("i")
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    os.set_inheritable(descriptors[0], False)
+    return descriptors[0]
+
+
+def _explain(message: str, mountpoint: Path) -> str:
+    if "allow_other" in message:
+        return (
+            f"{mountpoint}: only root may share a mount with other users here; "
+            "add user_allow_other to /etc/fuse.conf, or mount with --no-allow-other"
+        )
+    return f"{mountpoint}: {message.splitlines()[-1] if message else 'fusermount3 failed'}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace(",", "\\,")
+
+
+def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
+    """Undo a mount. MountBusy when something still uses it, unless `lazy`, which only hides it until it is let go."""
+    if os.geteuid() == 0:
+        if _libc.umount2(os.fsencode(mountpoint), MNT_DETACH if lazy else 0) == 0:
+            return
+        number = ctypes.get_errno()
+        if number == errno.EBUSY:
+            raise MountBusy(f"{mountpoint}: is in use")
+        raise MountError(f"{mountpoint}: cannot be unmounted: {os.strerror(number)}")
+    command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", str(mountpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0:
+        if "busy" in done.stderr.lower():
+            raise MountBusy(f"{mountpoint}: is in use")
+        raise MountError(f"{mountpoint}: cannot be unmounted: {done.stderr.strip()}")
+
+
+@dataclass(frozen=True)
+class Mounted:
+    """A line of /proc/self/mountinfo."""
+
+    mountpoint: str
+    fstype: str
+    source: str
+    device: str
+
+
+def mounts() -> list[Mounted]:
+    """Everything mounted in this mount namespace, in mounting order."""
+    found = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            before, _, after = line.partition(" - ")
+            fields, rest = before.split(" "), after.split(" ")
+            found.append(Mounted(_unescape(fields[4]), rest[0], _unescape(rest[1]), fields[2]))
+    return found
+
+
+def mounted_at(mountpoint: Path) -> Mounted | None:
+    """What is mounted there, the uppermost if several are."""
+    wanted = os.fspath(mountpoint)
+    return next((mount for mount in reversed(mounts()) if mount.mountpoint == wanted), None)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def set_readahead(mountpoint: Path, kilobytes: int) -> None:
+    """Let the kernel read ahead further than its 128 KiB. Root only; others keep the default."""
+    found = mounted_at(mountpoint)
+    if found is not None and os.geteuid() == 0:
+        try:
+            Path(f"/sys/class/bdi/{found.device}/read_ahead_kb").write_text(str(kilobytes))
+        except OSError:
+            return  # /sys is read-only in a container: then it stays as it is
+
+
+def users_of(mountpoint: Path) -> list[str]:
+    """Who keeps a mount busy, as far as /proc lets us see: `python3 (1234): /mnt/kcache/triton/x`."""
+    found = mounted_at(mountpoint)
+    prefix = os.fspath(mountpoint)
+    users = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        used = _used_path(pid, prefix) if found is not None else None
+        if used is not None:
+            try:
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:
+                continue
+            users.append(f"{name} ({pid}): {used}")
+    return users
+
+
+def _used_path(pid: str, prefix: str) -> str | None:
+    links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root", f"/proc/{pid}/exe"]
+    try:
+        links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            mapped = {line.split(maxsplit=5)[5].strip() for line in maps if line.count(" ") > 5 and "/" in line}
+    except (OSError, IndexError):
+        mapped = set()
+    targets = []
+    for link in links:
+        try:
+            targets.append(os.readlink(link))
+        except OSError:
+            continue
+    return next((t for t in (*targets, *mapped) if t == prefix or t.startswith(prefix + "/")), None)

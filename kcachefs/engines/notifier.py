@@ -1,0 +1,56 @@
+"""Tells the kernel what changed without its asking: from its own thread, never from the one that answers requests.
+
+The kernel takes directory locks to carry out an invalidation, and a lookup that holds one of them may be waiting for
+the request thread. So the state is published first, every lock of ours is dropped, and then this thread writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import threading
+
+from kcachefs.engines import protocol as p
+
+log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """A queue of notifications and the thread that sends them."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="kcachefs-notify", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def entry_gone(self, parent: int, name: bytes) -> None:
+        """A name no longer leads where the kernel thinks: it asks again at the next use. Open files are left alone."""
+        body = p.INVAL_ENTRY_OUT.pack(parent, len(name), 0) + name + b"\0"
+        self._queue.put(_message(p.Notify.INVAL_ENTRY, body))
+
+    def resend(self) -> None:
+        """Ask for every request that was taken and never answered. Sent at once: nothing else can be waiting for it."""
+        os.write(self._device, _message(p.Notify.RESEND, b""))
+
+    def _run(self) -> None:
+        while (message := self._queue.get()) is not None:
+            try:
+                os.write(self._device, message)
+            except OSError as error:
+                # ENOENT: the kernel did not know it anyway. ENODEV: unmounted.
+                if error.errno not in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
+                    log.warning("a notification was refused: %s", error)
+
+
+def _message(code: int, body: bytes) -> bytes:
+    return p.OUT_HEADER.pack(16 + len(body), code, 0) + body

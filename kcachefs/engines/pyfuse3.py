@@ -1,0 +1,260 @@
+"""The pyfuse3 engine: the same filesystem through libfuse, on trio. The reference for the direct engine.
+
+It is slower, and what it cannot do is libfuse's or pyfuse3's doing: every open and close is a message, listings are not
+cached, there is no fallocate, and a worker that dies takes the mount with it. A handle is the inode's number.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import pyfuse3
+import trio
+
+from kcachefs.core import Filesystem
+from kcachefs.core.files import is_damage
+from kcachefs.core.tree import DOTDOT
+from kcachefs.errors import FsError, KcachefsError, errno_of
+from kcachefs.store.records import Inode
+
+log = logging.getLogger(__name__)
+
+FOREVER = 3600.0
+_Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
+
+
+class Pyfuse3Engine:
+    """Serves one filesystem on an open /dev/fuse descriptor."""
+
+    name = "pyfuse3"
+
+    def __init__(self, fs: Filesystem, device: int) -> None:
+        self._operations = Operations(fs)
+        fs.on_dropped = self._entry_gone
+        # libfuse takes a descriptor that somebody else has mounted, under this name.
+        pyfuse3.init(self._operations, f"/dev/fd/{device}", set())
+
+    @property
+    def requests(self) -> int:
+        return sum(self._operations.counts.values())
+
+    async def run(self) -> None:
+        """Answer requests until the filesystem is unmounted."""
+        try:
+            await pyfuse3.main()
+        finally:
+            pyfuse3.close(unmount=False)
+
+    def statistics(self) -> dict[str, int]:
+        """Requests so far, by name."""
+        return dict(self._operations.counts)
+
+    def _entry_gone(self, parent: int, name: bytes) -> None:
+        # pyfuse3 sends it from a thread of its own.
+        pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+
+
+def _guarded(method: _Method) -> _Method:
+    """Turn every error into an errno: one that got out would take the mount down."""
+    verb = method.__name__
+
+    @functools.wraps(method)
+    async def call(self: Operations, *arguments: Any) -> Any:
+        self.counts[verb] = self.counts.get(verb, 0) + 1
+        try:
+            return await method(self, *arguments)
+        except pyfuse3.FUSEError:
+            raise
+        except Exception as error:
+            if is_damage(error) and verb == "read":
+                self.fs.condemn(arguments[0])
+                raise pyfuse3.FUSEError(errno.EIO) from None
+            if not isinstance(error, FsError):
+                log.error("%s%r failed", verb, arguments[:2], exc_info=not isinstance(error, KcachefsError))
+            raise pyfuse3.FUSEError(errno_of(error)) from None
+
+    return cast(_Method, call)
+
+
+class Operations(pyfuse3.Operations):
+    """One method per request, each a call of the core."""
+
+    supports_dot_lookup = True
+    enable_writeback_cache = False
+    enable_acl = False
+
+    def __init__(self, fs: Filesystem) -> None:
+        super().__init__()
+        self.fs = fs
+        self.counts: dict[str, int] = {}
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    @_guarded
+    async def lookup(self, parent_inode: Any, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
+        ino = self.fs.lookup(parent_inode, name)
+        if ino is None:
+            miss = pyfuse3.EntryAttributes()
+            miss.st_ino = 0
+            miss.entry_timeout = FOREVER
+            return miss
+        return _entry(ino, self.fs.attributes(ino))
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        for ino, count in inode_list:
+            try:
+                self.fs.forget(ino, count)
+            except Exception:
+                log.exception("forget of inode %d failed", ino)
+
+    @_guarded
+    async def mkdir(self, parent_inode: Any, name: bytes, mode: int, ctx: Any) -> pyfuse3.EntryAttributes:
+        return _entry(*self.fs.make(parent_inode, name, 0o040000 | (mode & 0o7777), ctx.uid, ctx.gid))
+
+    @_guarded
+    async def mknod(self, parent_inode: Any, name: bytes, mode: int, rdev: int, ctx: Any) -> pyfuse3.EntryAttributes:
+        return _entry(*self.fs.make(parent_inode, name, mode, ctx.uid, ctx.gid, rdev=rdev))
+
+    @_guarded
+    async def symlink(self, parent_inode: Any, name: bytes, target: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
+        return _entry(*self.fs.make(parent_inode, name, 0o120777, ctx.uid, ctx.gid, target=target))
+
+    @_guarded
+    async def link(self, inode: Any, new_parent_inode: Any, new_name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
+        return _entry(inode, self.fs.link(inode, new_parent_inode, new_name))
+
+    @_guarded
+    async def unlink(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
+        self.fs.unlink(parent_inode, name)
+
+    @_guarded
+    async def rmdir(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
+        self.fs.rmdir(parent_inode, name)
+
+    @_guarded
+    async def rename(
+        self, parent_inode_old: Any, name_old: bytes, parent_inode_new: Any, name_new: bytes, flags: int, ctx: Any
+    ) -> None:
+        self.fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+
+    @_guarded
+    async def readlink(self, inode: Any, ctx: Any) -> bytes:
+        return self.fs.readlink(inode)
+
+    @_guarded
+    async def opendir(self, inode: Any, ctx: Any) -> Any:
+        return inode
+
+    @_guarded
+    async def readdir(self, fh: Any, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        cookie = start_id
+        while rows := self.fs.listing(fh, cookie, 128):
+            for position, name, ino, _ in rows:
+                cookie = position
+                try:
+                    entry = _entry(ino, self.fs.attributes(ino))
+                except FsError:
+                    continue
+                if not pyfuse3.readdir_reply(token, name, entry, position):
+                    return
+                if position > DOTDOT:  # the kernel takes no reference for `.` and `..`
+                    self.fs.found(ino)
+
+    # --- attributes and bytes -----------------------------------------------------------------------------------------
+
+    @_guarded
+    async def getattr(self, inode: Any, ctx: Any) -> pyfuse3.EntryAttributes:
+        return _entry(inode, self.fs.attributes(inode))
+
+    @_guarded
+    async def setattr(self, inode: Any, attr: Any, fields: Any, fh: Any, ctx: Any) -> pyfuse3.EntryAttributes:
+        node = self.fs.set_attributes(
+            inode,
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            size=attr.st_size if fields.update_size else None,
+            atime=attr.st_atime_ns if fields.update_atime else None,
+            mtime=attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        return _entry(inode, node)
+
+    @_guarded
+    async def create(
+        self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        ino, node = self.fs.create(parent_inode, name, mode, ctx.uid, ctx.gid)
+        return _handle(ino), _entry(ino, node)
+
+    @_guarded
+    async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
+        if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
+            self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
+        self.fs.attributes(inode)
+        self.fs.opened(inode)
+        return _handle(inode)
+
+    @_guarded
+    async def read(self, fh: Any, off: int, size: int) -> bytes:
+        if self.fs.files.is_quick(fh, off):
+            return self.fs.read(fh, off, size)
+        return await trio.to_thread.run_sync(self.fs.read, fh, off, size)
+
+    @_guarded
+    async def write(self, fh: Any, off: int, buf: bytes) -> int:
+        if self.fs.files.is_quick_to_change(fh):
+            return self.fs.write(fh, off, buf)
+        return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
+
+    @_guarded
+    async def release(self, fh: Any) -> None:
+        self.fs.released(fh)
+
+    async def releasedir(self, fh: Any) -> None:
+        pass
+
+    async def flush(self, fh: Any) -> None:
+        raise pyfuse3.FUSEError(errno.ENOSYS)
+
+    @_guarded
+    async def fsync(self, fh: Any, datasync: bool) -> None:
+        await trio.to_thread.run_sync(self.fs.sync, fh)
+
+    @_guarded
+    async def fsyncdir(self, fh: Any, datasync: bool) -> None:
+        await trio.to_thread.run_sync(self.fs.sync, fh)
+
+    @_guarded
+    async def statfs(self, ctx: Any) -> pyfuse3.StatvfsData:
+        state, reply = self.fs.statfs(), pyfuse3.StatvfsData()
+        reply.f_bsize = reply.f_frsize = state.block_size
+        reply.f_blocks = state.blocks
+        reply.f_bfree = reply.f_bavail = state.free
+        reply.f_files = state.files
+        reply.f_ffree = reply.f_favail = state.files_free
+        reply.f_namemax = state.name_max
+        return reply
+
+
+def _entry(ino: int, node: Inode) -> pyfuse3.EntryAttributes:
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = ino
+    entry.entry_timeout = entry.attr_timeout = FOREVER
+    entry.st_mode = node.mode
+    entry.st_nlink = node.nlink
+    entry.st_uid, entry.st_gid, entry.st_rdev = node.uid, node.gid, node.rdev
+    entry.st_size = 4096 if node.is_dir else node.size
+    entry.st_blksize = 4096
+    entry.st_blocks = (entry.st_size + 511) >> 9
+    entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = node.atime, node.mtime, node.ctime
+    return entry
+
+
+def _handle(ino: int) -> pyfuse3.FileInfo:
+    return pyfuse3.FileInfo(fh=ino, keep_cache=True)

@@ -1,0 +1,170 @@
+"""ContentStore: the public face of the store. Bytes in, digest out; the same bytes are kept once.
+
+>>> import tempfile
+>>> with tempfile.TemporaryDirectory() as folder, ContentStore(folder) as store:
+...     digest = store.put(b"a kernel " * 1000)
+...     again = store.put(b"a kernel " * 1000)
+...     digest == again, store.get(digest)[:8], store.read(digest, 2, 6)
+(True, b'a kernel', b'kernel')
+
+What `put` returned survives the death of the process; `sync` makes it survive the death of the machine.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from types import TracebackType
+from typing import IO, Self
+
+import msgspec
+
+from kcachefs.errors import ObjectMissing, UsageError
+from kcachefs.store.objects import IN_MEMORY_MAX, Staged
+from kcachefs.store.records import DIGEST_SIZE
+from kcachefs.store.store import Options, Store
+
+Digest = bytes | str
+"""A BLAKE3 digest: 32 bytes, or 64 hexadecimal characters."""
+
+
+class StoreStatistics(msgspec.Struct, frozen=True):
+    """What a store holds."""
+
+    objects: int
+    plain_bytes: int
+    """Bytes as their owners see them, each object once."""
+    referenced_bytes: int
+    """The same, once per reference."""
+    stored_bytes: int
+    """Bytes that the objects take, compressed."""
+    dead_bytes: int
+    """Bytes of deleted objects that `compact` would free."""
+    disk_bytes: int
+    """Blocks allocated for everything in the store's directory."""
+    damaged: int
+    """Objects set aside since the store was opened."""
+
+
+class ContentStore:
+    """A content-addressed store in a directory. Threads may share one; other processes are kept out while it is open.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with ContentStore(folder) as store:
+    ...         digest = store.put(b"x" * 100_000)
+    ...         store.exists(digest), store.statistics().objects, store.delete(digest), store.exists(digest)
+    (True, 1, True, False)
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
+        self._store = Store(directory, Options(create=create, level=level))
+
+    def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:
+        """Store bytes, or everything that a binary file has to give, and return the digest.
+
+        >>> import io, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder, ContentStore(folder) as store:
+        ...     store.put(io.BytesIO(b"abc")) == store.put(b"abc")
+        True
+        """
+        while True:
+            staged = self._stage(data)
+            try:
+                with self._store.transaction() as txn:
+                    self._store.objects.link(txn, staged, held=True)
+                return staged.digest
+            except ObjectMissing:  # deleted between the look and the link: it has to be written after all
+                if not isinstance(data, bytes | bytearray | memoryview):
+                    data.seek(0)
+            finally:
+                self._store.objects.settle(staged)
+
+    def get(self, digest: Digest) -> bytes:
+        """All of an object's bytes. ObjectMissing when it is not there, ObjectDamaged when it cannot be trusted."""
+        return self._store.objects.get(_digest(digest))
+
+    def read(self, digest: Digest, offset: int, size: int) -> bytes:
+        """A range of an object; decodes only what holds it."""
+        if offset < 0 or size < 0:
+            raise UsageError(f"a range of {size} bytes from {offset} makes no sense")
+        return self._store.objects.read(_digest(digest), offset, size)
+
+    def exists(self, digest: Digest) -> bool:
+        return self._store.objects.exists(_digest(digest))
+
+    def verify(self, digest: Digest) -> bool:
+        """Read it from the disk and compare. False means that it was damaged and is now set aside."""
+        return self._store.objects.verify(_digest(digest))
+
+    def delete(self, digest: Digest) -> bool:
+        """Let go of an object; its bytes go unless a file of the mount has them too. False if it was not held."""
+        with self._store.transaction() as txn:
+            return self._store.objects.unlink(txn, _digest(digest), held=True)
+
+    def digests(self) -> Iterator[bytes]:
+        """Every object's digest, in order."""
+        self._store.fold()
+        for key, raw in self._store.catalog.walk(b"o"):
+            if raw is not None:
+                yield key[1:]
+
+    def statistics(self) -> StoreStatistics:
+        totals = self._store.objects.totals()
+        return StoreStatistics(
+            objects=totals.objects,
+            plain_bytes=totals.plain,
+            referenced_bytes=totals.referenced,
+            stored_bytes=totals.live,
+            dead_bytes=totals.volumes - totals.live,
+            disk_bytes=self._store.disk_bytes(),
+            damaged=self._store.objects.damaged,
+        )
+
+    def sync(self) -> None:
+        """What was put before survives power loss when this returns."""
+        self._store.sync()
+
+    def compact(self) -> int:
+        """Give the space of deleted objects back; returns the bytes."""
+        return self._store.compact()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stage(self, data: bytes | bytearray | memoryview | IO[bytes]) -> Staged:
+        objects = self._store.objects
+        if isinstance(data, bytes | bytearray | memoryview):
+            return objects.stage(bytes(data))
+        try:
+            return objects.stage_file(data.fileno())
+        except (io.UnsupportedOperation, AttributeError):
+            head = data.read(IN_MEMORY_MAX + 1)
+        if len(head) <= IN_MEMORY_MAX:
+            return objects.stage(head)
+        with tempfile.TemporaryFile(dir=self._store.path / "incoming") as file:
+            file.write(head)
+            while chunk := data.read(1 << 20):
+                file.write(chunk)
+            file.flush()
+            return objects.stage_file(file.fileno())
+
+
+def _digest(digest: Digest) -> bytes:
+    try:
+        raw = bytes.fromhex(digest) if isinstance(digest, str) else digest
+    except ValueError:
+        raw = b""
+    if len(raw) != DIGEST_SIZE:
+        raise UsageError(f"{digest!r} is no BLAKE3 digest: it must be 32 bytes or 64 hexadecimal characters")
+    return raw

@@ -1,0 +1,138 @@
+"""How an object's bytes are laid down: independent frames, a table of them, a trailer.
+
+    frame 0 │ frame 1 │ … │ table: (u32 stored length, 16-byte digest) per frame, if more than one │ trailer
+
+Each frame holds up to FRAME_SIZE plain bytes and is decoded alone, so a page fault in a mapped library decodes one
+frame and not the file. A frame is zstd unless that does not pay; a frame as long as its plain bytes is raw.
+
+Nothing that is decoded is returned unchecked. A one-frame object is checked against its BLAKE3 digest on every decode.
+A frame of a larger one is checked against its own digest in the table, taken in the pass that computed the object's,
+and the trailer binds table and object digest together with a check of their own. BLAKE3 costs 5 µs for
+16 KiB where zstd costs 20 µs, which is why there is no second, cheaper checksum.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import zstandard
+from blake3 import blake3
+
+from kcachefs.errors import ObjectDamaged
+
+FRAME_SIZE = 256 << 10
+DEFAULT_LEVEL = 3
+
+TRAILER = struct.Struct("<4sIQQ32s8s")  # magic, frames, plain length, length as stored, digest, check of all before it
+_MAGIC = b"KOB1"
+_ROW = struct.Struct("<I16s")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a frame stands in its object, and what it must decode to."""
+
+    offset: int
+    stored: int
+    plain: int
+    check: bytes
+
+
+class Codec:
+    """Compresses and decompresses frames at one level. Safe in any thread: zstd contexts are kept per thread."""
+
+    def __init__(self, level: int = DEFAULT_LEVEL) -> None:
+        self._level = level
+        self._local = threading.local()
+
+    def encode_frame(self, plain: bytes) -> bytes:
+        """The frame as stored: compressed, or the same bytes when compression gains less than a sixteenth."""
+        try:
+            compressor = self._local.compressor
+        except AttributeError:
+            compressor = self._local.compressor = zstandard.ZstdCompressor(level=self._level, write_checksum=False)
+        packed: bytes = compressor.compress(plain)
+        return packed if len(packed) < len(plain) - len(plain) // 16 else plain
+
+    def decode_frame(self, stored: bytes, plain_length: int) -> bytes:
+        """The plain bytes, not yet checked; whatever zstd says against them is damage."""
+        if len(stored) == plain_length:
+            return stored
+        try:
+            decompressor = self._local.decompressor
+        except AttributeError:
+            decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
+        try:
+            if zstandard.frame_content_size(stored) != plain_length:
+                raise ObjectDamaged("a frame claims another length than its object")
+            plain: bytes = decompressor.decompress(stored)
+        except zstandard.ZstdError as error:
+            raise ObjectDamaged(f"a frame does not decode: {error}") from None
+        return plain
+
+
+def split(data: bytes) -> Sequence[bytes]:
+    """The plain bytes of each frame."""
+    if len(data) <= FRAME_SIZE:
+        return (data,)
+    return [data[start : start + FRAME_SIZE] for start in range(0, len(data), FRAME_SIZE)]
+
+
+def read_frames(fd: int) -> Iterator[bytes]:
+    """The plain bytes of each frame of an open file, from its start."""
+    offset = 0
+    while True:
+        parts: list[bytes] = []
+        wanted = FRAME_SIZE
+        while wanted and (part := os.pread(fd, wanted, offset)):
+            parts.append(part)
+            offset += len(part)
+            wanted -= len(part)
+        if parts:
+            yield parts[0] if len(parts) == 1 else b"".join(parts)
+        if wanted:
+            return
+
+
+def frame_check(plain: bytes) -> bytes:
+    return blake3(plain).digest(16)
+
+
+def encode_tail(digest: bytes, plain: int, rows: Sequence[tuple[int, bytes]]) -> bytes:
+    """Table and trailer for frames of the given stored lengths and checks."""
+    table = b"".join([_ROW.pack(*row) for row in rows]) if len(rows) > 1 else b""
+    length = sum([row[0] for row in rows]) + len(table) + TRAILER.size
+    head = TRAILER.pack(_MAGIC, len(rows), plain, length, digest, bytes(8))[:-8]
+    return table + head + blake3(table + head).digest(8)
+
+
+def tail_length(frames: int) -> int:
+    return TRAILER.size + (_ROW.size * frames if frames > 1 else 0)
+
+
+def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
+    """The frames that a table and trailer describe; `length` is that of the whole object as stored."""
+    magic, count, plain, whole, recorded, check = TRAILER.unpack_from(tail, len(tail) - TRAILER.size)
+    if magic != _MAGIC or recorded != digest or whole != length or blake3(tail[:-8]).digest(8) != check:
+        raise ObjectDamaged("the object's trailer is damaged")
+    if count <= 1:
+        return [Frame(0, length - TRAILER.size, plain, digest)]
+    frames, offset = [], 0
+    for index in range(count):
+        stored, frame_digest = _ROW.unpack_from(tail, index * _ROW.size)
+        size = FRAME_SIZE if index < count - 1 else plain - FRAME_SIZE * (count - 1)
+        frames.append(Frame(offset, stored, size, frame_digest))
+        offset += stored
+    return frames
+
+
+def decode_trailer(raw: bytes) -> tuple[int, bytes]:
+    """Stored length and digest of the object that ends with `raw`; for walking a volume from its end."""
+    magic, _, _, length, digest, _ = TRAILER.unpack(raw)
+    if magic != _MAGIC or length < TRAILER.size:
+        raise ObjectDamaged("no object ends here")
+    return length, digest
