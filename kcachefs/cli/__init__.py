@@ -8,8 +8,14 @@ from typing import Annotated
 import typer
 
 import kcachefs
+from kcachefs.cli.evict import evict
 from kcachefs.cli.fsck import fsck
+from kcachefs.cli.gc import gc
+from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
+from kcachefs.cli.pin import pin, unpin
+from kcachefs.cli.prune import prune
+from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
 from kcachefs.errors import KcachefsError, exit_code_of
@@ -26,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _verb in (mount, umount, status, fsck):
+for _verb in (mount, umount, status, stats, ls, pin, unpin, evict, prune, gc, fsck):
     app.command()(_verb)
 
 _debug = False

@@ -186,6 +186,18 @@ class Catalog:
             rows.sort()
         return rows[:limit]
 
+    def page(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Folded records under `prefix` from `start` on, less those that were deleted since."""
+        rows: list[tuple[bytes, bytes]] = []
+        with self._env.begin() as txn, txn.cursor() as cursor:
+            if cursor.set_range(max(prefix, start)):
+                for key, raw in cursor:
+                    if not key.startswith(prefix) or len(rows) >= limit:
+                        break
+                    if self._pending.values.get(key, b"") is not None:
+                        rows.append((key, _checked(key, raw)))
+        return rows
+
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         """Every folded record under `prefix`, with None in place of one that fails its checksum. For fsck."""
         start, more = prefix, True

@@ -184,6 +184,11 @@ class Objects:
         raw = self.catalog.get(object_key(digest))
         return None if raw is None else ObjectRecord.unpack(raw)
 
+    def record_in(self, txn: Transaction, digest: bytes) -> ObjectRecord | None:
+        """The record as a transaction sees it."""
+        raw = txn.get(object_key(digest))
+        return None if raw is None else ObjectRecord.unpack(raw)
+
     def get(self, digest: bytes) -> bytes:
         """All of its bytes. Like `read`, for a caller whose reference keeps the object alive."""
         cached = self._cache.get((digest, 0))

@@ -15,6 +15,11 @@ value; what is described here is the value without it.
 | `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
 | `a` slot | u64 | u64 inode whose bytes are in the arena's slot of that number |
+| `e` entry | u64 | EntryRecord, followed by its name: what is evicted together |
+| `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
+| `l` order | u64 namespace, u64 time of use | u64 entry: of each namespace the oldest first; pinned ones not |
+| `c` counts | u64 namespace | NamespaceRecord: what its entries add up to, and what became of them |
+| `w` temporary | u64 inode | u64 time, u64 process: written under a temporary name and not renamed yet |
 | `x` orphan | u64 inode | nothing: it has no name left, and something may still use it |
 
 A directory's names stand in the order of their cookies, 63 bits of a hash. So a listing is resumed from a cookie alone,
@@ -46,6 +51,9 @@ _U64 = struct.Struct(">Q")
 _NAME_KEY = struct.Struct(">cQQ")
 
 TOTALS_KEY = b"t"
+GROUP_BASE = 1 << 62
+"""Numbers of entries that are groups of files start here; that of a folder's entry is the folder's inode."""
+
 META_INO = b"mino"
 META_VOLUME = b"mvolume"
 META_ACTIVE = b"mactive"
@@ -95,6 +103,30 @@ def names_after(parent: int, cookie: int) -> bytes:
 
 def orphan_key(ino: int) -> bytes:
     return b"x" + _U64.pack(ino)
+
+
+def entry_key(entry: int) -> bytes:
+    return b"e" + _U64.pack(entry)
+
+
+def group_key(folder: int, name: bytes) -> bytes:
+    return b"g" + _U64.pack(folder) + name
+
+
+def order_key(namespace: int, used: int) -> bytes:
+    return _NAME_KEY.pack(b"l", namespace, used)
+
+
+def order_prefix(namespace: int) -> bytes:
+    return b"l" + _U64.pack(namespace)
+
+
+def counts_key(namespace: int) -> bytes:
+    return b"c" + _U64.pack(namespace)
+
+
+def temporary_key(ino: int) -> bytes:
+    return b"w" + _U64.pack(ino)
 
 
 def slot_key(number: int) -> bytes:
@@ -199,6 +231,82 @@ class Totals:
         return cls(*cls.CODEC.unpack(raw))
 
 
+@dataclass(slots=True)
+class EntryRecord:
+    """What is used, counted and evicted as one. Only sealed files count; `folder` and `name` say where it stands."""
+
+    PINNED: ClassVar[int] = 1
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQqqIIQQB")
+
+    namespace: int
+    folder: int
+    created: int
+    used: int
+    """Nanoseconds; also its place in the order."""
+    files: int
+    hits: int
+    plain: int
+    stored: int
+    flags: int
+    name: bytes = b""
+
+    def pack(self) -> bytes:
+        return (
+            self.CODEC.pack(
+                self.namespace,
+                self.folder,
+                self.created,
+                self.used,
+                self.files,
+                self.hits,
+                self.plain,
+                self.stored,
+                self.flags,
+            )
+            + self.name
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        fields = cls.CODEC.unpack_from(raw)
+        return cls(*fields, raw[cls.CODEC.size :])  # type: ignore[call-arg]
+
+
+@dataclass(slots=True)
+class NamespaceRecord:
+    """What the entries of a namespace add up to now, and what has happened there since the store was made."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQq")
+
+    entries: int = 0
+    files: int = 0
+    plain: int = 0
+    stored: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    used: int = 0
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(
+            self.entries,
+            self.files,
+            self.plain,
+            self.stored,
+            self.hits,
+            self.misses,
+            self.evictions,
+            self.evicted_bytes,
+            self.used,
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes | None) -> Self:
+        return cls(*cls.CODEC.unpack(raw)) if raw is not None else cls()
+
+
 class Content:
     """What holds an inode's bytes."""
 
@@ -216,8 +324,8 @@ class Content:
 class Inode:
     """A file, directory or anything else with a mode. Times are nanoseconds.
 
-    `parent` is a directory's parent (`..`); for other types the directory in which it was made. A directory's `size`
-    is how many names it holds. `flags` is free for the filesystem above.
+    `parent` is a directory's parent (`..`); for other types the directory of its newest name. A directory's `size` is
+    how many names it holds, and its `target` its own name. `entry` is the entry it belongs to, or 0.
     """
 
     MUTABLE: ClassVar[int] = 1

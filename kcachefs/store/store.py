@@ -166,6 +166,13 @@ class Store:
         self.fold()
         return freed
 
+    def used_bytes(self) -> int:
+        """What it takes on disk, from its own accounts: volumes, catalog, journal, and what is not sealed yet."""
+        catalog = self.catalog.statistics()
+        spool = sum(os.stat(self.spool.path(number)).st_blocks * 512 for number in self.spool.numbers())
+        unsealed = spool + self.arena.allocated_bytes()
+        return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + unsealed
+
     def totals(self) -> Totals:
         """What the store holds, in numbers."""
         return self.objects.totals()

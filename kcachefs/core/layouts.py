@@ -1,0 +1,386 @@
+"""What an entry is, per framework: a table that maps a path to the entry that it belongs to. Pure; it reads nothing.
+
+An entry is what lives and is evicted together. Each namespace has rows, and the first that matches says what a path
+is. A pattern ends in `/` when it means a folder; `**/` is any folders or none, `*` any part of a name, `?` one
+character, `#` digits, and `{stem}` the part that all files of a group share. Below a folder that is a TREE nothing
+is asked any more. A path that no row knows is an entry of its own, a folder with all below it.
+
+To add a framework: a row in `LAYOUTS`, a test with its real names in tests/core/test_layouts.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+class Kind(enum.Enum):
+    """What a path is."""
+
+    STRUCTURE = "structure"
+    """A folder that holds entries and is none."""
+    TREE = "tree"
+    """A folder that is an entry, with all below it."""
+    GROUP = "group"
+    """A file of an entry whose files lie side by side in one folder, and share a stem."""
+    LOCK = "lock"
+    """No entry: a lock, or a file that its framework keeps open for all; it stays while anything may hold it."""
+    TEMP = "temp"
+    """Part of an entry that is being written; of no use once its writer is gone. A folder: with all below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a path belongs."""
+
+    kind: Kind
+    group: bytes = b""
+    """Of a GROUP: the stem of the entry's files in their folder; a file alone is a group of its own name."""
+
+
+NAMESPACES: tuple[str, ...] = (
+    "triton",
+    "inductor",
+    "precompiled_headers",
+    "cuda",
+    "nvrtc",
+    "cuda_core",
+    "torch_extensions",
+    "torch_kernels",
+    "vllm",
+    "sglang",
+    "flashinfer",
+    "deep_gemm",
+    "deep_ep",
+    "trtllm",
+    "tilelang",
+    "tvm_ffi",
+    "cute_dsl",
+    "flash_attn_cute",
+    "quack",
+    "cutile",
+    "helion",
+    "warp",
+    "cupy",
+    "jax",
+    "numba",
+    "miopen",
+    "aiter",
+    "flydsl",
+    "ccache",
+    "sccache",
+)
+"""First-level folders that every mount has."""
+
+
+def place(namespace: bytes, path: tuple[bytes, ...], is_dir: bool) -> Spot:
+    """Where `path`, relative to its namespace's folder, belongs. Its parent folder is STRUCTURE, or the namespace."""
+    pattern, spots = _table(namespace)
+    matched = pattern.fullmatch(b"/".join(path) + (b"/" if is_dir else b""))
+    if matched is None:
+        return _TREE if is_dir else Spot(Kind.GROUP, path[-1])
+    row = matched.lastgroup
+    assert row is not None
+    spot = spots[row]
+    return spot if spot is not None else Spot(Kind.GROUP, matched[f"stem_{row}"])
+
+
+def is_temporary(name: bytes) -> bool:
+    """Whether a file or folder of this name, anywhere in an entry, is one that a writer leaves when it dies."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def readable(
+    namespace: bytes,
+    path: tuple[bytes, ...],
+    read: Callable[[tuple[bytes, ...]], bytes | None],
+    names: Sequence[bytes] = (),
+) -> str:
+    """What a person calls the entry at `path` (of a group: its folder and stem).
+
+    `names` are the files of the entry (of a tree: those at its top), and `read` gives the bytes of one of them, by
+    its path relative to the entry's folder. Without names, or when nothing in them tells, it is the path.
+    """
+    kernel = _triton_kernel(read, names)
+    if kernel is not None:
+        return kernel
+    if namespace == b"inductor":
+        return _inductor_name(path, read, names)
+    return _text(path)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+Rows = tuple[tuple[Kind, str], ...]
+"""What a path is, by pattern; the first that matches counts."""
+
+
+def _within(folder: str, rows: Rows) -> Rows:
+    """The rows of a cache that sits in a folder of another one, and that folder itself."""
+    parts = folder.split("/")
+    above = tuple((Kind.STRUCTURE, "/".join(parts[: depth + 1]) + "/") for depth in range(len(parts)))
+    return above + tuple((kind, f"{folder}/{pattern}") for kind, pattern in rows)
+
+
+def _split(levels: int, width: str = "?") -> Rows:
+    """Folders that only spread files by the first characters of their names, `levels` deep."""
+    return tuple((Kind.STRUCTURE, "/".join([width] * depth) + "/") for depth in range(1, levels + 1))
+
+
+_LOCKS: Rows = (
+    (Kind.LOCK, "**/*.lock"),
+    (Kind.LOCK, "**/*.lockfile"),
+    (Kind.LOCK, "**/*.ninja_lock"),
+    (Kind.STRUCTURE, "**/locks/"),
+    (Kind.LOCK, "**/locks/*"),
+)
+
+_TEMPS: Rows = (
+    (Kind.TEMP, "**/tmp.*"),
+    (Kind.TEMP, "**/tmp.*/"),
+    (Kind.TEMP, "**/.#.#.tmp"),
+    (Kind.STRUCTURE, "**/.staging/"),
+    (Kind.TEMP, "**/.staging/*"),
+    (Kind.TEMP, "**/.staging/*/"),
+    (Kind.TEMP, "**/.staging*"),
+    (Kind.TEMP, "**/.staging*/"),
+)
+
+_TMP_FOLDER: Rows = (
+    # The folder stays: its owner makes it once and expects it to be there for each file.
+    (Kind.STRUCTURE, "tmp/"),
+    (Kind.TEMP, "tmp/*"),
+    (Kind.TEMP, "tmp/*/"),
+)
+
+_SQLITE: Rows = (
+    (Kind.GROUP, "**/{stem}-journal"),
+    (Kind.GROUP, "**/{stem}-wal"),
+    (Kind.GROUP, "**/{stem}-shm"),
+)
+
+_TRITON: Rows = ((Kind.TREE, "*/"),)
+
+_GENERATED: Rows = (
+    (Kind.TEMP, "*_CxxBuild/"),
+    (Kind.TEMP, "*.tmp"),
+    (Kind.GROUP, "{stem}.*"),
+)
+
+_DEEP_GEMM: Rows = (
+    (Kind.STRUCTURE, "cache/"),
+    (Kind.TREE, "cache/*/"),
+    *_TMP_FOLDER,
+)
+
+_PROGRAM_CACHE: Rows = (
+    (Kind.STRUCTURE, "entries/"),
+    (Kind.STRUCTURE, "entries/??/"),
+    *_TMP_FOLDER,
+)
+
+_OBJECTS_BY_FINGERPRINT: Rows = (
+    (Kind.STRUCTURE, "*/"),
+    (Kind.TEMP, "**/tmp*.o"),
+    (Kind.TEMP, "**/*.tmp"),
+    (Kind.GROUP, "**/{stem}.*"),
+)
+
+_COMPILED_MODELS: Rows = (
+    (Kind.STRUCTURE, "torch_compile_cache/"),
+    (Kind.STRUCTURE, "torch_compile_cache/torch_aot_compile/"),
+    (Kind.STRUCTURE, "torch_aot_compile/"),
+    *_within("deep_gemm", _DEEP_GEMM),
+)
+
+_FLASHINFER: Rows = (
+    (Kind.STRUCTURE, "*/"),
+    (Kind.STRUCTURE, "*/*/"),
+    (Kind.STRUCTURE, "*/*/cached_ops/"),
+    (Kind.STRUCTURE, "*/*/generated/"),
+    *_within("*/*/cached_ops/tmp", ((Kind.TEMP, "*"), (Kind.TEMP, "*/"))),
+)
+
+LAYOUTS: dict[bytes, Rows] = {
+    b"triton": _TRITON,
+    b"inductor": (
+        (Kind.STRUCTURE, "fxgraph/"),
+        (Kind.STRUCTURE, "fxgraph/??/"),
+        (Kind.STRUCTURE, "aotautograd/"),
+        (Kind.STRUCTURE, "dynamo/"),
+        (Kind.STRUCTURE, "cache/"),
+        (Kind.STRUCTURE, "triton/"),
+        (Kind.STRUCTURE, "triton/#/"),
+        *_within("cutedsl_compile_cache", _GENERATED),
+        *_within("precompiled_headers", _GENERATED),
+        *_within("??", _GENERATED),
+    ),
+    b"precompiled_headers": _GENERATED,
+    b"cuda": (*_split(2), (Kind.LOCK, "index")),
+    b"nvrtc": _PROGRAM_CACHE,
+    b"cuda_core": _PROGRAM_CACHE,
+    b"torch_extensions": (
+        # torch adds this level by itself where no folder was given: an adopted cache has it.
+        (Kind.STRUCTURE, "py#_*/"),
+        (Kind.TREE, "py#_*/*/"),
+    ),
+    b"torch_kernels": ((Kind.TEMP, "*_tmp_#"),),
+    b"vllm": (*_COMPILED_MODELS, (Kind.STRUCTURE, "modelinfos/"), (Kind.TEMP, "**/*.tmp")),
+    b"sglang": (*_COMPILED_MODELS, (Kind.STRUCTURE, "jit/"), (Kind.STRUCTURE, "diffusion/")),
+    b"flashinfer": (
+        *_within("cubins", ((Kind.TEMP, "**/*.tmp"), (Kind.TREE, "*/"))),
+        (Kind.STRUCTURE, "autotune/"),
+        (Kind.STRUCTURE, ".cache/"),
+        *_within(".cache/flashinfer", _FLASHINFER),
+    ),
+    b"deep_gemm": _DEEP_GEMM,
+    b"deep_ep": _DEEP_GEMM,
+    b"trtllm": _DEEP_GEMM,
+    b"tilelang": (
+        *_TMP_FOLDER,
+        *_split(2, "*"),
+        (Kind.STRUCTURE, "*/*/kernels/"),
+        (Kind.STRUCTURE, "*/*/autotuner/"),
+    ),
+    b"tvm_ffi": ((Kind.TREE, "*/"),),
+    b"cute_dsl": ((Kind.GROUP, "{stem}.*"),),
+    b"flash_attn_cute": _OBJECTS_BY_FINGERPRINT,
+    b"quack": _OBJECTS_BY_FINGERPRINT,
+    b"cutile": (),
+    b"helion": ((Kind.GROUP, "{stem}.*"),),
+    b"warp": (
+        (Kind.STRUCTURE, "*/"),
+        (Kind.TEMP, "*/*_p#_t#/"),
+        (Kind.TREE, "*/*/"),
+    ),
+    b"cupy": ((Kind.TEMP, "tmp????????"), (Kind.GROUP, "{stem}.*")),
+    b"jax": (
+        (Kind.GROUP, "{stem}-cache"),
+        (Kind.GROUP, "{stem}-atime"),
+        (Kind.STRUCTURE, "xla_gpu_per_fusion_autotune_cache_dir/"),
+    ),
+    b"numba": (
+        (Kind.STRUCTURE, "*/"),
+        (Kind.TEMP, "**/*.tmp.*"),
+        (Kind.GROUP, "*/{stem}.nbi"),
+        (Kind.GROUP, "*/{stem}.#.nbc"),
+    ),
+    b"miopen": _split(2, "*"),
+    b"aiter": (
+        (Kind.STRUCTURE, "build/"),
+        (Kind.LOCK, "**/lock_*"),
+        (Kind.GROUP, "{stem}.*"),
+    ),
+    b"flydsl": ((Kind.TREE, "*/"),),
+    b"ccache": (
+        (Kind.LOCK, "ccache.conf"),
+        (Kind.LOCK, "CACHEDIR.TAG"),
+        (Kind.LOCK, "**/stats"),
+        (Kind.STRUCTURE, "lock/"),
+        (Kind.LOCK, "lock/*"),
+        *_TMP_FOLDER,
+        *_split(2),
+    ),
+    b"sccache": (
+        (Kind.TEMP, "**/.sccachetmp*"),
+        *_split(3),
+        *_within("preprocessor", _split(3)),
+    ),
+}
+"""Rows per namespace. Locks, temporary names and SQLite's side files are looked for first, in every namespace."""
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------
+
+_TREE = Spot(Kind.TREE)
+_TOKEN = re.compile(r"\*\*/|\*|\?|#|\{stem\}")
+_MEANING = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]", "#": "[0-9]+"}
+
+
+@functools.cache
+def _table(namespace: bytes) -> tuple[re.Pattern[bytes], dict[str, Spot | None]]:
+    """All rows of a namespace as one expression whose outer groups name the rows; None where a stem makes the spot."""
+    spots: dict[str, Spot | None] = {}
+    expressions = []
+    for number, (kind, pattern) in enumerate((*_LOCKS, *_TEMPS, *LAYOUTS.get(namespace, ()), *_SQLITE)):
+        row = f"row_{number}"
+        spots[row] = None if kind is Kind.GROUP else Spot(kind)
+        expressions.append(f"(?P<{row}>{_expression(pattern, row)})")
+    return re.compile("|".join(expressions).encode(), re.DOTALL), spots
+
+
+def _expression(pattern: str, row: str) -> str:
+    parts, end = [], 0
+    for token in _TOKEN.finditer(pattern):
+        parts.append(re.escape(pattern[end : token.start()]))
+        parts.append(_MEANING.get(token[0]) or f"(?P<stem_{row}>[^/]+?)")
+        end = token.end()
+    return "".join((*parts, re.escape(pattern[end:])))
+
+
+_TEMPORARY = re.compile(
+    "|".join(_expression(pattern.removesuffix("/"), "t") for _, pattern in _TEMPS if "/" not in pattern[3:-1]).encode()
+)
+
+
+# --- names for people ------------------------------------------------------------------------------------------------
+
+_AOT_ID = re.compile(rb"AOT ID: \['(\d+)_(\w+)'\]")
+_INDUCTOR_KINDS = {
+    b"fxgraph": "compiled graph",
+    b"aotautograd": "autograd graph",
+    b"dynamo": "traced code",
+    b"cache": "autotuning results",
+    b"triton": "Triton kernel",
+    b"cutedsl_compile_cache": "CuTe kernel",
+    b"precompiled_headers": "precompiled header",
+}
+_INDUCTOR_SUFFIXES = (
+    (b".best_config", "autotuning result"),
+    (b".so", "C++ kernel"),
+    (b".cpp", "C++ kernel"),
+    (b".cubin", "CUDA kernel"),
+    (b".py", "generated code"),
+)
+
+
+def _triton_kernel(read: Callable[[tuple[bytes, ...]], bytes | None], names: Sequence[bytes]) -> str | None:
+    """Name, target, warps and stages of the kernel whose files these are, as its json tells them."""
+    for name in names:
+        if not (name.startswith(b"__grp__") and name.endswith(b".json")):
+            continue
+        try:
+            facts = json.loads(read((name.removeprefix(b"__grp__"),)) or b"")
+            target = facts["target"]
+            arch = target["arch"]
+            chip = f"sm_{arch}" if target["backend"] == "cuda" else str(arch)
+            return f"{facts['name']} {chip}, {facts['num_warps']} warps, {facts['num_stages']} stages"
+        except (ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def _inductor_name(
+    path: tuple[bytes, ...], read: Callable[[tuple[bytes, ...]], bytes | None], names: Sequence[bytes]
+) -> str:
+    """The kind of a graph and its number, forward or backward, then enough of the key to find it."""
+    kind = _INDUCTOR_KINDS.get(path[0]) or next(
+        (label for suffix, label in _INDUCTOR_SUFFIXES if any(name.endswith(suffix) for name in names)), None
+    )
+    if kind is None:
+        return _text(path)
+    graph = ""
+    if kind in ("compiled graph", "generated code"):
+        # The source that a graph became is in its pickle too, as plain bytes: nothing is unpickled to find it.
+        found = next(filter(None, (_AOT_ID.search(read((name,)) or b"") for name in names)), None)
+        if found is not None:
+            graph = f" {int(found[1])}, {found[2].decode()}"
+    return f"{kind}{graph} {_text(path[-1:])[:12]}"
+
+
+def _text(path: tuple[bytes, ...]) -> str:
+    return b"/".join(path).decode("utf-8", "backslashreplace")
