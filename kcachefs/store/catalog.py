@@ -194,8 +194,11 @@ class Catalog:
                 for key, raw in cursor:
                     if not key.startswith(prefix) or len(rows) >= limit:
                         break
-                    if self._pending.values.get(key, b"") is not None:
-                        rows.append((key, _checked(key, raw)))
+                    if (
+                        self._pending.values.get(key, b"") is not None
+                        and (value := self._checked(key, raw)) is not None
+                    ):
+                        rows.append((key, value))
         return rows
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:

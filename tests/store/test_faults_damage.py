@@ -18,7 +18,7 @@ from tests.store import damage, tree
 
 OPTIONS = Options(background=False, volume_size=32 << 10)
 CONTENTS = {b"file-%d" % number: (b"kernel %d " % number) * (number % 40 * 30 + 1) for number in range(300)}
-DAMAGES = 60
+DAMAGES = 48
 
 
 @pytest.fixture(scope="module")

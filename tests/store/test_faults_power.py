@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,7 +181,7 @@ def stop(pid: int) -> None:
         states = [Path(task, "stat").read_text().rsplit(")", 1)[1].split()[0] for task in _tasks(pid)]
         if all(state == "T" for state in states):
             return
-        time.sleep(0)
+        os.sched_yield()
 
 
 def _tasks(pid: int) -> list[str]:
