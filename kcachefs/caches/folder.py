@@ -18,7 +18,6 @@ import contextlib
 import errno
 import fcntl
 import itertools
-import logging
 import os
 import threading
 import time
@@ -28,18 +27,12 @@ from typing import Any
 
 from blake3 import blake3
 
+from kcachefs.caches.bound import LOW_WATER, Bound, on_disk
 from kcachefs.caches.record import FORMAT, Entry, Key, Meta, key_of, pack, unpack
 from kcachefs.errors import CacheError
 
-_log = logging.getLogger("kcachefs")
-
-_BLOCK = 4096
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# How far eviction goes below the bound, so that not every put at the bound has to scan; and how much one process may
-# write before it counts again what the others have written.
-_LOW_WATER = 0.9
-_RECOUNT = 1 / 16
 _KEY_PEEK = 4096
 _FIRST_READ = 64 << 10
 _RELAXED_SECONDS = 60
@@ -60,9 +53,7 @@ class Folder:
         self._tmp = os.path.join(root, "tmp", "")
         self.locks = os.path.join(root, "locks", "")
         self._names = itertools.count()
-        self._size_lock = threading.Lock()
-        self._size: int | None = None
-        self._since_count = 0
+        self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
         if root.exists() and not root.is_dir():
             raise CacheError(f"{root} is not a directory; give the cache a directory")
         self._sweep()
@@ -101,8 +92,8 @@ class Folder:
                 if last:
                     raise
                 self._make_folders(path)
-        if self.max_bytes is not None:
-            self._grew(sum(len(piece) for piece in pieces))
+        if self._bound is not None:
+            self._bound.grew(on_disk(sum(len(piece) for piece in pieces)))
 
     def delete(self, key: bytes) -> bool:
         """Remove the entry; whether there was one."""
@@ -191,7 +182,7 @@ class Folder:
 
     def count(self) -> tuple[int, int]:
         """How many entries of this format there are, and how many bytes on disk."""
-        sizes = [_on_disk(status.st_size) for _, status in self._scan(self._entries)]
+        sizes = [on_disk(status.st_size) for _, status in self._scan(self._entries)]
         return len(sizes), sum(sizes)
 
     def clear(self) -> None:
@@ -199,12 +190,14 @@ class Folder:
         for path, _ in self._scan(self._entries):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        self._size = None
+        if self._bound is not None:
+            self._bound.forget()
         self._sweep()
 
     def after_fork(self) -> None:
         """In a forked child: another thread may have held the lock, and it does not exist here."""
-        self._size_lock = threading.Lock()
+        if self._bound is not None:
+            self._bound.forget()
 
     def _scan(self, entries: str) -> Iterator[tuple[str, os.stat_result]]:
         for folder in _listed(entries):
@@ -221,33 +214,21 @@ class Folder:
 
     # --- the bound ---------------------------------------------------------------------------------------------------
 
-    def _grew(self, written: int) -> None:
-        assert self.max_bytes is not None
-        with self._size_lock:
-            if self._size is not None:
-                self._size += _on_disk(written)
-                self._since_count += _on_disk(written)
-                if self._size <= self.max_bytes and self._since_count < self.max_bytes * _RECOUNT:
-                    return
-            self._size = self._evict()
-            self._since_count = 0
-
-    def _evict(self) -> int:
+    def _evict(self, limit: int) -> int:
         """Count what is there, of every format, and remove the least recently used while it is too much."""
-        assert self.max_bytes is not None
         found = []
         for version in _listed(os.path.join(self.root, "entries")):
             found += [(status.st_mtime_ns, path, status) for path, status in self._scan(version.path)]
-        total = sum(_on_disk(status.st_size) for _, _, status in found)
-        if total <= self.max_bytes:
+        total = sum(on_disk(status.st_size) for _, _, status in found)
+        if total <= limit:
             return total
         found.sort(key=lambda item: item[0])
         for _, path, status in found:
-            if total <= self.max_bytes * _LOW_WATER:
+            if total <= limit * LOW_WATER:
                 break
             if self._remove(path, _identity(status)):
                 self.evictions += 1
-                total -= _on_disk(status.st_size)
+                total -= on_disk(status.st_size)
         self._sweep()
         return total
 
@@ -288,10 +269,6 @@ def _set_age(file: int) -> None:
     now = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(file, ns=(now, now))
-
-
-def _on_disk(size: int) -> int:
-    return -(-size // _BLOCK) * _BLOCK
 
 
 def _listed(folder: str) -> Iterator[os.DirEntry[str]]:

@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True):
     """A value and its small metadata."""
 
     value: bytes
-    meta: dict[str, Any] = {}  # noqa: RUF012 - each instance gets its own
+    meta: dict[str, Any] = {}
     # Whether the key was given as text, so that listing the keys gives it back so.
     text_key: bool = False
 

@@ -33,10 +33,13 @@ def include_closure(
     headers: Mapping[str, str | bytes] | None = None,
 ) -> list[Any]:
     """Plain data that tells everything `source` may include from `folders`, or from `headers` by name."""
+    source = as_bytes(source)
+    if not headers and not _may_include(source):
+        return []
     search = [os.fspath(folder) for folder in folders]
     given = {name: as_bytes(content) for name, content in (headers or {}).items()}
     pending: list[tuple[_Place, bytes]] = [((-1, f"given {name}"), content) for name, content in given.items()]
-    pending.append(((-1, "source"), as_bytes(source)))
+    pending.append(((-1, "source"), source))
     files: dict[_Place, bytes] = {}
     leads: dict[tuple[_Place, str], _Place | None] = {}
     blind = False
@@ -57,6 +60,10 @@ def include_closure(
 def as_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
     """Text as the compiler reads it."""
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+
+
+def _may_include(text: bytes) -> bool:
+    return b"include" in text or b"import" in text or b"embed" in text or b"\\" in text
 
 
 def _named(text: bytes) -> tuple[set[str], bool]:

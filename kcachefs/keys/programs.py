@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from kcachefs.errors import UsageError
-from kcachefs.keys.encoding import digest, encode
+from kcachefs.keys.encoding import digest, encode, flat
 from kcachefs.keys.includes import as_bytes, include_closure
 
 OptionOrder = Literal["preserved", "normalised"]
@@ -65,26 +65,26 @@ def program_key(
         raise UsageError("a program's key needs its compiler's version; another version may compile it otherwise")
     if option_order not in ("preserved", "normalised"):
         raise UsageError(f"option_order is {option_order!r}; it can be 'preserved' or 'normalised'")
-    told = (
-        ("language", language, "target", target, "arch", arch, "compiler", compiler_version, "name", name),
-        ("code", as_bytes(code)),
-        ("options", option_order, _options(options, option_order)),
+    source = as_bytes(code)
+    told = [
+        flat([language.encode(), target.encode(), arch.encode(), compiler_version.encode(), name.encode(), source]),
+        flat(_options(options, option_order)),
         # Text and bytes are kept apart: a compiler's answer is looked up by the very object that asked.
-        ("names", sorted(encode(expression) for expression in name_expressions)),
-        ("sources", [(label, as_bytes(source)) for label, source in extra_sources]),
-        ("includes", include_closure(code, include_paths, headers)),
-        ("extra", extra),
-    )
-    return digest("program", encode(told)).hex()
+        flat(sorted(encode(expression) for expression in name_expressions)),
+        flat([encode((label, as_bytes(text))) for label, text in extra_sources]),
+        encode(include_closure(source, include_paths, headers)),
+        encode(extra),
+    ]
+    return digest("program", *told).hex()
 
 
-def _options(options: Sequence[str | bytes], order: OptionOrder) -> list[Any]:
+def _options(options: Sequence[str | bytes], order: OptionOrder) -> list[bytes]:
     if isinstance(options, str | bytes):
         raise UsageError(f"options is {options!r}; pass a list with one item for each option")
-    words = [option.decode() if isinstance(option, bytes) else str(option) for option in options]
+    words = [option.decode() if isinstance(option, bytes) else option for option in options]
     if order == "preserved":
-        return words
-    return sorted(_groups(words), key=_bucket)
+        return [b"preserved", *(word.encode() for word in words)]
+    return [b"normalised", *(flat([word.encode() for word in group]) for group in sorted(_groups(words), key=_bucket))]
 
 
 def _groups(words: list[str]) -> list[list[str]]:
