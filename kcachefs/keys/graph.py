@@ -15,6 +15,7 @@ import functools
 import os
 import re
 import types
+import typing
 from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -23,28 +24,12 @@ from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
 from kcachefs.keys.arrays import encode_array
 from kcachefs.keys.encoding import digest, encode, tagged, write
-from kcachefs.keys.objects import file_digest, library_name, state
+from kcachefs.keys.objects import DESCRIPTORS, class_members, file_digest, library_name, state
 from kcachefs.keys.references import global_paths, is_library, resolve, top_of, version_of
 from kcachefs.keys.witness import MISSING, Witness, content
 
 _BUILTINS = frozenset(vars(builtins))
 _NAME = re.compile(r"[^\W\d]\w*")
-_DESCRIPTORS = (
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-)
-# What Python adds to a class by itself, and what says nothing about what it does.
-_CLASS_NOISE = frozenset(
-    {
-        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__hash__", "__firstlineno__"),
-        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
-        *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__"),
-        *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
-    }
-)
 # What of a Triton wrapper decides the code it compiles to; its other attributes are caches and change with use.
 _TRITON_ATTRIBUTES = (
     *("configs", "debug", "do_not_specialize", "do_not_specialize_on_alignment", "keys", "noinline"),
@@ -96,6 +81,11 @@ class Walk:
             out.append(tagged(b"R", encode((value.pattern, value.flags))))
         elif isinstance(value, types.CodeType):
             out.append(tagged(b"C", encode(sources.shape(value))))
+        elif isinstance(value, types.GenericAlias | types.UnionType):
+            out.append(tagged(b"G", type(value).__name__.encode()))
+            write((getattr(value, "__origin__", None), value.__args__), out, self)
+        elif isinstance(value, typing.TypeVar | typing.ParamSpec):
+            out.append(tagged(b"V", value.__name__.encode()))
         elif isinstance(value, types.MappingProxyType):
             out.append(b"M")
             write(dict(value), out, self)
@@ -142,7 +132,7 @@ class Walk:
             owner = node.__self__
             shown = owner.__name__ if isinstance(owner, types.ModuleType) else owner
             self._fields("builtin", (node.__name__, shown), out)
-        elif isinstance(node, _DESCRIPTORS):
+        elif isinstance(node, DESCRIPTORS):
             self._fields("descriptor", (node.__objclass__, node.__name__), out)
         elif isinstance(node, types.ModuleType):
             self._module(node, out)
@@ -263,10 +253,8 @@ class Walk:
             out.append(self._type_name(cls))
             return
         self._fields("class", (cls.__qualname__, cls.__bases__), out)
-        for name in sorted(vars(cls).keys() - _CLASS_NOISE):
-            value = vars(cls)[name]
-            if not isinstance(value, _DESCRIPTORS):
-                self._named("member", name, value, out)
+        for name, value in class_members(cls):
+            self._named("member", name, value, out)
 
     def _type_name(self, cls: type) -> bytes:
         module = cls.__module__

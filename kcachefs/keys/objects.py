@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import decimal
+import enum
 import fractions
+import inspect
 import logging
 import sys
+import types
 from typing import Any
 
 from blake3 import blake3
@@ -15,6 +19,22 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.references import is_library
 
+DESCRIPTORS = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+# What Python adds to a class by itself, and what says nothing about what it does.
+_CLASS_NOISE = frozenset(
+    {
+        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__hash__", "__firstlineno__"),
+        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
+        *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__"),
+        *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+    }
+)
 _CONTAINERS = (tuple, list, dict, set, frozenset, int, float, complex, str, bytes, bytearray)
 
 
@@ -43,6 +63,45 @@ def state(value: Any) -> Any:
             "or name the variable in `ignore`"
         )
     return (inside, held)
+
+
+def class_members(cls: type) -> list[tuple[str, Any]]:
+    """What a class says about itself, sorted by name, without what Python generates from that.
+
+    The methods that dataclasses, named tuples and enumerations are given differ from one Python version to the next.
+    """
+    held = vars(cls)
+    names = held.keys() - _CLASS_NOISE
+    if issubclass(cls, enum.Enum):
+        names = {name for name in names if isinstance(held[name], types.FunctionType | property)}
+        members = [(f"member {name}", member.value) for name, member in cls.__members__.items()]
+    elif issubclass(cls, tuple) and "_fields" in held:
+        members = [("fields", held["_fields"]), ("field defaults", held.get("_field_defaults"))]
+        names -= {"_fields", "_field_defaults"}
+    elif dataclasses.is_dataclass(cls):
+        fields = [
+            (field.name, field.default, field.default_factory, field.kw_only) for field in dataclasses.fields(cls)
+        ]
+        members = [("fields", fields)]
+    else:
+        members = []
+    is_special = bool(members)
+    with contextlib.suppress(NameError):  # annotations that are evaluated late may name what is not there
+        members.append(("annotations", dict(inspect.get_annotations(cls))))
+    members += [(name, held[name]) for name in names if not _is_generated(held[name], is_special)]
+    return sorted(members, key=lambda member: member[0])
+
+
+def _is_generated(member: Any, is_special: bool) -> bool:
+    if isinstance(member, DESCRIPTORS) or not is_special:
+        return isinstance(member, DESCRIPTORS)
+    function = getattr(member, "__func__", member)
+    inner = inspect.unwrap(function) if callable(function) else None
+    if not isinstance(inner, types.FunctionType):
+        return type(member).__name__ == "_tuplegetter"
+    module = str(inner.__globals__.get("__name__", ""))
+    is_made = inner.__code__.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
+    return is_made or is_library(module)
 
 
 def library_name(value: Any) -> tuple[str, str] | None:
