@@ -42,7 +42,7 @@ class ArtifactStore:
         made: tuple[bytes, Any] | None = torch.compiler.save_cache_artifacts()
         if made is None:
             return 0
-        self.cache.put(self.key(name), made[0], {"name": name, "torch": torch.__version__})
+        self.cache.put(self.key(name), made[0], {"name": name, "torch": str(torch.__version__)})
         return len(made[0])
 
     @contextlib.contextmanager
@@ -53,7 +53,7 @@ class ArtifactStore:
 
     def key(self, name: str) -> str:
         """The key of a name on this kind of machine, with these versions."""
-        return digest("torch artefacts", encode((name, torch.__version__, _triton_version(), _device()))).hex()
+        return digest("torch artefacts", encode((name, str(torch.__version__), _triton_version(), _device()))).hex()
 
     def close(self) -> None:
         self.cache.close()

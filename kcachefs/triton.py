@@ -85,7 +85,7 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         members = _whole_group(pin.path, filename)
         if members is None:
             is_damaged = (pin.path / _manifest(filename)).exists()
-            self._pins.close()
+            pin.close()
             if is_damaged:
                 self._groups.remove(self.key)
             return None
@@ -102,9 +102,11 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         written = self.put(told, _manifest(filename))
         if self._staged is None or self._spare is not None:
             return written
+        # Triton reads the kernel back through this very dictionary once the group is stored, and keeps it.
         if self._groups.publish(self.key, self._staged, lambda folder: _whole_group(folder, filename) is not None):
-            # Triton reads the kernel back through this very dictionary once the group is stored.
             group.update(paths)
+        else:
+            group.update(self.get_group(filename) or {})
         return str(self._staged.path / _manifest(filename))
 
     def _pin(self) -> Pin | None:

@@ -37,6 +37,7 @@ class Stats:
     puts: int
     computed: int
     waited: int
+    waiting: int
     damaged: int
     refused: int
     memory_evictions: int
@@ -160,6 +161,7 @@ class Cache(MutableMapping[Key, bytes]):
             counts = dict(self._counts)
         return Stats(
             memory_hits=memory.hits,
+            waiting=self._flights.waiting,
             damaged=folder.damaged if folder is not None else 0,
             memory_evictions=memory.evictions,
             disk_evictions=folder.evictions if folder is not None else 0,

@@ -27,10 +27,16 @@ def cached(function: Callable[P, R], /) -> Callable[P, R]: ...
 
 @overload
 def cached(
+    *, cache: Cache | None = None, ignore: Collection[str] = ()
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+@overload
+def cached(
     *,
     cache: Cache | None = None,
-    encode: Callable[[R], bytes] | None = None,
-    decode: Callable[[bytes], R] | None = None,
+    encode: Callable[[R], bytes],
+    decode: Callable[[bytes], R],
     ignore: Collection[str] = (),
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 

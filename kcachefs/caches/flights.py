@@ -72,6 +72,11 @@ class Flights:
                 del self._flights[key]
         flight.done.set()
 
+    @property
+    def waiting(self) -> int:
+        """How many threads wait for another to compute."""
+        return len(self._waits)
+
     def is_computing(self, flight: Flight) -> bool:
         """Whether this thread was computing something else when it began this flight."""
         with self._lock:

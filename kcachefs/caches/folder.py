@@ -255,7 +255,17 @@ def is_refusal(error: OSError) -> bool:
 
 
 _REFUSALS = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EIO, errno.ENOENT}
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.EIO,
+        errno.ENOENT,
+    }
     | {errno.ESTALE, errno.ENOTCONN, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ELOOP, errno.EMLINK}
 )
 

@@ -102,7 +102,7 @@ def top_of(module_name: str) -> str:
 def version_of(module_name: str) -> str:
     """The version that a library states of itself, or nothing for the standard library."""
     version = getattr(sys.modules.get(top_of(module_name)), "__version__", "")
-    return version if type(version) is str else ""
+    return str(version) if isinstance(version, str) else ""  # torch's is a subclass of text
 
 
 def resolve(module: ModuleType, attributes: Path) -> tuple[ModuleType, Path]:
