@@ -93,14 +93,13 @@ class Cache(MutableMapping[Key, bytes]):
 
     def entry(self, key: Key) -> Entry | None:
         """The value and its metadata, or None."""
-        raw = key.encode("utf-8", "surrogatepass") if type(key) is str else key_bytes(key)
-        if self._closed:
-            raise CacheClosed("the cache is closed; open another")
+        raw = key if type(key) is bytes else key_bytes(key)
         return self._memory.get(raw) or self._from_disk(raw)
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value, or `default`."""
-        found = self.entry(key)
+        raw = key if type(key) is bytes else key_bytes(key)
+        found = self._memory.get(raw) or self._from_disk(raw)
         return default if found is None else found.value
 
     def put(self, key: Key, value: Value, meta: Meta | None = None) -> bool:
@@ -231,6 +230,7 @@ class Cache(MutableMapping[Key, bytes]):
     # --- how ---------------------------------------------------------------------------------------------------------
 
     def _from_disk(self, raw: bytes) -> Entry | None:
+        self._check_open()  # a hit in memory needs no such check: closing empties it
         found = None if self._folder is None else self._folder.get(raw)
         if found is None:
             self._count("misses")

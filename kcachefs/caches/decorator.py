@@ -92,7 +92,7 @@ class _Maker:
         self._encode = encode
         self._decode = decode
         self._ignore = ignore
-        self._objects: OrderedDict[str, Any] = OrderedDict()
+        self._objects: OrderedDict[bytes, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -110,11 +110,11 @@ class _Maker:
                 self._objects.popitem(last=False)
         return made
 
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         function = hash_function(self._function, ignore=self._ignore)
-        return digest("call", encode((function, hash_value(args), hash_value(kwargs)))).hex()
+        return digest("call", encode((function, hash_value(args), hash_value(kwargs))))
 
-    def _cached(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    def _cached(self, key: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         cache = self._cache if self._cache is not None else _default_cache()
         return cache.get_or_compute(key, lambda: self._compute(args, kwargs))
 

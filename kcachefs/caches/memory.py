@@ -30,21 +30,29 @@ class Memory:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> Entry | None:
-        """The entry, which under LRU becomes the youngest."""
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None:
-                self.hits += 1
-                if self._moves:
+        """The entry, which under LRU becomes the youngest.
+
+        Without the lock, which would cost as much again: each step is one operation of the dictionary, whole by
+        itself, and the entry may be gone between the two. The count of hits may miss some that fall together.
+        """
+        entry = self._entries.get(key)
+        if entry is not None:
+            self.hits += 1
+            if self._moves:
+                try:  # a `with suppress` would cost more than all the rest
                     self._entries.move_to_end(key)
-            return entry
+                except KeyError:
+                    return entry
+        return entry
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Keep the entry, and drop the oldest until both bounds hold."""
+        if not self.max_entries:
+            return
         size = len(key) + len(entry.value)
         with self._lock:
             self._drop(key)
-            if size > self.max_bytes or not self.max_entries:
+            if size > self.max_bytes:
                 return
             self._entries[key] = entry
             self.bytes += size

@@ -90,6 +90,8 @@ def key_of(start: bytes) -> Key | None:
 
 def key_bytes(key: object) -> bytes:
     """A key as bytes: text and its UTF-8 bytes name the same entry."""
+    if type(key) is str and len(key) < 1000:
+        return key.encode("utf-8", "surrogatepass")
     if isinstance(key, str):
         raw = key.encode("utf-8", "surrogatepass")
     elif isinstance(key, bytes | bytearray):

@@ -65,7 +65,7 @@ class NvrtcCache:
         kind, number, variant = _parsed(arch)
         _check(options)
         asked = _Asked(source, tuple(options), name, dict(headers or {}), tuple(name_expressions), option_order)
-        key = self._key(asked, arch)
+        key = bytes.fromhex(self._key(asked, arch))
         found = self.cache.entry(key)
         if found is None and older_ptx:
             older = self._older(asked, number, variant)
@@ -126,7 +126,7 @@ class NvrtcCache:
         below = [arch for arch in supported_archs() if arch < number or (arch == number and variant)]
         for arch in reversed(below):
             for kind in ("compute", "sm"):
-                found = self.cache.entry(self._key(asked, f"{kind}_{arch}"))
+                found = self.cache.entry(bytes.fromhex(self._key(asked, f"{kind}_{arch}")))
                 if found is not None:
                     return _compiled(found, f"compute_{arch}", was_cached=True, ptx_only=True)
         return None

@@ -48,8 +48,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         return found.value
 
     def get(self, key: Key, default: bytes | None = None) -> bytes | None:
-        found = self._cache.entry(key)
-        return default if found is None else found.value
+        return self._cache.get(key, default)  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Key, value: bytes | bytearray | memoryview | ObjectCode) -> None:
         self._cache.put(key, _content(value))

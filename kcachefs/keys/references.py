@@ -44,13 +44,19 @@ def global_paths(code: CodeType) -> tuple[Path, ...]:
 
 
 def _collect(code: CodeType, found: set[Path]) -> None:
-    operations = code.co_code[::2]
-    arguments = code.co_code[1::2]
+    raw = code.co_code
+    operations, arguments = raw[::2], raw[1::2]
     names = code.co_names
+    seen: set[bytes] = set()
     for load in _LOADS.finditer(operations):
-        at = load.start()
+        at, end = load.span()
+        # A kernel says `tl.load` many times over; the same bytes are the same path, unless a prefix comes before them.
+        same = raw[2 * at : 2 * end]
+        if same in seen and operations[at - 1] != _EXTENDED_ARG:
+            continue
+        seen.add(same)
         path = [names[_argument(operations, arguments, at) >> (operations[at] == _LOAD_GLOBAL)]]
-        for step in _STEPS.finditer(operations, at + 1, load.end()):
+        for step in _STEPS.finditer(operations, at + 1, end):
             index = _argument(operations, arguments, step.start())
             path.append(names[index >> _ATTR_SHIFT if operations[step.start()] == _LOAD_ATTR else index])
         found.add(tuple(path))
