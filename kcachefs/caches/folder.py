@@ -36,6 +36,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _KEY_PEEK = 4096
 _FIRST_READ = 64 << 10
 _RELAXED_SECONDS = 60
+_ATTEMPTS = 8
 
 Identity = tuple[int, int, int]
 
@@ -83,13 +84,14 @@ class Folder:
         """Store the entry; raises the OSError that prevented it, and then leaves nothing behind."""
         pieces = pack(key, is_text, value, meta)
         path = self._path(key)
-        for last in (False, True):
+        for left in reversed(range(_ATTEMPTS)):
             try:
                 self._write(path, pieces)
                 break
             except FileNotFoundError:
-                # A folder is missing still, or was removed beneath us, or the sweep took a file not locked yet.
-                if last:
+                # A folder is missing still, or was removed beneath us, or a sweep took the file in the instant before
+                # it was locked.
+                if not left:
                     raise
                 self._make_folders(path)
         if self._bound is not None:
