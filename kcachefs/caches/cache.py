@@ -180,6 +180,8 @@ class Cache(MutableMapping[Key, bytes]):
         """Free the memory; the folder stays as it is. Closing twice is fine."""
         self._closed = True
         self._memory.clear()
+        if self._folder is not None:
+            self._folder.close()
 
     def __enter__(self) -> Cache:
         return self

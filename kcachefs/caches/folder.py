@@ -1,13 +1,15 @@
 """The second level: one file per entry in a folder that any number of processes share. No daemon, no index.
 
-Layout: `entries/v<format>/<2 hex>/<62 hex>`, `tmp/` and `locks/`. What makes it safe:
+Layout: `entries/v<format>/<2 hex>/<62 hex>`, `writers/` and `locks/`. What makes it safe:
 
 - A file appears under its name by rename, whole. Nothing is synced: after a power cut a file may be empty or cut short,
   and its checksum tells.
-- A writer holds a flock on its temporary file. The kernel drops it when the writer dies, so whoever can take the lock
-  knows the file for a dead writer's and removes it: no ages, no guesses.
-- A file is removed by moving it into `tmp/` first and looking at what was caught: if another process has put a fresh
-  one there since, it goes back. So neither eviction nor the removal of a damaged entry loses one that was just written.
+- Temporary files lie beside their final names and are called after their writer. A rename between folders would take a
+  lock of the whole filesystem: with eight processes that doubled the time of an operation.
+- A writer is a file in `writers/` that its process holds locked. The kernel drops the lock when the process dies, so
+  whoever can take it knows the temporary files of that name for a dead writer's and removes them: no ages, no guesses.
+- A file is removed by giving it a temporary name first and looking at what was caught: if another process has put a
+  fresh one there since, it goes back. So neither eviction nor the removal of a damaged entry loses one just written.
 - The age of an entry is its mtime, set on each use to the nanosecond. In a mount that is left to the mount, which keeps
   an LRU order of its own.
 """
@@ -16,10 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import itertools
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from blake3 import blake3
 
 from kcachefs.caches.bound import LOW_WATER, Bound, on_disk
 from kcachefs.caches.record import FORMAT, Entry, Key, Meta, key_of, pack, unpack
+from kcachefs.caches.writers import Writers, listed, remove_if_free
 from kcachefs.errors import CacheError
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
@@ -36,7 +36,6 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _KEY_PEEK = 4096
 _FIRST_READ = 64 << 10
 _RELAXED_SECONDS = 60
-_ATTEMPTS = 8
 
 Identity = tuple[int, int, int]
 
@@ -51,9 +50,8 @@ class Folder:
         self.damaged = 0
         self._touches = touches
         self._entries = os.path.join(root, "entries", f"v{FORMAT}", "")
-        self._tmp = os.path.join(root, "tmp", "")
         self.locks = os.path.join(root, "locks", "")
-        self._names = itertools.count()
+        self._writers = Writers(os.path.join(root, "writers", ""), os.path.join(root, "entries", ""))
         self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
         if root.exists() and not root.is_dir():
             raise CacheError(f"{root} is not a directory; give the cache a directory")
@@ -84,16 +82,11 @@ class Folder:
         """Store the entry; raises the OSError that prevented it, and then leaves nothing behind."""
         pieces = pack(key, is_text, value, meta)
         path = self._path(key)
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                self._write(path, pieces)
-                break
-            except FileNotFoundError:
-                # A folder is missing still, or was removed beneath us, or a sweep took the file in the instant before
-                # it was locked.
-                if not left:
-                    raise
-                self._make_folders(path)
+        try:
+            self._write(path, pieces)
+        except FileNotFoundError:  # the folder is missing still, or was removed beneath us
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._write(path, pieces)
         if self._bound is not None:
             self._bound.grew(on_disk(sum(len(piece) for piece in pieces)))
 
@@ -114,11 +107,9 @@ class Folder:
         return f"{self._entries}{name[:2]}/{name[2:]}"
 
     def _write(self, path: str, pieces: list[Any]) -> None:
-        temporary = f"{self._tmp}{os.getpid()}-{threading.get_ident():x}-{next(self._names)}-{os.urandom(4).hex()}"
+        temporary = self._writers.temporary(path)
         file = os.open(temporary, _CREATE, 0o666)
         try:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_all(file, pieces)
             if self._touches:
                 _set_age(file)
@@ -144,16 +135,12 @@ class Folder:
         self.damaged += 1
         self._remove(path, _identity(os.fstat(file)))
 
-    def _make_folders(self, path: str) -> None:
-        for folder in (os.path.dirname(path), self._tmp, self.locks):
-            os.makedirs(folder, exist_ok=True)
-
     def _remove(self, path: str, seen: Identity) -> bool:
         """Remove the very file that was seen, and no other that has taken its name since."""
-        caught = f"{self._tmp}caught-{os.getpid()}-{threading.get_ident():x}-{next(self._names)}"
         try:
             if _identity(os.stat(path)) != seen:
                 return False
+            caught = self._writers.temporary(path)
             os.rename(path, caught)
             if _identity(os.stat(caught)) == seen:
                 os.unlink(caught)
@@ -195,32 +182,38 @@ class Folder:
                 os.unlink(path)
         if self._bound is not None:
             self._bound.forget()
-        self._sweep()
+        self._sweep(everywhere=True)
+
+    def close(self) -> None:
+        """No more writes will come."""
+        self._writers.close()
 
     def after_fork(self) -> None:
         """In a forked child: another thread may have held the lock, and it does not exist here."""
+        self._writers.after_fork()
         if self._bound is not None:
             self._bound.forget()
 
     def _scan(self, entries: str) -> Iterator[tuple[str, os.stat_result]]:
-        for folder in _listed(entries):
-            for file in _listed(folder.path):
+        for folder in listed(entries):
+            for file in listed(folder.path):
+                if file.name.startswith("."):
+                    continue
                 with contextlib.suppress(OSError):
                     yield file.path, file.stat(follow_symlinks=False)
 
-    def _sweep(self) -> None:
+    def _sweep(self, everywhere: bool = False) -> None:
         """Remove what dead writers have left, and lock files that nobody holds."""
-        for folder in (self._tmp, self.locks):
-            for file in _listed(folder):
-                with contextlib.suppress(OSError):
-                    remove_if_free(file.path)
+        self._writers.sweep(everywhere)
+        for file in listed(self.locks):
+            remove_if_free(file.path)
 
     # --- the bound ---------------------------------------------------------------------------------------------------
 
     def _evict(self, limit: int) -> int:
         """Count what is there, of every format, and remove the least recently used while it is too much."""
         found = []
-        for version in _listed(os.path.join(self.root, "entries")):
+        for version in listed(os.path.join(self.root, "entries")):
             found += [(status.st_mtime_ns, path, status) for path, status in self._scan(version.path)]
         total = sum(on_disk(status.st_size) for _, _, status in found)
         if total <= limit:
@@ -232,24 +225,8 @@ class Folder:
             if self._remove(path, _identity(status)):
                 self.evictions += 1
                 total -= on_disk(status.st_size)
-        self._sweep()
+        self._sweep(everywhere=True)
         return total
-
-
-def remove_if_free(path: str) -> bool:
-    """Remove a file that nobody holds a lock on."""
-    file = os.open(path, _READ)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever removes or replaces the file holds its lock, so once we hold it the name cannot change hands.
-        if os.fstat(file).st_ino != os.stat(path).st_ino:
-            return False
-        os.unlink(path)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(file)
-    return True
 
 
 def is_refusal(error: OSError) -> bool:
@@ -282,14 +259,6 @@ def _set_age(file: int) -> None:
     now = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(file, ns=(now, now))
-
-
-def _listed(folder: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as found:
-            yield from found
-    except (FileNotFoundError, NotADirectoryError):
-        return
 
 
 def _read(file: int) -> bytes:

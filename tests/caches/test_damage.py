@@ -35,7 +35,7 @@ def check_missed_and_removed(folder: Path, path: Path) -> None:
     with Cache(folder) as cache:
         assert cache.get("key") == VALUE
         assert cache.get("yek") == VALUE[::-1]
-    assert list(folder.glob("tmp/*")) == []
+    assert list(folder.glob("entries/*/*/.*")) == []
 
 
 def test_every_flipped_byte_shows(stored: Path) -> None:

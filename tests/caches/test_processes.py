@@ -19,6 +19,11 @@ __all__ = ["start"]
 Start = Callable[..., Worker]
 
 
+def left_over(folder: Path) -> list[Path]:
+    """Files that are not entries yet, or never became one."""
+    return list(folder.glob("entries/*/*/.*"))
+
+
 def test_eight_processes_mix_their_operations(tmp_path: Path, start: Start) -> None:
     workers = [start("mixed", tmp_path, number, 400) for number in range(8)]
     for worker in workers:
@@ -28,7 +33,8 @@ def test_eight_processes_mix_their_operations(tmp_path: Path, start: Start) -> N
     assert sum(answer["damaged"] for answer in told) == 0
     shared = sum(str(key).startswith("shared") for key in Cache(tmp_path))
     assert len(Cache(tmp_path)) == shared + sum(answer["own"] for answer in told)
-    assert os.listdir(tmp_path / "tmp") == []
+    assert left_over(tmp_path) == []
+    assert os.listdir(tmp_path / "writers") == []
 
 
 def test_a_writer_killed_between_any_two_calls_leaves_the_old_or_the_new_value(tmp_path: Path, start: Start) -> None:
@@ -41,7 +47,7 @@ def test_a_writer_killed_between_any_two_calls_leaves_the_old_or_the_new_value(t
             found = cache.get("key")
             assert found in (old, new)
             assert cache.stats().damaged == 0
-        assert os.listdir(tmp_path / "tmp") == [], f"left over after event {event}"
+        assert left_over(tmp_path) == [], f"left over after event {event}"
         seen.add((code, found == new))
         if code == 0:
             break
@@ -55,7 +61,7 @@ def test_a_writer_killed_in_the_middle_of_a_value_leaves_nothing(tmp_path: Path,
     assert worker.hear() == "begun"
 
     def is_half_written() -> bool:
-        for path in tmp_path.glob("tmp/*"):
+        for path in left_over(tmp_path):
             try:
                 if 0 < path.stat().st_size < 50_000_000:
                     os.kill(worker.pid, signal.SIGSTOP)
@@ -67,12 +73,12 @@ def test_a_writer_killed_in_the_middle_of_a_value_leaves_nothing(tmp_path: Path,
         return False
 
     until(is_half_written, "a file is half written")
-    assert list(tmp_path.glob("tmp/*"))
+    assert left_over(tmp_path)
     with Cache(tmp_path):
-        assert list(tmp_path.glob("tmp/*")), "the file of a living writer was removed"
+        assert left_over(tmp_path), "the file of a living writer was removed"
     worker.kill()
     with Cache(tmp_path) as cache:
-        assert list(tmp_path.glob("tmp/*")) == []
+        assert left_over(tmp_path) == []
         assert cache.get("large") in (None, bytes(50_000_000))
         assert cache.put("large", b"small")
         assert cache["large"] == b"small"

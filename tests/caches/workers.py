@@ -153,7 +153,7 @@ def fill(folder: str) -> None:
     stored = 0
     while cache.put(str(stored), os.urandom(50_000)):
         stored += 1
-    left_over = os.listdir(Path(folder, "tmp"))
+    left_over = list(map(str, Path(folder).glob("entries/*/*/.*")))
     whole = sum(cache.get(str(number)) is not None for number in range(stored))
     computed = cache.get_or_compute("computed", lambda: bytes(50_000))
     del cache["0"], cache["1"]
