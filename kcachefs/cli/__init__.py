@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 import kcachefs
+from kcachefs.cli.env import env
+from kcachefs.cli.frameworks import frameworks
 from kcachefs.cli.mount import mount
+from kcachefs.cli.run import run
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
 from kcachefs.errors import KcachefsError, exit_code_of
@@ -25,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _verb in (mount, umount, status):
+for _verb in (mount, umount, status, env, run, frameworks):
     app.command()(_verb)
 
 _debug = False
