@@ -19,6 +19,8 @@ def mount(
         Path | None, typer.Option(help="The store's directory.", show_default="$KCACHEFS_STORE or the user's cache")
     ] = None,
     max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = "20GiB",
+    max_files: Annotated[int, typer.Option(min=0, metavar="N", help="Quota of files; 0: as many as fit.")] = 0,
+    min_free: Annotated[str, typer.Option(metavar="SIZE", help="Free space that the disk keeps.")] = "64MiB",
     engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the reference, slower.")] = "direct",
     read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be written through the mount.")] = False,
     no_allow_other: Annotated[
@@ -27,6 +29,7 @@ def mount(
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
+    from kcachefs.core.eviction import Limits
     from kcachefs.daemon import registry
     from kcachefs.daemon.supervisor import launch
 
@@ -37,7 +40,7 @@ def mount(
         mountpoint=str(mountpoint),
         store=str(Path(store or config.default_store()).absolute()),
         engine=engine,
-        max_size=config.parse_size(max_size),
+        limits=Limits(max_size=config.parse_size(max_size), max_files=max_files, min_free=config.parse_size(min_free)),
         read_only=read_only,
         allow_other=not no_allow_other,
         log=str(registry.log_path(str(mountpoint))),

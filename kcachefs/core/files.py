@@ -27,6 +27,7 @@ import stat
 import time
 from collections import deque
 
+from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
 from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, or_no_space
 from kcachefs.store import Store
@@ -85,8 +86,9 @@ class SpoolFile:
 class Files:
     """Bytes by inode."""
 
-    def __init__(self, store: Store, nodes: Nodes) -> None:
+    def __init__(self, store: Store, nodes: Nodes, entries: Entries) -> None:
         self._store = store
+        self._entries = entries
         self._arena = store.arena
         self._nodes = nodes
         self._lock = store.catalog.lock
@@ -321,6 +323,7 @@ class Files:
             if staged is not None:
                 self._store.objects.link(txn, staged)
                 node.content, node.digest, node.size = Content.OBJECT, staged.digest, staged.plain
+                self._entries.count(txn, ino, node)
             node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)
             self._nodes.save(txn, ino, node)
         return True
@@ -480,6 +483,7 @@ class Files:
     def _let_go(self, txn: Transaction, ino: int, node: Inode) -> None:
         """Whatever held the bytes holds them no longer; the inode is left empty. The caller saves it."""
         if node.content == Content.OBJECT:
+            self._entries.uncount(txn, node)
             self._store.objects.unlink(txn, node.digest)
         elif node.content == Content.SPOOL:
             txn.delete(spool_key(node.spool))
@@ -490,6 +494,8 @@ class Files:
 
     def _gone(self, txn: Transaction, ino: int, node: Inode) -> None:
         if node.is_file:
+            if node.content != Content.OBJECT:
+                self._entries.abandoned(txn, node)
             self._let_go(txn, ino, node)
             self._mutable.discard(ino)
             if ino in self._sealing:

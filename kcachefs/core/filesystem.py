@@ -1,7 +1,7 @@
 """The filesystem as an engine sees it: one method per request, keyed by inode, raising errors that carry an errno.
 
-An engine's thread calls the methods of a request. The daemon calls `files.seal_next` and
-`files.seal_quiet` beside it.
+An engine's thread calls the methods of a request. Beside it the daemon calls `files.seal_next`, `files.seal_quiet`,
+`entries.flush`, `evictor.turn` and `evictor.reap`, each from a thread.
 """
 
 from __future__ import annotations
@@ -11,50 +11,34 @@ import logging
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
 
+from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
+from kcachefs.core.eviction import Evictor, Limits
 from kcachefs.core.files import Files
+from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.tree import NAME_MAX, Tree
+from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder, Statistics, statistics
+from kcachefs.core.tree import DOTDOT, NAME_MAX, Tree
 from kcachefs.errors import FsError
 from kcachefs.store import Store
-from kcachefs.store.records import ROOT_INO, Inode
+from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode
 
 log = logging.getLogger(__name__)
 
-NAMESPACES = (
-    "triton",
-    "inductor",
-    "cuda",
-    "nvrtc",
-    "torch_extensions",
-    "torch_kernels",
-    "vllm",
-    "sglang",
-    "flashinfer",
-    "deep_gemm",
-    "deep_ep",
-    "tilelang",
-    "tvm_ffi",
-    "cute_dsl",
-    "cutile",
-    "helion",
-    "warp",
-    "cupy",
-    "jax",
-    "numba",
-)
-"""First-level folders that every mount has."""
-
 BLOCK = 4096
+REPORT_COOKIE = DOTDOT + 1
+FOREVER_SECONDS = 3600
+"""How long the kernel may trust names and attributes: every change comes through it, or is announced."""
 
 
 class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a filesystem is mounted."""
 
-    max_size: int = 20 << 30
+    limits: Limits = Limits()
     uid: int = 0
     gid: int = 0
 
@@ -76,17 +60,22 @@ class Filesystem:
     def __init__(self, store: Store, options: FsOptions = FsOptions()) -> None:  # noqa: B008
         self.store = store
         self.options = options
+        self._lock = store.catalog.lock
         self.nodes = Nodes(store)
-        self.files = Files(store, self.nodes)
-        self.tree = Tree(store, self.nodes)
-        self.read = self.files.read
-        self.write = self.files.write
-        self.attributes = self.files.attributes
-        self.forget = self.nodes.forget
-        self.listing = self.tree.listing
-        self._found: dict[int, int] = self.nodes.lookups
+        self.entries = Entries(store, self.nodes)
+        self.files = Files(store, self.nodes, self.entries)
+        self.tree = Tree(store, self.nodes, self.entries)
+        self.evictor = Evictor(store, self.nodes, self.tree, self.entries, options.limits)
+        self.report = ReportFolder(options.uid, options.gid, self.statistics)
+        self.pid = 0
+        """On whose behalf the request at hand is made: a thread's number, or 0."""
+        self.requests: Callable[[], dict[str, int]] = dict
+        """The engine's count of its requests."""
+        self._writing: Counter[int] = Counter()
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
+        self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
+        self.evictor.being_written = lambda entry: entry in self._writing
         self.tree.make_root(options.uid, options.gid)
         self._make_namespaces()
         self._drop_orphans()
@@ -97,54 +86,71 @@ class Filesystem:
 
     def lookup(self, parent: int, name: bytes) -> int | None:
         """The inode under a name, and one more reference that the kernel holds; None for a miss."""
-        if name == b"..":
-            ino = self.nodes.get(parent).parent
-        elif name == b".":
-            ino = parent
-        else:
-            found = self.tree.find(parent, name)
-            if found is None:
+        if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
+            return FOLDER_INO if parent == ROOT_INO else self.report.find(name)
+        with self._lock:  # so that what is found here is not evicted before it is counted as in use
+            if name == b"..":
+                return self.found(self.nodes.get(parent).parent)
+            if name == b".":
+                return self.found(parent)
+            ino = self.tree.find(parent, name)
+            if ino is None:
                 return None
-            ino = found
-        return self.found(ino)
+            entry = self.nodes.get(ino).entry
+            if entry and (entry == ino or entry >= GROUP_BASE):
+                self.entries.touch(entry, self.pid, complete=entry not in self._writing)
+            return self.found(ino)
 
     def found(self, ino: int) -> int:
         """The kernel is told of an inode: it holds a reference until it forgets it."""
-        lookups = self._found
+        lookups = self.nodes.lookups
         lookups[ino] = lookups.get(ino, 0) + 1
         return ino
+
+    def name_seconds(self, ino: int, node: Inode) -> int:
+        """How long the kernel may trust a name of this inode without asking again."""
+        entry = node.entry
+        if ino >= VIRTUAL_BASE:
+            return 0
+        return HEARTBEAT_SECONDS if entry and (entry == ino or entry >= GROUP_BASE) else FOREVER_SECONDS
 
     def make(
         self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
         """mkdir, mknod, symlink: a new inode, which the kernel then holds."""
-        kind = stat.S_IFMT(mode)
-        if kind in (stat.S_IFCHR, stat.S_IFBLK):
+        if stat.S_IFMT(mode) in (stat.S_IFCHR, stat.S_IFBLK):
             raise FsError(errno.EPERM, "device files are refused")
-        ino, node = self.tree.create(parent, name, mode, uid, gid, rdev=rdev, target=target)
+        self._refuse_reserved(parent, name)
+        ino, node = self.tree.create(parent, name, mode, uid, gid, rdev=rdev, target=target, pid=self.pid)
         self.found(ino)
         return ino, node
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
         """A new file, open: the kernel holds the inode and a handle."""
-        ino, node = self.tree.create(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid)
+        self._refuse_reserved(parent, name)
+        ino, node = self.tree.create(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid, pid=self.pid)
         self.found(ino)
         self.opened(ino)
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
+        self._refuse_reserved(parent, name)
         self.tree.link(ino, parent, name)
         self.found(ino)
         return self.attributes(ino)
 
     def unlink(self, parent: int, name: bytes) -> None:
+        self._refuse_reserved(parent, name)
         self.tree.unlink(parent, name)
 
     def rmdir(self, parent: int, name: bytes) -> None:
+        self._refuse_reserved(parent, name)
         self.tree.rmdir(parent, name)
 
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
-        self.tree.rename(parent, name, new_parent, new_name, flags)
+        self._refuse_reserved(parent, name)
+        self._refuse_reserved(new_parent, new_name)
+        self.tree.rename(parent, name, new_parent, new_name, flags, self.pid)
 
     def readlink(self, ino: int) -> bytes:
         node = self.nodes.get(ino)
@@ -152,22 +158,74 @@ class Filesystem:
             raise FsError(errno.EINVAL)
         return node.target
 
+    def listing(self, ino: int, cookie: int, limit: int) -> list[tuple[int, bytes, int, int]]:
+        """Names behind `cookie` as (cookie, name, inode, type), at most `limit`; 0 starts from the top."""
+        if ino == FOLDER_INO:
+            return self.report.listing(cookie)
+        rows = self.tree.listing(ino, cookie, limit)
+        if ino == ROOT_INO and cookie < REPORT_COOKIE:
+            rows.insert(DOTDOT - min(cookie, DOTDOT), (REPORT_COOKIE, FOLDER, FOLDER_INO, stat.S_IFDIR >> 12))
+        return rows
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel lets go of `count` references."""
+        if ino >= VIRTUAL_BASE:
+            self.report.forget(ino)
+        else:
+            self.nodes.forget(ino, count)
+
+    def _refuse_reserved(self, parent: int, name: bytes) -> None:
+        if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
+            raise FsError(errno.EPERM, "the report's folder cannot be changed")
+
     # --- files --------------------------------------------------------------------------------------------------------
+
+    def attributes(self, ino: int) -> Inode:
+        """The inode with its size and times as they are now."""
+        if ino >= VIRTUAL_BASE:
+            node = self.report.node(ino)
+            if node is None:
+                raise FsError(errno.ENOENT)
+            return node
+        return self.files.attributes(ino)
+
+    def read(self, ino: int, offset: int, size: int) -> bytes:
+        return self.report.read(ino, offset, size) if ino >= VIRTUAL_BASE else self.files.read(ino, offset, size)
+
+    def is_quick_to_read(self, ino: int, offset: int) -> bool:
+        """Whether a read can be answered without keeping others waiting."""
+        return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
+
+    def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        if self.evictor.full:
+            raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
+        return self.files.write(ino, offset, data)
 
     def opened(self, ino: int) -> None:
         """A handle to the inode exists: it lives until `released`."""
         handles = self.nodes.handles
         handles[ino] = handles.get(ino, 0) + 1
+        if ino < VIRTUAL_BASE and (entry := self.nodes.get(ino).entry):
+            self._writing[entry] += 1
 
     def released(self, ino: int) -> None:
         handles = self.nodes.handles
         left = handles.get(ino, 0) - 1
+        if ino < VIRTUAL_BASE and left >= 0 and self.nodes.exists(ino):
+            self._not_writing(self.nodes.get(ino).entry)
         if left > 0:
             handles[ino] = left
             return
         handles.pop(ino, None)
-        self.files.closed(ino)
-        self.nodes.let_go(ino)
+        if ino < VIRTUAL_BASE and self.nodes.exists(ino):
+            self.files.closed(ino)
+            self.nodes.let_go(ino)
+
+    def _not_writing(self, entry: int) -> None:
+        if entry:
+            self._writing[entry] -= 1
+            if self._writing[entry] <= 0:
+                del self._writing[entry]
 
     def set_attributes(
         self,
@@ -181,6 +239,8 @@ class Filesystem:
         mtime: int | None = None,
     ) -> Inode:
         """Change what is given, times in nanoseconds; ctime becomes now."""
+        if ino >= VIRTUAL_BASE:
+            raise FsError(errno.EPERM, "the report's folder cannot be changed")
         if size is not None:
             self.files.truncate(ino, size)
         with self.nodes.change() as txn:
@@ -206,23 +266,14 @@ class Filesystem:
 
     def sync(self, ino: int) -> None:
         """fsync of a file or a directory."""
-        self.files.sync(ino)
+        if ino < VIRTUAL_BASE:
+            self.files.sync(ino)
 
     def statfs(self) -> Statfs:
         disk = os.statvfs(self.store.path)
-        used = self.used_bytes()
-        left = min(max(0, self.options.max_size - used), disk.f_bavail * disk.f_frsize)
-        return Statfs(
-            blocks=self.options.max_size // BLOCK,
-            free=left // BLOCK,
-            files=disk.f_files,
-            files_free=disk.f_ffree,
-        )
-
-    def used_bytes(self) -> int:
-        """Stored bytes, everything counted: volumes, catalog, journal."""
-        catalog = self.store.catalog.statistics()
-        return self.store.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"]
+        limit = self.options.limits.max_size
+        left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
+        return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
 
     def condemn(self, ino: int) -> None:
         """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again."""
@@ -232,10 +283,14 @@ class Filesystem:
 
     # --- beside the requests ------------------------------------------------------------------------------------------
 
+    def statistics(self) -> Statistics:
+        return statistics(self.store, self.entries, self.options.limits.max_size, self.requests())
+
     def settle(self) -> None:
         """Seal everything that waits and put it all on disk: what an unmount waits for."""
         while self.files.seal_next(0):
             pass
+        self.entries.flush()
         self.store.fold()
 
     # --- at mount -----------------------------------------------------------------------------------------------------
@@ -263,3 +318,4 @@ class Filesystem:
         doubtful = {ino for ino, node in self.files.unsealed() if not node.flags & (Inode.MUTABLE | Inode.SYNCED)}
         if doubtful:
             self.tree.drop_files(doubtful)
+        self.store.power_loss_settled()

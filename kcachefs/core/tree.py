@@ -10,6 +10,7 @@ import errno
 import stat
 import time
 
+from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes, new_inode
 from kcachefs.errors import FsError
 from kcachefs.store import Store
@@ -40,9 +41,10 @@ DOT, DOTDOT = 1, 2
 class Tree:
     """The directory tree of one filesystem."""
 
-    def __init__(self, store: Store, nodes: Nodes) -> None:
+    def __init__(self, store: Store, nodes: Nodes, entries: Entries) -> None:
         self._catalog = store.catalog
         self._nodes = nodes
+        self._entries = entries
         self.protected: set[int] = set()
         """Directories that stay where they are: the namespaces."""
 
@@ -81,7 +83,16 @@ class Tree:
                 self._nodes.save(txn, ROOT_INO, root)
 
     def create(
-        self, parent: int, name: bytes, mode: int, uid: int, gid: int, *, rdev: int = 0, target: bytes = b""
+        self,
+        parent: int,
+        name: bytes,
+        mode: int,
+        uid: int,
+        gid: int,
+        *,
+        rdev: int = 0,
+        target: bytes = b"",
+        pid: int = 0,
     ) -> tuple[int, Inode]:
         """A new inode of any type under a new name. EEXIST when the name is taken."""
         if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
@@ -103,8 +114,10 @@ class Tree:
                     mode |= stat.S_ISGID
             node = new_inode(mode, uid, gid, parent)
             node.rdev = rdev
+            node.entry = self._entries.label(txn, ino, parent, folder, name, stat.S_ISDIR(mode), pid)
             if stat.S_ISDIR(mode):
                 node.nlink = 2
+                node.target = name
                 folder.nlink += 1
             elif stat.S_ISLNK(mode):
                 node.target, node.size = target, len(target)
@@ -143,7 +156,7 @@ class Tree:
             ino, node = self._child(txn, parent, name)
             if node.is_dir:
                 raise FsError(errno.EISDIR)
-            self._remove_name(txn, parent, name, ino, node)
+            self.remove(txn, parent, name, ino, node)
         return ino
 
     def rmdir(self, parent: int, name: bytes) -> int:
@@ -153,7 +166,7 @@ class Tree:
                 raise FsError(errno.ENOTDIR)
             if node.size > 0 or ino in self.protected:
                 raise FsError(errno.ENOTEMPTY)
-            self._remove_name(txn, parent, name, ino, node)
+            self.remove(txn, parent, name, ino, node)
         return ino
 
     def drop_files(self, doomed: set[int]) -> list[tuple[int, bytes]]:
@@ -169,6 +182,14 @@ class Tree:
             dropped += self._drop_names(doomed, every)
         return dropped
 
+    def names_of(self, ino: int) -> list[tuple[int, bytes]]:
+        """The names of an inode in the folder of its newest one."""
+        if not self._nodes.exists(ino):
+            return []
+        parent = self._nodes.get(ino).parent
+        rows = self._catalog.scan(names_prefix(parent))
+        return [(parent, name_of(key)[1]) for key, raw in rows if unpack_name(raw)[0] == ino]
+
     def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
         dropped = []
         for key, raw in rows:
@@ -176,23 +197,25 @@ class Tree:
             if ino in doomed:
                 parent, name = number_of(key), name_of(key)[1]
                 with self._nodes.change() as txn:
-                    self._remove_name(txn, parent, name, ino, self._nodes.get(ino))
+                    self.remove(txn, parent, name, ino, self._nodes.get(ino))
                 dropped.append((parent, name))
         return dropped
 
-    def _remove_name(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
+    def remove(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
+        """Take a name away, and the inode with it if that was the last; its folder must be empty if it is one."""
         now = time.time_ns()
         folder = self._nodes.get(parent)
         if node.is_dir:
             folder.nlink -= 1
         node.ctime = now
         txn.delete(name_key(parent, name))
+        self._entries.removed(txn, ino)
         self._touch(txn, parent, folder, now, -1)
         self._nodes.drop_link(txn, ino, node)
 
     # --- moving -------------------------------------------------------------------------------------------------------
 
-    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, pid: int = 0) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise FsError(errno.EINVAL)
         if len(new_name) > NAME_MAX:
@@ -219,10 +242,18 @@ class Tree:
                 self._make_way(txn, node, new_parent, new_name, other)
             if ino in self.protected:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
-            self._move(txn, ino, node, parent, name, new_parent, new_name)
+            self._move(txn, ino, node, parent, name, new_parent, new_name, pid)
 
     def _move(
-        self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes, new_parent: int, new_name: bytes
+        self,
+        txn: Transaction,
+        ino: int,
+        node: Inode,
+        parent: int,
+        name: bytes,
+        new_parent: int,
+        new_name: bytes,
+        pid: int,
     ) -> None:
         now = time.time_ns()
         nodes = self._nodes
@@ -238,6 +269,9 @@ class Tree:
             self._touch(txn, new_parent, new_folder, now, +1)
         else:
             self._touch(txn, parent, old_folder, now, 0)
+        if node.is_dir:
+            node.target = new_name
+        self._entries.moved(txn, ino, node, new_parent, new_name, pid)
         node.ctime = now
         nodes.save(txn, ino, node)
 
@@ -250,7 +284,7 @@ class Tree:
             raise FsError(errno.EISDIR)
         if replaced.is_dir and (replaced.size > 0 or other in self.protected):
             raise FsError(errno.ENOTEMPTY)
-        self._remove_name(txn, new_parent, new_name, other, replaced)
+        self.remove(txn, new_parent, new_name, other, replaced)
 
     def _exchange(self, txn: Transaction, one: tuple[int, bytes, int], two: tuple[int, bytes, int]) -> None:
         now = time.time_ns()
@@ -265,6 +299,9 @@ class Tree:
                     self._nodes.get(new_parent).nlink += 1
             node.parent = new_parent
             node.ctime = now
+            if node.is_dir:
+                node.target = new_name
+            self._entries.moved(txn, ino, node, new_parent, new_name, 0)
             txn.put(name_key(new_parent, new_name), pack_name(ino, node.mode))
             self._nodes.save(txn, ino, node)
         for parent in {one[0], two[0]}:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs import config
+from kcachefs.core.eviction import Limits
 
 
 class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
@@ -19,7 +20,7 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     mountpoint: str
     store: str
     engine: str = "direct"
-    max_size: int = 20 << 30
+    limits: Limits = Limits()
     read_only: bool = False
     allow_other: bool = True
     log: str = ""

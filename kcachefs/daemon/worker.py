@@ -19,11 +19,14 @@ import msgspec
 import trio
 
 from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.administration import Administration
+from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import REFUSED, UNMOUNTED
 from kcachefs.engines import make_engine
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Options, Store
+from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +35,19 @@ SEAL_PAUSE = 0.05
 BUSY_REQUESTS = 20
 """Requests in one pause that mean someone is at work."""
 QUIET_PAUSE = 5.0
+FLUSH_PAUSE = 2.0
+EVICT_PAUSE = 0.25
+REAP_PAUSE = 30.0
 
 
 class Worker:
     """A store, its filesystem and the engine that serves it."""
 
     def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
-        self.store = Store(config.store, Options())
-        self.fs = Filesystem(self.store, FsOptions(max_size=config.max_size, uid=os.getuid(), gid=os.getgid()))
+        self.store = Store(config.store, Options(volume_size=volume_size(config.limits.max_size)))
+        self.fs = Filesystem(self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid()))
+        self.administration = Administration(self.fs)
+        self._socket = registry.socket_path(config.mountpoint)
         self.engine = make_engine(config.engine, self.fs, device, resend=resend)
 
     async def run(self, ready: Callable[[], None]) -> None:
@@ -47,7 +55,11 @@ class Worker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals, nursery.cancel_scope)
             nursery.start_soon(self._seal)
-            nursery.start_soon(self._seal_quiet)
+            nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.files.seal_quiet)
+            nursery.start_soon(self._every, FLUSH_PAUSE, "writing down uses", self.fs.entries.flush)
+            nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
+            nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.evictor.reap)
+            await nursery.start(control.serve, self._socket, self.administration)
             ready()
             await self.engine.run()
             nursery.cancel_scope.cancel()
@@ -69,25 +81,33 @@ class Worker:
         before = 0
         while True:
             before, came = self.engine.requests, self.engine.requests - before
+            more = False
             if came <= BUSY_REQUESTS or self.fs.files.is_pressing():
-                await trio.to_thread.run_sync(self._seal_turn)
-            await trio.sleep(SEAL_PAUSE)
+                more = await trio.to_thread.run_sync(self._seal_turn)
+            await trio.sleep(SEAL_PAUSE / 10 if more else SEAL_PAUSE)
 
-    def _seal_turn(self) -> None:
+    def _seal_turn(self) -> bool:
         until = time.monotonic() + SEAL_TURN
         try:
-            while time.monotonic() < until and self.fs.files.seal_next():
-                pass
+            while self.fs.files.seal_next():
+                if time.monotonic() > until:
+                    return True
         except (KcachefsError, OSError) as error:
             log.error("sealing failed, and is tried again: %s", error)
+        return False
 
-    async def _seal_quiet(self) -> None:
+    async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
         while True:
-            await trio.sleep(QUIET_PAUSE)
+            await trio.sleep(pause)
             try:
-                await trio.to_thread.run_sync(self.fs.files.seal_quiet)
+                await trio.to_thread.run_sync(work)
             except (KcachefsError, OSError) as error:
-                log.error("sealing failed, and is tried again: %s", error)
+                log.error("%s failed, and is tried again: %s", what, error)
+
+
+def volume_size(max_size: int) -> int:
+    """Volumes small enough that compacting one does not matter beside the quota."""
+    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, max_size // 64))
 
 
 def raise_descriptor_limit() -> None:

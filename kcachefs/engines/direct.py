@@ -34,6 +34,8 @@ import trio
 
 from kcachefs.core import Filesystem
 from kcachefs.core.files import is_damage
+from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
+from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.notifier import Notifier
@@ -44,9 +46,6 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 MAX_REQUEST = 1 << 20
-FOREVER = 3600
-"""Seconds for which the kernel may trust names, misses and attributes."""
-
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
 _U64 = (1 << 64) - 1
@@ -79,6 +78,7 @@ class DirectEngine:
         """Protocol version of the kernel, known after INIT."""
         self.notifier = Notifier(device)
         fs.on_dropped = self.notifier.entry_gone
+        fs.requests = self.statistics
 
     async def run(self) -> None:
         """`serve`, in a thread of its own."""
@@ -118,6 +118,7 @@ class DirectEngine:
         self._requests += 1
         self._header = header = p.IN_HEADER.unpack_from(self._buffer)
         opcode, unique, node = header[1], header[2], header[3]
+        self._fs.pid = header[6]
         if header[0] != length:
             log.warning("request %d: says it has %d bytes and has %d", opcode, header[0], length)
             self._reply_error(unique, errno.EIO)
@@ -216,7 +217,10 @@ class DirectEngine:
         return self._entry(ino)
 
     def _entry(self, ino: int) -> bytes:
-        return pack_entry(ino, self._fs.attributes(ino))
+        return self._pack_entry(ino, self._fs.attributes(ino))
+
+    def _pack_entry(self, ino: int, node: Inode) -> bytes:
+        return pack_entry(ino, node, self._fs.name_seconds(ino, node))
 
     def _forget(self, node: int, unique: int, length: int) -> None:
         self._fs.forget(node, p.FORGET_IN.unpack_from(self._buffer, _HEADER)[0])
@@ -232,18 +236,18 @@ class DirectEngine:
         mode, _ = p.MKDIR_IN.unpack_from(self._buffer, _HEADER)
         name = self._name(_HEADER + p.MKDIR_IN.size, length)
         header = self._header
-        return pack_entry(*self._fs.make(node, name, 0o040000 | (mode & 0o7777), header[4], header[5]))
+        return self._pack_entry(*self._fs.make(node, name, 0o040000 | (mode & 0o7777), header[4], header[5]))
 
     def _mknod(self, node: int, unique: int, length: int) -> bytes:
         mode, rdev, _, _ = p.MKNOD_IN.unpack_from(self._buffer, _HEADER)
         name = self._name(_HEADER + p.MKNOD_IN.size, length)
         header = self._header
-        return pack_entry(*self._fs.make(node, name, mode, header[4], header[5], rdev=rdev))
+        return self._pack_entry(*self._fs.make(node, name, mode, header[4], header[5], rdev=rdev))
 
     def _symlink(self, node: int, unique: int, length: int) -> bytes:
         name, target = self._two_names(_HEADER, length)
         header = self._header
-        return pack_entry(*self._fs.make(node, name, 0o120777, header[4], header[5], target=target))
+        return self._pack_entry(*self._fs.make(node, name, 0o120777, header[4], header[5], target=target))
 
     def _create(self, node: int, unique: int, length: int) -> bytes:
         flags, mode, _, _ = p.CREATE_IN.unpack_from(self._buffer, _HEADER)
@@ -260,11 +264,11 @@ class DirectEngine:
             ino = found
             self._fs.opened(ino)
             record = self._fs.attributes(ino)
-        return pack_entry(ino, record) + _CREATED
+        return self._pack_entry(ino, record) + _CREATED
 
     def _link(self, node: int, unique: int, length: int) -> bytes:
         (ino,) = p.LINK_IN.unpack_from(self._buffer, _HEADER)
-        return pack_entry(ino, self._fs.link(ino, node, self._name(_HEADER + p.LINK_IN.size, length)))
+        return self._pack_entry(ino, self._fs.link(ino, node, self._name(_HEADER + p.LINK_IN.size, length)))
 
     def _unlink(self, node: int, unique: int, length: int) -> bytes:
         self._fs.unlink(node, self._name(_HEADER, length))
@@ -318,15 +322,14 @@ class DirectEngine:
             room -= len(record) + p.ENTRY.size
             if room < 0:
                 break
-            if position <= DOTDOT:
+            if position <= DOTDOT or ino >= VIRTUAL_BASE:
                 out.append(_NO_ENTRY + record)
                 continue
             try:
-                entry = pack_entry(ino, fs.attributes(ino))
+                fs.found(ino)
+                out.append(self._pack_entry(ino, fs.attributes(ino)) + record)
             except FsError:
-                continue
-            fs.found(ino)
-            out.append(entry + record)
+                fs.forget(ino, 1)
         return b"".join(out)
 
     # --- attributes and bytes -----------------------------------------------------------------------------------------
@@ -362,7 +365,7 @@ class DirectEngine:
 
     def _read(self, node: int, unique: int, length: int) -> bytes | None:
         _, offset, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
-        if self._fs.files.is_quick(node, offset):
+        if self._fs.is_quick_to_read(node, offset):
             return self._fs.read(node, offset, size)
         self._defer(unique, node, lambda: self._fs.read(node, offset, size))
         return None
@@ -486,7 +489,7 @@ _LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)
 _LISTED_MAX = 16384
 
 
-def pack_entry(ino: int, node: Inode) -> bytes:
+def pack_entry(ino: int, node: Inode, seconds: int) -> bytes:
     """A name's answer: the inode, how long to believe it, its attributes."""
     atime, atime_ns = divmod(node.atime, _NS)
     mtime, mtime_ns = divmod(node.mtime, _NS)
@@ -495,7 +498,7 @@ def pack_entry(ino: int, node: Inode) -> bytes:
     return p.ENTRY.pack(
         ino,
         0,
-        FOREVER,
+        seconds,
         FOREVER,
         0,
         0,

@@ -19,13 +19,14 @@ import trio
 
 from kcachefs.core import Filesystem
 from kcachefs.core.files import is_damage
+from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
+from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, KcachefsError, errno_of
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
-FOREVER = 3600.0
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
@@ -37,6 +38,7 @@ class Pyfuse3Engine:
     def __init__(self, fs: Filesystem, device: int) -> None:
         self._operations = Operations(fs)
         fs.on_dropped = self._entry_gone
+        fs.requests = self.statistics
         # libfuse takes a descriptor that somebody else has mounted, under this name.
         pyfuse3.init(self._operations, f"/dev/fd/{device}", set())
 
@@ -67,6 +69,7 @@ def _guarded(method: _Method) -> _Method:
     @functools.wraps(method)
     async def call(self: Operations, *arguments: Any) -> Any:
         self.counts[verb] = self.counts.get(verb, 0) + 1
+        self.fs.pid = getattr(arguments[-1], "pid", 0)
         try:
             return await method(self, *arguments)
         except pyfuse3.FUSEError:
@@ -104,7 +107,10 @@ class Operations(pyfuse3.Operations):
             miss.st_ino = 0
             miss.entry_timeout = FOREVER
             return miss
-        return _entry(ino, self.fs.attributes(ino))
+        return self._entry(ino, self.fs.attributes(ino))
+
+    def _entry(self, ino: int, node: Inode) -> pyfuse3.EntryAttributes:
+        return _entry(ino, node, self.fs.name_seconds(ino, node))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for ino, count in inode_list:
@@ -115,19 +121,19 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def mkdir(self, parent_inode: Any, name: bytes, mode: int, ctx: Any) -> pyfuse3.EntryAttributes:
-        return _entry(*self.fs.make(parent_inode, name, 0o040000 | (mode & 0o7777), ctx.uid, ctx.gid))
+        return self._entry(*self.fs.make(parent_inode, name, 0o040000 | (mode & 0o7777), ctx.uid, ctx.gid))
 
     @_guarded
     async def mknod(self, parent_inode: Any, name: bytes, mode: int, rdev: int, ctx: Any) -> pyfuse3.EntryAttributes:
-        return _entry(*self.fs.make(parent_inode, name, mode, ctx.uid, ctx.gid, rdev=rdev))
+        return self._entry(*self.fs.make(parent_inode, name, mode, ctx.uid, ctx.gid, rdev=rdev))
 
     @_guarded
     async def symlink(self, parent_inode: Any, name: bytes, target: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        return _entry(*self.fs.make(parent_inode, name, 0o120777, ctx.uid, ctx.gid, target=target))
+        return self._entry(*self.fs.make(parent_inode, name, 0o120777, ctx.uid, ctx.gid, target=target))
 
     @_guarded
     async def link(self, inode: Any, new_parent_inode: Any, new_name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        return _entry(inode, self.fs.link(inode, new_parent_inode, new_name))
+        return self._entry(inode, self.fs.link(inode, new_parent_inode, new_name))
 
     @_guarded
     async def unlink(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
@@ -157,8 +163,10 @@ class Operations(pyfuse3.Operations):
         while rows := self.fs.listing(fh, cookie, 128):
             for position, name, ino, _ in rows:
                 cookie = position
+                if ino >= VIRTUAL_BASE:
+                    continue
                 try:
-                    entry = _entry(ino, self.fs.attributes(ino))
+                    entry = self._entry(ino, self.fs.attributes(ino))
                 except FsError:
                     continue
                 if not pyfuse3.readdir_reply(token, name, entry, position):
@@ -170,7 +178,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def getattr(self, inode: Any, ctx: Any) -> pyfuse3.EntryAttributes:
-        return _entry(inode, self.fs.attributes(inode))
+        return self._entry(inode, self.fs.attributes(inode))
 
     @_guarded
     async def setattr(self, inode: Any, attr: Any, fields: Any, fh: Any, ctx: Any) -> pyfuse3.EntryAttributes:
@@ -183,14 +191,14 @@ class Operations(pyfuse3.Operations):
             atime=attr.st_atime_ns if fields.update_atime else None,
             mtime=attr.st_mtime_ns if fields.update_mtime else None,
         )
-        return _entry(inode, node)
+        return self._entry(inode, node)
 
     @_guarded
     async def create(
         self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         ino, node = self.fs.create(parent_inode, name, mode, ctx.uid, ctx.gid)
-        return _handle(ino), _entry(ino, node)
+        return _handle(ino), self._entry(ino, node)
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
@@ -202,7 +210,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def read(self, fh: Any, off: int, size: int) -> bytes:
-        if self.fs.files.is_quick(fh, off):
+        if self.fs.is_quick_to_read(fh, off):
             return self.fs.read(fh, off, size)
         return await trio.to_thread.run_sync(self.fs.read, fh, off, size)
 
@@ -242,10 +250,10 @@ class Operations(pyfuse3.Operations):
         return reply
 
 
-def _entry(ino: int, node: Inode) -> pyfuse3.EntryAttributes:
+def _entry(ino: int, node: Inode, seconds: int) -> pyfuse3.EntryAttributes:
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = ino
-    entry.entry_timeout = entry.attr_timeout = FOREVER
+    entry.entry_timeout, entry.attr_timeout = seconds, FOREVER
     entry.st_mode = node.mode
     entry.st_nlink = node.nlink
     entry.st_uid, entry.st_gid, entry.st_rdev = node.uid, node.gid, node.rdev

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs import config
+from kcachefs.core.eviction import Limits
 from kcachefs.daemon import registry
 from kcachefs.daemon.supervisor import launch
 from kcachefs.engines import mounting
@@ -63,7 +64,7 @@ def lasting(directory: Path | None, store: Path | None, max_size: int, engine: s
         mountpoint=str(mountpoint),
         store=str(location),
         engine=engine,
-        max_size=max_size,
+        limits=Limits(max_size=max_size),
         allow_other=False,
         log=str(registry.log_path(str(mountpoint))),
     )

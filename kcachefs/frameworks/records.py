@@ -87,7 +87,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         _READ,
         {"TORCH_EXTENSIONS_DIR": "torch_extensions"},
         packages=("torch",),
-        note="in a folder per Python and torch, where torch is installed beside kcachefs: torch adds none by itself then",
+        note="in a folder per Python and torch if torch is installed beside kcachefs: torch adds none to a given one",
     ),
     Framework(
         "torch jiterator",

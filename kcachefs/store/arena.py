@@ -77,6 +77,9 @@ class Arena:
             self.write(slot, start, _ZEROS[:step])
             start += step
 
+    def allocated_bytes(self) -> int:
+        return os.fstat(self._fd).st_blocks * 512
+
     def sync(self) -> None:
         os.fdatasync(self._fd)
 

@@ -12,18 +12,20 @@ What `put` returned survives the death of the process; `sync` makes it survive t
 
 from __future__ import annotations
 
-import io
 import os
-import tempfile
 from collections.abc import Iterator
+from functools import partial
+from itertools import chain, islice
 from types import TracebackType
 from typing import IO, Self
 
 import msgspec
 
 from kcachefs.errors import ObjectMissing, UsageError
-from kcachefs.store.objects import IN_MEMORY_MAX, Staged
-from kcachefs.store.records import DIGEST_SIZE
+from kcachefs.store.frames import FRAME_SIZE, frames_of
+from kcachefs.store.ledger import Staged
+from kcachefs.store.objects import IN_MEMORY_MAX
+from kcachefs.store.records import DIGEST_SIZE, ObjectRecord
 from kcachefs.store.store import Options, Store
 
 Digest = bytes | str
@@ -70,27 +72,23 @@ class ContentStore:
         ...     store.put(io.BytesIO(b"abc")) == store.put(b"abc")
         True
         """
-        while True:
-            staged = self._stage(data)
-            try:
-                with self._store.transaction() as txn:
-                    self._store.objects.link(txn, staged, held=True)
-                return staged.digest
-            except ObjectMissing:  # deleted between the look and the link: it has to be written after all
-                if not isinstance(data, bytes | bytearray | memoryview):
-                    data.seek(0)
-            finally:
-                self._store.objects.settle(staged)
+        if isinstance(data, bytes | bytearray | memoryview):
+            return self._put_bytes(bytes(data))
+        frames = frames_of(partial(_read_some, data))
+        head = list(islice(frames, IN_MEMORY_MAX // FRAME_SIZE))
+        if len(head) < IN_MEMORY_MAX // FRAME_SIZE:
+            return self._put_bytes(b"".join(head))
+        return self._link(self._store.objects.stage_frames(chain(head, frames)))
 
     def get(self, digest: Digest) -> bytes:
         """All of an object's bytes. ObjectMissing when it is not there, ObjectDamaged when it cannot be trusted."""
-        return self._store.objects.get(_digest(digest))
+        return self._store.objects.get(self._present(digest))
 
     def read(self, digest: Digest, offset: int, size: int) -> bytes:
         """A range of an object; decodes only what holds it."""
         if offset < 0 or size < 0:
             raise UsageError(f"a range of {size} bytes from {offset} makes no sense")
-        return self._store.objects.read(_digest(digest), offset, size)
+        return self._store.objects.read(self._present(digest), offset, size)
 
     def exists(self, digest: Digest) -> bool:
         return self._store.objects.exists(_digest(digest))
@@ -105,10 +103,10 @@ class ContentStore:
             return self._store.objects.unlink(txn, _digest(digest), held=True)
 
     def digests(self) -> Iterator[bytes]:
-        """Every object's digest, in order."""
+        """Every object's digest, in order; damaged ones are left out."""
         self._store.fold()
         for key, raw in self._store.catalog.walk(b"o"):
-            if raw is not None:
+            if raw is not None and not ObjectRecord.unpack(raw).flags & ObjectRecord.DAMAGED:
                 yield key[1:]
 
     def statistics(self) -> StoreStatistics:
@@ -142,22 +140,34 @@ class ContentStore:
     ) -> None:
         self.close()
 
-    def _stage(self, data: bytes | bytearray | memoryview | IO[bytes]) -> Staged:
-        objects = self._store.objects
-        if isinstance(data, bytes | bytearray | memoryview):
-            return objects.stage(bytes(data))
+    def _put_bytes(self, data: bytes) -> bytes:
+        while True:
+            try:
+                return self._link(self._store.objects.stage(data))
+            except ObjectMissing:  # deleted between the look and the link: it has to be written after all
+                continue
+
+    def _link(self, staged: Staged) -> bytes:
         try:
-            return objects.stage_file(data.fileno())
-        except (io.UnsupportedOperation, AttributeError):
-            head = data.read(IN_MEMORY_MAX + 1)
-        if len(head) <= IN_MEMORY_MAX:
-            return objects.stage(head)
-        with tempfile.TemporaryFile(dir=self._store.path / "incoming") as file:
-            file.write(head)
-            while chunk := data.read(1 << 20):
-                file.write(chunk)
-            file.flush()
-            return objects.stage_file(file.fileno())
+            with self._store.transaction() as txn:
+                self._store.objects.link(txn, staged, held=True)
+        finally:
+            self._store.objects.settle(staged)
+        return staged.digest
+
+    def _present(self, digest: Digest) -> bytes:
+        # Decoded frames outlive their object; a reader that raced with `delete` must not bring it back.
+        raw = _digest(digest)
+        if self._store.objects.record(raw) is None:
+            raise ObjectMissing(f"object {raw.hex()} is not in the store")
+        return raw
+
+
+def _read_some(file: IO[bytes], size: int) -> bytes:
+    data = file.read(size)
+    if data is None:
+        raise UsageError(f"{file!r} does not block: it must have its bytes ready")
+    return data
 
 
 def _digest(digest: Digest) -> bytes:

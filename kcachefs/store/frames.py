@@ -7,8 +7,8 @@ frame and not the file. A frame is zstd unless that does not pay; a frame as lon
 
 Nothing that is decoded is returned unchecked. A one-frame object is checked against its BLAKE3 digest on every decode.
 A frame of a larger one is checked against its own digest in the table, taken in the pass that computed the object's,
-and the trailer binds table and object digest together with a check of their own. BLAKE3 costs 5 µs for
-16 KiB where zstd costs 20 µs, which is why there is no second, cheaper checksum.
+and the trailer binds table and object digest together with a check of their own. BLAKE3 costs 5 µs
+for 16 KiB where zstd costs 20 µs, which is why there is no second, cheaper checksum.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import zstandard
 from blake3 import blake3
@@ -40,6 +41,15 @@ class Frame:
     stored: int
     plain: int
     check: bytes
+
+
+class Trailer(NamedTuple):
+    """What stands at the end of an object: enough to find it again without the catalog."""
+
+    frames: int
+    plain: int
+    length: int
+    digest: bytes
 
 
 class Codec:
@@ -85,12 +95,23 @@ def split(data: bytes) -> Sequence[bytes]:
 def read_frames(fd: int) -> Iterator[bytes]:
     """The plain bytes of each frame of an open file, from its start."""
     offset = 0
+
+    def read(size: int) -> bytes:
+        nonlocal offset
+        part = os.pread(fd, size, offset)
+        offset += len(part)
+        return part
+
+    return frames_of(read)
+
+
+def frames_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The plain bytes of each frame of whatever `read` gives: at most as many as asked for, none at the end."""
     while True:
         parts: list[bytes] = []
         wanted = FRAME_SIZE
-        while wanted and (part := os.pread(fd, wanted, offset)):
+        while wanted and (part := read(wanted)):
             parts.append(part)
-            offset += len(part)
             wanted -= len(part)
         if parts:
             yield parts[0] if len(parts) == 1 else b"".join(parts)
@@ -116,23 +137,33 @@ def tail_length(frames: int) -> int:
 
 def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
     """The frames that a table and trailer describe; `length` is that of the whole object as stored."""
-    magic, count, plain, whole, recorded, check = TRAILER.unpack_from(tail, len(tail) - TRAILER.size)
-    if magic != _MAGIC or recorded != digest or whole != length or blake3(tail[:-8]).digest(8) != check:
-        raise ObjectDamaged("the object's trailer is damaged")
-    if count <= 1:
-        return [Frame(0, length - TRAILER.size, plain, digest)]
+    trailer = check_tail(tail)
+    if trailer.digest != digest or trailer.length != length:
+        raise ObjectDamaged("the trailer is another object's")
+    if trailer.frames <= 1:
+        return [Frame(0, length - TRAILER.size, trailer.plain, digest)]
     frames, offset = [], 0
-    for index in range(count):
+    for index in range(trailer.frames):
         stored, frame_digest = _ROW.unpack_from(tail, index * _ROW.size)
-        size = FRAME_SIZE if index < count - 1 else plain - FRAME_SIZE * (count - 1)
+        size = FRAME_SIZE if index < trailer.frames - 1 else trailer.plain - FRAME_SIZE * (trailer.frames - 1)
         frames.append(Frame(offset, stored, size, frame_digest))
         offset += stored
     return frames
 
 
-def decode_trailer(raw: bytes) -> tuple[int, bytes]:
-    """Stored length and digest of the object that ends with `raw`; for walking a volume from its end."""
-    magic, _, _, length, digest, _ = TRAILER.unpack(raw)
-    if magic != _MAGIC or length < TRAILER.size:
+def check_tail(tail: bytes) -> Trailer:
+    """What the trailer says, if it and the table before it are whole."""
+    trailer = decode_trailer(tail[-TRAILER.size :])
+    if len(tail) != tail_length(trailer.frames) or blake3(tail[:-8]).digest(8) != tail[-8:]:
+        raise ObjectDamaged("the trailer is damaged")
+    return trailer
+
+
+def decode_trailer(raw: bytes) -> Trailer:
+    """What the trailer says of the object that ends with it, unchecked; tells how long the tail is that checks it."""
+    if len(raw) != TRAILER.size:
         raise ObjectDamaged("no object ends here")
-    return length, digest
+    magic, frames, plain, length, digest, _ = TRAILER.unpack(raw)
+    if magic != _MAGIC or length < tail_length(frames):
+        raise ObjectDamaged("no object ends here")
+    return Trailer(frames, plain, length, digest)

@@ -1,9 +1,10 @@
 """The journal: an append-only log in which every acknowledged mutation is written before its caller goes on.
 
 A record is one whole mutation: a list of keys set or deleted. It is acknowledged by a plain write(2), which survives
-the death of the process; `sync` makes it survive the death of the machine. The log is a row of segments: a fold starts
-a new one, puts the old ones' records into the catalog, and removes them. Replaying a segment twice does no harm,
-because records hold values, not differences.
+the death of the process; syncing the segments makes it survive the death of the machine. The log is a row of segments:
+a fold starts a new one, puts the old ones' records into the catalog, and removes them. How far that went is a `Mark`,
+kept in the catalog and committed with the records it speaks of. Replay starts there: what was folded is never applied
+again, not even when a power loss brings a removed segment back and takes the one behind it.
 
 A segment ends where its first record that is not whole begins: a torn tail is what a kill leaves, a flipped bit is what
 a disk leaves, and behind either nothing can be trusted to be in order.
@@ -14,20 +15,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import logging
 import os
 import re
-import shutil
 import struct
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from kcachefs.errors import StoreClosed, or_no_space
+from kcachefs.store.descriptor import Descriptor, sync_directory
+
+log = logging.getLogger(__name__)
 
 Changes = dict[bytes, bytes | None]
 """What a mutation does: each key's new value, or None where it goes."""
 
-_SEGMENT_HEADER = struct.Struct("<8sIIQ")  # magic, version, unused, segment number
+_SEGMENT_HEADER = struct.Struct("<8sIQI")  # magic, version, segment number, CRC-32 of all before it
 _MAGIC = b"kcjournl"
 _VERSION = 1
 _RECORD = struct.Struct("<II")  # body length, CRC-32 of segment number and body
@@ -47,17 +52,28 @@ _write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
 _write.restype = ctypes.c_ssize_t
 
 
-class Journal:
-    """Appends to the newest segment. Not thread-safe: the catalog calls it under its lock."""
+class Mark(NamedTuple):
+    """Everything before this place is in the catalog: all segments below `segment`, and its first `offset` bytes."""
 
-    def __init__(self, directory: Path) -> None:
+    segment: int
+    offset: int
+
+
+class Journal:
+    """Appends to the newest segment. Not thread-safe: the catalog calls it under its lock. `replay` comes first."""
+
+    def __init__(self, directory: Path, folded: Mark = Mark(0, 0)) -> None:  # noqa: B008
         self._directory = directory
-        self._fd = -1
         self._broken: OSError | None = None
-        numbers = segment_numbers(directory)
-        self._number = numbers[-1] if numbers else 0
+        self._durable = 0
         self._length = 0
-        self.rotate()
+        self._segments = {number: self._open(number) for number in segment_numbers(directory)}
+        self._number = max(self._segments, default=folded.segment)
+        if self._segments:
+            self._length = os.fstat(self._newest).st_size
+        # A segment goes on being used after a kill: on a full disk there is no room for another.
+        if self._length < _SEGMENT_HEADER.size or Mark(self._number, self._length) < folded:
+            self.rotate()
 
     @property
     def length(self) -> int:
@@ -65,28 +81,42 @@ class Journal:
         return self._length
 
     @property
-    def number(self) -> int:
-        """Number of the newest segment."""
-        return self._number
+    def end(self) -> Mark:
+        """Where the next record goes."""
+        return Mark(self._number, self._length)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing has been appended to the newest segment."""
+        return self._length <= _SEGMENT_HEADER.size
 
     def append(self, changes: Changes) -> None:
         """Write one mutation. When this returns it survives SIGKILL; when it raises, nothing was written."""
         record = encode_record(self._number, changes)
         if self._broken is not None:
-            raise StoreClosed(f"{self._path(self._number)}: an earlier write could not be undone: {self._broken}")
-        written = _write(self._fd, record, len(record))
+            self._undo()
+        written = _write(self._newest, record, len(record))
         if written != len(record):
             error = OSError(errno.ENOSPC if written >= 0 else ctypes.get_errno(), "the journal could not be written")
             self._undo()
             raise or_no_space(error, self._path(self._number)) from error
         self._length += written
 
-    def sync(self) -> None:
-        """Make everything appended so far survive power loss."""
-        os.fdatasync(self._fd)
+    def segments(self) -> list[Descriptor]:
+        """What has to be synced so that everything appended so far survives power loss."""
+        return list(self._segments.values())
 
-    def rotate(self) -> int:
-        """Start a new segment and return its number; the older ones are the caller's to fold and `remove`."""
+    def sync_names(self) -> None:
+        """The segments themselves survive power loss. Needs no lock."""
+        number = self._number
+        if self._durable < number:
+            sync_directory(self._directory)
+            self._durable = number
+
+    def rotate(self) -> Mark:
+        """Start a new segment and return its start; the older ones are the caller's to fold and remove."""
+        if self._broken is not None:
+            self._undo()
         number = self._number + 1
         path = self._path(number)
         try:
@@ -94,40 +124,59 @@ class Journal:
         except OSError as error:
             raise or_no_space(error, path) from error
         try:
-            with contextlib.suppress(OSError):  # not every filesystem can; then a full disk shows at append
-                _fallocate_keep_size(fd, RESERVE)
-            header = _SEGMENT_HEADER.pack(_MAGIC, _VERSION, 0, number)
+            _reserve(fd, RESERVE)
+            header = _encode_header(number)
             if os.write(fd, header) != len(header):
                 raise OSError(errno.ENOSPC, "short write")
         except OSError as error:
             os.close(fd)
             os.unlink(path)
             raise or_no_space(error, path) from error
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd, self._number, self._length, self._broken = fd, number, len(header), None
-        return number
+        self.give_reserve_back()
+        self._segments[number] = Descriptor(fd)
+        self._number, self._length = number, len(header)
+        return self.end
 
-    def remove_before(self, number: int) -> None:
-        """Delete the segments below `number`: what they hold is in the catalog."""
-        for old in segment_numbers(self._directory):
-            if old < number:
-                os.unlink(self._path(old))
+    def give_reserve_back(self) -> None:
+        """Let go of the space taken ahead for the newest segment: the catalog needs it more, or it is not needed."""
+        if self._number in self._segments:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._newest, self._length)
+
+    def remove_before(self, mark: Mark) -> None:
+        """Delete the segments below the mark: what they hold is in the catalog. Oldest first, so no gap is left."""
+        for number in sorted(self._segments):
+            if number < mark.segment:
+                self._segments.pop(number)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path(number))
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._segments.clear()
+
+    @property
+    def _newest(self) -> int:
+        return self._segments[self._number].fd
+
+    def _open(self, number: int) -> Descriptor:
+        return Descriptor(os.open(self._path(number), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
 
     def _undo(self) -> None:
         # A record cut short in the middle of a segment would hide every later one from recovery.
         try:
-            os.ftruncate(self._fd, self._length)
+            os.ftruncate(self._newest, self._length)
+            self._broken = None
         except OSError as error:
+            if self._broken is not None:
+                raise StoreClosed(f"{self._path(self._number)}: a failed write cannot be undone: {error}") from error
             self._broken = error
 
     def _path(self, number: int) -> Path:
-        return self._directory / f"{number:010d}.log"
+        return segment_path(self._directory, number)
+
+
+def segment_path(directory: Path, number: int) -> Path:
+    return directory / f"{number:010d}.log"
 
 
 def segment_numbers(directory: Path) -> list[int]:
@@ -135,49 +184,50 @@ def segment_numbers(directory: Path) -> list[int]:
     return sorted(int(match[1]) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
 
 
-def replay(directory: Path, quarantine: Path) -> Iterator[Changes]:
-    """Every whole record of every segment, oldest first; stops for good at the first damaged one.
+def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iterator[Changes]:  # noqa: B008
+    """Every whole record behind `folded`, oldest first; stops for good at the first damaged one.
 
     A segment is only ever followed by another when it was whole at the time, so damage in one makes everything behind
     it, later segments included, untrustworthy: applying them would leave a gap in the middle of history. What is not
-    replayed is cut off and set aside in `quarantine`.
+    replayed is cut off and set aside in `quarantine`. Segments that were folded are removed.
     """
     for number in segment_numbers(directory):
-        raw = (directory / f"{number:010d}.log").read_bytes()
-        whole = yield from _replay_segment(number, raw)
+        path = segment_path(directory, number)
+        if number < folded.segment:
+            path.unlink()
+            continue
+        raw = path.read_bytes()
+        start = folded.offset if number == folded.segment else 0
+        whole = yield from _replay_segment(number, raw, start)
         if whole < len(raw) or whole == 0:
-            _trim(directory, number, whole, quarantine)
+            _trim(directory, number, raw[whole:], whole, quarantine)
             return
 
 
-def _replay_segment(number: int, raw: bytes) -> Generator[Changes, None, int]:
+def _replay_segment(number: int, raw: bytes, start: int) -> Generator[Changes, None, int]:
     # Returns where the whole part of the segment ends.
-    if len(raw) < _SEGMENT_HEADER.size:
+    if start >= len(raw) > 0:
+        return len(raw)
+    if raw[: _SEGMENT_HEADER.size] != _encode_header(number):
         return 0
-    magic, version, _, recorded = _SEGMENT_HEADER.unpack_from(raw)
-    if magic != _MAGIC or version != _VERSION or recorded != number:
-        return 0
-    position = _SEGMENT_HEADER.size
-    while position + _RECORD.size <= len(raw):
-        length, checksum = _RECORD.unpack_from(raw, position)
-        body = raw[position + _RECORD.size : position + _RECORD.size + length]
-        if length == 0 or len(body) != length or _checksum(number, body) != checksum:
-            break
-        yield decode_changes(body)
-        position += _RECORD.size + length
-    return position
+    return (yield from decode_records(number, raw, max(start, _SEGMENT_HEADER.size)))
 
 
-def _trim(directory: Path, number: int, whole: int, quarantine: Path) -> None:
+def _trim(directory: Path, number: int, rest: bytes, whole: int, quarantine: Path) -> None:
     # After this, what is in the journal is what was replayed, so new segments may follow even if no fold succeeds.
     for later in segment_numbers(directory):
-        path = directory / f"{later:010d}.log"
-        if later > number or (later == number and whole == 0):
-            os.replace(path, quarantine / f"journal-{later:010d}.log")
-        elif later == number:
-            with contextlib.suppress(OSError):  # on a full disk the evidence is worth less than the mend
-                shutil.copyfile(path, quarantine / f"journal-{later:010d}.log")
-            os.truncate(path, whole)
+        if later > number:
+            log.warning("journal segment %d is set aside: the one before it is damaged", later)
+            os.replace(segment_path(directory, later), quarantine / f"journal-{later:010d}.log")
+    path = segment_path(directory, number)
+    if rest:
+        log.warning("%s: cut at byte %d of %d, where a record is not whole", path, whole, whole + len(rest))
+        with contextlib.suppress(OSError):  # on a full disk the evidence is worth less than the mend
+            (quarantine / f"journal-{number:010d}-from-{whole}.log").write_bytes(rest)
+    if whole:
+        os.truncate(path, whole)
+    else:
+        path.unlink()
 
 
 def encode_record(number: int, changes: Changes) -> bytes:
@@ -189,6 +239,18 @@ def encode_record(number: int, changes: Changes) -> bytes:
             parts += (_CHANGE.pack(len(key), len(value)), key, value)
     body = b"".join(parts)
     return _RECORD.pack(len(body), _checksum(number, body)) + body
+
+
+def decode_records(number: int, raw: bytes, position: int = 0) -> Generator[Changes, None, int]:
+    """The records of segment `number` that stand in `raw` from `position` on; returns where the whole ones end."""
+    while position + _RECORD.size <= len(raw):
+        length, checksum = _RECORD.unpack_from(raw, position)
+        body = raw[position + _RECORD.size : position + _RECORD.size + length]
+        if length == 0 or len(body) != length or _checksum(number, body) != checksum:
+            break
+        yield decode_changes(body)
+        position += _RECORD.size + length
+    return position
 
 
 def decode_changes(body: bytes) -> Changes:
@@ -207,13 +269,17 @@ def decode_changes(body: bytes) -> Changes:
     return changes
 
 
+def _encode_header(number: int) -> bytes:
+    header = _SEGMENT_HEADER.pack(_MAGIC, _VERSION, number, 0)[:-4]
+    return header + zlib.crc32(header).to_bytes(4, "little")
+
+
 def _checksum(number: int, body: bytes) -> int:
     # The segment's number is part of it: a block of an older, reused segment never passes for one of this.
     return zlib.crc32(body, number & 0xFFFFFFFF)
 
 
-def _fallocate_keep_size(fd: int, length: int) -> None:
-    # os.posix_fallocate would change the size, and the size is what tells where the log ends.
-    if _libc.fallocate(fd, 1, ctypes.c_long(0), ctypes.c_long(length)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+def _reserve(fd: int, length: int) -> None:
+    # os.posix_fallocate would change the size, and the size is what tells where the log ends. Not every filesystem
+    # can, and a full one will not: then it shows at append.
+    _libc.fallocate(fd, 1, ctypes.c_long(0), ctypes.c_long(length))

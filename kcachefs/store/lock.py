@@ -5,6 +5,7 @@ A flock on a file in the store: the kernel lets go of it when its holder dies, h
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -28,7 +29,8 @@ class StoreLock:
             ) from None
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"process {os.getpid()} ({program})\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, by a nameless holder
+            os.pwrite(self._fd, f"process {os.getpid()} ({program})\n".encode(), 0)
 
     def release(self) -> None:
         if self._fd >= 0:

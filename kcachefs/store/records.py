@@ -7,6 +7,7 @@ value; what is described here is the value without it.
 | table | key behind the first byte | value |
 | --- | --- | --- |
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: volume appended to |
+| | `folded` | u64 segment, u64 offset: the journal before that place is here already; kept by the fold alone |
 | `t` totals | (none) | Totals: what the objects and volumes below add up to |
 | `o` object | digest, 32 bytes | ObjectRecord: where the bytes are, and how many inodes (and holders) refer to them |
 | `v` volume | u32 | VolumeRecord: bytes appended, and how many of them still belong to an object |
@@ -14,13 +15,18 @@ value; what is described here is the value without it.
 | `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
 | `a` slot | u64 | u64 inode whose bytes are in the arena's slot of that number |
+| `e` entry | u64 | EntryRecord, followed by its name: what is evicted together |
+| `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
+| `l` order | u64 namespace, u64 time of use | u64 entry: of each namespace the oldest first; pinned ones not |
+| `c` counts | u64 namespace | NamespaceRecord: what its entries add up to, and what became of them |
+| `w` temporary | u64 inode | u64 time, u64 process: written under a temporary name and not renamed yet |
 | `x` orphan | u64 inode | nothing: it has no name left, and something may still use it |
 
 A directory's names stand in the order of their cookies, 63 bits of a hash. So a listing is resumed from a cookie alone,
 with no state kept for it: by a later request, after names came and went, or by a daemon that was started since.
 
 Deleting a `v`, `s` or `a` record is what frees the file or slot beneath it: the fold does so once the deletion is on
-disk, and never before.
+disk, and never before. A file without a record is what a kill leaves behind; opening the store removes it.
 """
 
 from __future__ import annotations
@@ -45,10 +51,18 @@ _U64 = struct.Struct(">Q")
 _NAME_KEY = struct.Struct(">cQQ")
 
 TOTALS_KEY = b"t"
+GROUP_BASE = 1 << 62
+"""Numbers of entries that are groups of files start here; that of a folder's entry is the folder's inode."""
+
 META_INO = b"mino"
 META_VOLUME = b"mvolume"
 META_ACTIVE = b"mactive"
 META_SPOOL = b"mspool"
+META_FOLDED = b"mfolded"
+
+EXPENDABLE = frozenset(b"oin")
+"""Tables whose records count as absent when they are damaged: the file they belong to is then made again. A volume, a
+spool file, a total or a counter taken for absent would get live bytes deleted, or numbers given out twice."""
 
 
 def object_key(digest: bytes) -> bytes:
@@ -91,6 +105,30 @@ def orphan_key(ino: int) -> bytes:
     return b"x" + _U64.pack(ino)
 
 
+def entry_key(entry: int) -> bytes:
+    return b"e" + _U64.pack(entry)
+
+
+def group_key(folder: int, name: bytes) -> bytes:
+    return b"g" + _U64.pack(folder) + name
+
+
+def order_key(namespace: int, used: int) -> bytes:
+    return _NAME_KEY.pack(b"l", namespace, used)
+
+
+def order_prefix(namespace: int) -> bytes:
+    return b"l" + _U64.pack(namespace)
+
+
+def counts_key(namespace: int) -> bytes:
+    return b"c" + _U64.pack(namespace)
+
+
+def temporary_key(ino: int) -> bytes:
+    return b"w" + _U64.pack(ino)
+
+
 def slot_key(number: int) -> bytes:
     return b"a" + _U64.pack(number)
 
@@ -118,7 +156,8 @@ def unpack_number(raw: bytes) -> int:
 
 @dataclass(slots=True)
 class ObjectRecord:
-    """Where an object's bytes are. `length` counts everything in the volume: frames, frame table and trailer."""
+    """Where an object's bytes are. `length` counts everything in the volume: frames, frame table and trailer; it is 0
+    when the object is damaged and its bytes have been given back."""
 
     HELD: ClassVar[int] = 1
     """A ContentStore user keeps it; counts as one of `refs`."""
@@ -134,6 +173,11 @@ class ObjectRecord:
     frames: int
     refs: int
     flags: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Volume and offset: equal as long as nothing moved it."""
+        return self.volume, self.offset
 
     def pack(self) -> bytes:
         return self.CODEC.pack(self.volume, self.offset, self.length, self.plain, self.frames, self.refs, self.flags)
@@ -187,6 +231,82 @@ class Totals:
         return cls(*cls.CODEC.unpack(raw))
 
 
+@dataclass(slots=True)
+class EntryRecord:
+    """What is used, counted and evicted as one. Only sealed files count; `folder` and `name` say where it stands."""
+
+    PINNED: ClassVar[int] = 1
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQqqIIQQB")
+
+    namespace: int
+    folder: int
+    created: int
+    used: int
+    """Nanoseconds; also its place in the order."""
+    files: int
+    hits: int
+    plain: int
+    stored: int
+    flags: int
+    name: bytes = b""
+
+    def pack(self) -> bytes:
+        return (
+            self.CODEC.pack(
+                self.namespace,
+                self.folder,
+                self.created,
+                self.used,
+                self.files,
+                self.hits,
+                self.plain,
+                self.stored,
+                self.flags,
+            )
+            + self.name
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        fields = cls.CODEC.unpack_from(raw)
+        return cls(*fields, raw[cls.CODEC.size :])  # type: ignore[call-arg]
+
+
+@dataclass(slots=True)
+class NamespaceRecord:
+    """What the entries of a namespace add up to now, and what has happened there since the store was made."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQq")
+
+    entries: int = 0
+    files: int = 0
+    plain: int = 0
+    stored: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    evicted_bytes: int = 0
+    used: int = 0
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(
+            self.entries,
+            self.files,
+            self.plain,
+            self.stored,
+            self.hits,
+            self.misses,
+            self.evictions,
+            self.evicted_bytes,
+            self.used,
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes | None) -> Self:
+        return cls(*cls.CODEC.unpack(raw)) if raw is not None else cls()
+
+
 class Content:
     """What holds an inode's bytes."""
 
@@ -204,8 +324,8 @@ class Content:
 class Inode:
     """A file, directory or anything else with a mode. Times are nanoseconds.
 
-    `parent` is a directory's parent (`..`); for other types the directory in which it was made. A directory's `size`
-    is how many names it holds. `flags` is free for the filesystem above.
+    `parent` is a directory's parent (`..`); for other types the directory of its newest name. A directory's `size` is
+    how many names it holds, and its `target` its own name. `entry` is the entry it belongs to, or 0.
     """
 
     MUTABLE: ClassVar[int] = 1

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from pathlib import Path
 
 from kcachefs.errors import or_no_space
+
+_NAME = re.compile(r"[0-9a-f]{16}")
 
 KEEP = 256
 """Empty files kept for reuse."""
@@ -26,7 +29,7 @@ class Spool:
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
-        """The number of an empty file that nothing refers to, if there is one; else make one with a new number."""
+        """The number of an empty file that nothing refers to. None if there is none: `open` one with a new number."""
         with self._lock:
             return self._free.pop() if self._free else None
 
@@ -55,7 +58,17 @@ class Spool:
 
     def numbers(self) -> list[int]:
         """Every file that is there, in use or not."""
-        return sorted(int(name, 16) for name in os.listdir(self._directory))
+        return sorted(int(name, 16) for name in os.listdir(self._directory) if _NAME.fullmatch(name))
+
+    def sync(self) -> None:
+        """What the files hold survives power loss when this returns. For the moment of a clean close."""
+        for number in self.numbers():
+            fd = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if os.fstat(fd).st_size:
+                    os.fdatasync(fd)
+            finally:
+                os.close(fd)
 
     def remove(self, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ import errno
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,7 @@ import msgspec
 from kcachefs.errors import (
     NoSpace,
     NotAStore,
+    RecordDamaged,
     StoreAccessError,
     StoreClosed,
     StoreError,
@@ -36,12 +37,15 @@ from kcachefs.errors import (
     StoreVersionError,
     or_no_space,
 )
+from kcachefs.store import ledger
 from kcachefs.store.arena import Arena
-from kcachefs.store.catalog import DEFAULT_MAP_SIZE, Catalog, Transaction
+from kcachefs.store.catalog import DEFAULT_MAP_SIZE, Catalog, Transaction, make_lmdb
+from kcachefs.store.compaction import compact, sparse_volumes
+from kcachefs.store.descriptor import sync_directory
 from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.lock import StoreLock
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
-from kcachefs.store.records import FORMAT, number_of, spool_key
+from kcachefs.store.records import FORMAT, Totals, number_of, spool_key
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
 
@@ -69,11 +73,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 class Header(msgspec.Struct, kw_only=True):
     """The content of kcachefs.json."""
 
-    kcachefs: str = "store"
-    format: int = FORMAT
+    kcachefs: str
+    format: int
     lmdb: str = ""
     boot: str = ""
     """Boot id of the machine that has or had it open; empty after a clean close."""
+    doubtful: bool = False
+    """The machine went down while it was open, and nobody has looked at the unsealed files since."""
 
 
 class Store:
@@ -88,19 +94,17 @@ class Store:
         self._opened = False
         self._thread: threading.Thread | None = None
         with contextlib.ExitStack() as undo:
-            header = _enter(self.path, create=options.create)
-            self._lock = StoreLock(self.path / "lock")
+            self._lock, header = enter(self.path, create=options.create)
             undo.callback(self._lock.release)
-            self.lost_power = _note_boot(self.path, header)
-            """The machine went down while the store was open: what was not synced may be gone."""
+            self._header = _note_boot(self.path, header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
             self.spool = Spool(self.path / "spool")
-            undo.callback(self.spool.close)
             self.catalog = Catalog(
                 self.path, freed=self._freed, before_fold=self.volumes.sync, map_size=options.map_size
             )
             undo.callback(self.catalog.close, fold=False)
+            self._recover()
             self.objects = Objects(
                 self.catalog,
                 self.volumes,
@@ -109,7 +113,7 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
-            self.arena = Arena(self.path / "spool.arena", self._used_slots())
+            self.arena = Arena(self.path / "spool.arena", map(number_of, self.catalog.keys(b"a")))
             undo.callback(self.arena.close)
             self._opened = True
             self._recycle_spool()
@@ -117,6 +121,21 @@ class Store:
                 self._thread = threading.Thread(target=self._fold_forever, name="kcachefs-fold", daemon=True)
                 self._thread.start()
             undo.pop_all()
+
+    @property
+    def lost_power(self) -> bool:
+        """The machine went down while the store was open: what was not sealed or synced may be gone.
+
+        True, over as many openings as it takes, until `power_loss_settled` says that somebody saw to it.
+        """
+        return self._header.doubtful
+
+    def power_loss_settled(self) -> None:
+        """Every unsealed file that a power loss may have cut short has been dealt with."""
+        if self._header.doubtful:
+            self._header.doubtful = False
+            with _clear_errors(self.path):
+                _write_header(self.path, self._header)
 
     @property
     def recovered(self) -> int:
@@ -143,9 +162,34 @@ class Store:
     def compact(self) -> int:
         """Copy together what is left of mostly dead volumes; returns the bytes that frees."""
         self.fold()
-        freed = sum([self.objects.compact(number) for number in list(self.objects.sparse_volumes())])
+        freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog))])
         self.fold()
         return freed
+
+    def used_bytes(self) -> int:
+        """What it takes on disk, from its own accounts: volumes, catalog, journal, and what is not sealed yet."""
+        catalog = self.catalog.statistics()
+        spool = sum(os.stat(self.spool.path(number)).st_blocks * 512 for number in self.spool.numbers())
+        unsealed = spool + self.arena.allocated_bytes()
+        return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + unsealed
+
+    def totals(self) -> Totals:
+        """What the store holds, in numbers."""
+        return self.objects.totals()
+
+    def strays(self) -> list[Path]:
+        """Files in the store's folders that are not the store's."""
+        known = {
+            "volumes": {self.volumes.path(number).name for number in self.volumes.numbers()},
+            "incoming": {self.volumes.path(number).name for number in self.volumes.incoming()},
+            "spool": {self.spool.path(number).name for number in self.spool.numbers()},
+        }
+        return [
+            self.path / folder / name
+            for folder, names in known.items()
+            for name in sorted(os.listdir(self.path / folder))
+            if name not in names
+        ]
 
     def disk_bytes(self) -> int:
         """Allocated bytes of everything in the store's directory."""
@@ -165,20 +209,22 @@ class Store:
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
-        clean = True
-        try:
-            self.fold()
-        except NoSpace as error:
-            clean = False
-            log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
-        self.catalog.close(fold=clean)
-        self.spool.close()
-        self.arena.close()
-        self.volumes.close()
-        if clean:
+        with contextlib.ExitStack() as last:
+            last.callback(self._lock.release)
+            last.callback(self.volumes.close)
+            last.callback(self.objects.close)
+            last.callback(self.spool.close)
+            last.callback(self.arena.close)
+            try:
+                self.catalog.close()
+            except NoSpace as error:
+                log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
+                return
+            self.spool.sync()
+            self.arena.sync()
+            self._header.boot = ""
             with contextlib.suppress(OSError):
-                _write_header(self.path, Header(lmdb=_lmdb_version()))
-        self._lock.release()
+                _write_header(self.path, self._header)
 
     def __enter__(self) -> Self:
         return self
@@ -188,24 +234,33 @@ class Store:
     ) -> None:
         self.close()
 
+    def _recover(self) -> None:
+        # What a dead process wrote may still be in memory alone: it is synced before LMDB is told of it.
+        self.volumes.touched(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
+        with contextlib.suppress(NoSpace):  # a full disk does not keep a store shut: the journal has it all
+            self.fold()
+        if ledger.is_damaged(self.catalog):
+            log.error("%s: a record that every change needs is damaged; counting everything afresh", self.path)
+            ledger.rebuild(self.catalog, self.volumes, self.spool)
+
     def _freed(self, keys: list[bytes]) -> None:
         for key in keys:
-            if key[:1] == b"v":
-                self.volumes.remove(number_of(key))
-            elif key[:1] == b"s":
-                self.spool.recycle(number_of(key))
-            elif key[:1] == b"a" and self._opened:
-                self.arena.free(number_of(key))
-
-    def _used_slots(self) -> list[int]:
-        self.catalog.fold()
-        return [number_of(key) for key, _ in self.catalog.walk(b"a")]
+            try:
+                if key[:1] == b"v":
+                    self.volumes.remove(number_of(key))
+                elif key[:1] == b"s":
+                    self.spool.recycle(number_of(key))
+                elif key[:1] == b"a" and self._opened:
+                    self.arena.free(number_of(key))
+            except OSError as error:  # the next open tries again
+                log.error("%s: a file that nothing refers to could not be removed: %s", self.path, error)
 
     def _recycle_spool(self) -> None:
         # A kill leaves the empty files kept for reuse, and those taken for a file that was never acknowledged.
         for number in self.spool.numbers():
-            if self.catalog.get(spool_key(number)) is None:
-                self.spool.recycle(number)
+            with contextlib.suppress(RecordDamaged):
+                if self.catalog.get(spool_key(number)) is None:
+                    self.spool.recycle(number)
 
     def _fold_forever(self) -> None:
         complained = False
@@ -224,41 +279,79 @@ class Store:
 # --- entering a directory ---------------------------------------------------------------------------------------------
 
 
-def _enter(path: Path, *, create: bool) -> Header:
-    """Read the directory's header, or make a new store of an absent or empty directory. Touches nothing else."""
+def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
+    """Lock the store at `path`, or make one of an absent or empty directory. What cannot be used is not touched."""
+    is_store = _look(path, create=create)
+    with _clear_errors(path):
+        if not is_store:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        lock = StoreLock(path / "lock")
+    try:
+        if (path / HEADER).exists():
+            return lock, read_header(path)
+        with _clear_errors(path):
+            return lock, _make(path)
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextlib.contextmanager
+def lock_store(path: Path) -> Iterator[None]:
+    """Keep everyone else out of the store at `path`, which is not opened. For fsck."""
+    with _clear_errors(path):
+        lock = StoreLock(path / "lock")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def replace_header(path: Path) -> None:
+    """Set a damaged kcachefs.json aside and write another. Whether the machine went down is not known any more."""
+    os.replace(path / HEADER, path / "quarantine" / HEADER)
+    header = _new_header()
+    header.doubtful = True
+    _write_header(path, header)
+
+
+def _look(path: Path, *, create: bool) -> bool:
+    """Whether a store is there; raises where there is none and none may be made."""
     try:
         present = set(os.listdir(path))
     except FileNotFoundError:
+        present = set()
         if not create:
             raise NotAStore(f"{path}: there is no store here") from None
-        present = set()
     except NotADirectoryError:
         raise NotAStore(f"{path}: is a file, not a store's directory") from None
     except PermissionError:
         raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
     if HEADER in present:
-        return _check_header(path)
+        read_header(path)
+        return True
     # A kill while a store was being made leaves folders and no header: that is still no store, and may become one.
     if not create or present - {*FOLDERS, "lock", HEADER + ".new"}:
         raise NotAStore(f"{path}: holds files but no {HEADER}, so it is no kcachefs store; choose an empty directory")
-    return _guarded(path, lambda: _make(path))
+    return False
 
 
 def _make(path: Path) -> Header:
-    os.makedirs(path, mode=0o700, exist_ok=True)
     for folder in FOLDERS:
         os.makedirs(path / folder, mode=0o700, exist_ok=True)
-    header = Header(lmdb=_lmdb_version())
-    _write_header(path, header)
+    make_lmdb(path / "catalog")
+    header = _new_header()
+    _write_header(path, header)  # last: a directory with a header is a whole store
     return header
 
 
-def _check_header(path: Path) -> Header:
+def read_header(path: Path) -> Header:
+    """What kcachefs.json says, if this kcachefs can use it."""
     try:
         header = msgspec.json.decode((path / HEADER).read_bytes(), type=Header)
     except PermissionError:
         raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":
         raise NotAStore(f"{path / HEADER}: does not describe a store")
@@ -273,16 +366,22 @@ def _check_header(path: Path) -> Header:
     return header
 
 
-def _note_boot(path: Path, header: Header) -> bool:
+def _note_boot(path: Path, header: Header) -> Header:
     boot = boot_id()
-    lost = header.boot not in ("", boot)
-    header.boot = boot
-    _guarded(path, lambda: _write_header(path, header))
-    return lost
+    if header.boot != boot:
+        header.doubtful |= header.boot != ""
+        header.boot = boot
+        with _clear_errors(path):
+            _write_header(path, header)
+    return header
 
 
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _new_header() -> Header:
+    return Header(kcachefs="store", format=FORMAT, lmdb=_lmdb_version())
 
 
 def _write_header(path: Path, header: Header) -> None:
@@ -296,11 +395,13 @@ def _write_header(path: Path, header: Header) -> None:
     finally:
         os.close(fd)
     os.replace(new, path / HEADER)
+    sync_directory(path)
 
 
-def _guarded(path: Path, action: Callable[[], Header | None]) -> Header:
+@contextlib.contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
     try:
-        return action()  # type: ignore[return-value]
+        yield
     except PermissionError:
         raise StoreAccessError(f"{path}: not yours to write; use another --store, or ask its owner") from None
     except OSError as error:

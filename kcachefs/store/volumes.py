@@ -14,16 +14,18 @@ is mostly dead is copied together by `Objects.compact`. Any thread may append (u
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
+import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kcachefs.errors import ObjectDamaged, or_no_space
+from kcachefs.store.descriptor import Descriptor, sync_directory
 
 _MAX_OPEN = 256
+_NAME = re.compile(r"([0-9a-f]{8})\.vol")
 
 
 class Volumes:
@@ -33,9 +35,10 @@ class Volumes:
         self._directory = directory
         self._incoming = incoming
         self._lock = threading.Lock()
-        self._readers: OrderedDict[int, _Descriptor] = OrderedDict()
+        self._sync_lock = threading.Lock()
+        self._readers: OrderedDict[int, Descriptor] = OrderedDict()
         self._active = -1
-        self._active_fd = _Descriptor(-1)
+        self._active_fd = Descriptor(-1)
         self._active_size = 0
         self._unsynced: set[int] = set()
         self._directory_unsynced = False
@@ -71,9 +74,9 @@ class Volumes:
         return fd
 
     def switch(self, number: int, fd: int, size: int) -> None:
-        """Make `number` the volume that `append` writes to."""
+        """Make `number` the volume that `append` writes to. Under the catalog's lock, with the record that says so."""
         with self._lock:
-            self._active, self._active_fd, self._active_size = number, _Descriptor(fd), size
+            self._active, self._active_fd, self._active_size = number, Descriptor(fd), size
             self._directory_unsynced = True
 
     def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
@@ -89,8 +92,9 @@ class Volumes:
             self._unsynced.add(number)
             self.staged[number] += 1
         try:
-            if os.pwritev(fd.fd, parts, offset) != length:
-                raise OSError(errno.ENOSPC, "short write")
+            written = os.pwritev(fd.fd, parts, offset)
+            while written < length:  # a disk that is nearly full takes a part, and says so at the next try
+                written += os.pwrite(fd.fd, b"".join(parts)[written:], offset + written)
         except OSError as error:
             self.unstage(number)
             raise or_no_space(error, self.path(number)) from error
@@ -109,23 +113,25 @@ class Volumes:
         """A descriptor to write a volume of its own to; `finish` or `abandon` it."""
         path = self._incoming_path(number)
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise or_no_space(error, path) from error
+        self.touched([number])
+        return fd
 
     def finish(self, number: int) -> None:
         """Move a volume that the catalog now knows to its place."""
-        os.rename(self._incoming_path(number), self.path(number))
-        with self._lock:
-            self._unsynced.add(number)
-            self._directory_unsynced = True
+        with contextlib.suppress(FileNotFoundError):  # what it held was deleted and folded away meanwhile
+            os.rename(self._incoming_path(number), self.path(number))
+        self.touched([number])
 
     def abandon(self, number: int) -> None:
-        os.unlink(self._incoming_path(number))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._incoming_path(number))
 
     def incoming(self) -> list[int]:
         """Volumes that were begun and neither finished nor abandoned: what a kill left."""
-        return sorted(int(name[:-4], 16) for name in os.listdir(self._incoming) if name.endswith(".vol"))
+        return _volume_numbers(self._incoming)
 
     # --- reading, syncing, removing -----------------------------------------------------------------------------------
 
@@ -140,36 +146,45 @@ class Volumes:
             data += more
         return data
 
+    def touched(self, numbers: Iterable[int]) -> None:
+        """These were written to, by this process or by one that died: `sync` has to see to them."""
+        with self._lock:
+            self._unsynced.update(numbers)
+            self._directory_unsynced = True
+
     def sync(self) -> None:
         """Everything appended and finished so far survives power loss when this returns."""
-        with self._lock:
-            numbers, self._unsynced = self._unsynced, set()
-            directory, self._directory_unsynced = self._directory_unsynced, False
-        try:
-            while numbers:
-                number = next(iter(numbers))
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nothing left to sync
-                    os.fdatasync((self._readers.get(number) or self._open_reader(number)).fd)
-                numbers.discard(number)
-            if directory:
-                _sync_directory(self._directory)
-        except OSError:
+        with self._sync_lock:  # a second caller must not return before the first one's fdatasync is through
             with self._lock:
-                self._unsynced |= numbers
-                self._directory_unsynced |= directory
-            raise
+                numbers, self._unsynced = self._unsynced, set()
+                directory, self._directory_unsynced = self._directory_unsynced, False
+            try:
+                for number in list(numbers):
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nothing left to sync
+                        os.fdatasync((self._readers.get(number) or self._open_reader(number)).fd)
+                    numbers.discard(number)
+                if directory:
+                    sync_directory(self._incoming)
+                    sync_directory(self._directory)
+            except OSError:
+                with self._lock:
+                    self._unsynced |= numbers
+                    self._directory_unsynced |= directory
+                raise
 
     def remove(self, number: int) -> None:
+        """Nothing in it is alive, on disk either."""
         with self._lock:
             self._readers.pop(number, None)
             self._unsynced.discard(number)
-        for path in (self.path(number), self._incoming_path(number)):
+        # In this order: a `finish` on its way moves it from the first place to the second.
+        for path in (self._incoming_path(number), self.path(number)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
     def numbers(self) -> list[int]:
         """Every volume file that is there."""
-        return sorted(int(name[:-4], 16) for name in os.listdir(self._directory) if name.endswith(".vol"))
+        return _volume_numbers(self._directory)
 
     def size(self, number: int) -> int:
         return os.stat(self.path(number)).st_size
@@ -177,7 +192,7 @@ class Volumes:
     def close(self) -> None:
         with self._lock:
             self._readers.clear()
-            self._active, self._active_fd = -1, _Descriptor(-1)
+            self._active, self._active_fd = -1, Descriptor(-1)
 
     def path(self, number: int) -> Path:
         return self._directory / f"{number:08x}.vol"
@@ -185,31 +200,21 @@ class Volumes:
     def _incoming_path(self, number: int) -> Path:
         return self._incoming / f"{number:08x}.vol"
 
-    def _open_reader(self, number: int) -> _Descriptor:
-        reader = _Descriptor(os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC))
+    def _open_reader(self, number: int) -> Descriptor:
+        reader = Descriptor(self._open(number))
         with self._lock:
             self._readers[number] = reader
             if len(self._readers) > _MAX_OPEN:
                 self._readers.popitem(last=False)
         return reader
 
-
-class _Descriptor:
-    """Closed when the last thread that uses it lets go."""
-
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
+    def _open(self, number: int) -> int:
+        # Linked and not yet `finish`ed, a volume is still under `incoming`; and may be moved between two tries.
+        for path in (self.path(number), self._incoming_path(number)):
+            with contextlib.suppress(FileNotFoundError):
+                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _volume_numbers(directory: Path) -> list[int]:
+    return sorted(int(match[1], 16) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))

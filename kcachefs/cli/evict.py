@@ -1,0 +1,26 @@
+"""`kcachefs evict`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.cli.outcome import show
+
+
+def evict(
+    entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="As `ls` shows them: triton/KEY; * works.")],
+    mount: target.Mount = None,
+    store: target.Store = None,
+    dry_run: target.DryRun = False,
+    as_json: target.Json = False,
+) -> None:
+    """Evict entries now, unless they are in use or pinned."""
+    from kcachefs.core.administration import Outcome
+
+    outcome = target.call(mount, store, "evict", Outcome, patterns=entries, dry_run=dry_run)
+    show(outcome, "evicted", as_json)
+    if outcome.refused:
+        raise typer.Exit(1)

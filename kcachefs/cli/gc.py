@@ -1,0 +1,24 @@
+"""`kcachefs gc`."""
+
+from __future__ import annotations
+
+from kcachefs.cli import target
+from kcachefs.config import format_size
+
+
+def gc(
+    mount: target.Mount = None,
+    store: target.Store = None,
+    dry_run: target.DryRun = False,
+    as_json: target.Json = False,
+) -> None:
+    """Give back disk space that deleted entries still take."""
+    import msgspec
+
+    from kcachefs.core.administration import Outcome
+
+    outcome = target.call(mount, store, "gc", Outcome, dry_run=dry_run)
+    if as_json:
+        print(msgspec.json.encode(outcome).decode())
+    else:
+        print(f"{'would have given' if dry_run else 'gave'} back {format_size(outcome.freed_bytes)}")

@@ -1,0 +1,47 @@
+"""`kcachefs ls`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.config import format_size
+
+
+def ls(
+    namespace: Annotated[str, typer.Argument(help="Only this one: triton, inductor, …", show_default=False)] = "",
+    sort: Annotated[str, typer.Option(help="used, size, hits or age.")] = "used",
+    mount: target.Mount = None,
+    store: target.Store = None,
+    as_json: target.Json = False,
+) -> None:
+    """List entries, by what people call them."""
+    import msgspec
+    from rich.console import Console
+    from rich.table import Table
+
+    from kcachefs.core.administration import EntryInfo
+    from kcachefs.core.report import age
+
+    infos = target.call(mount, store, "ls", list[EntryInfo], namespace=namespace, sort=sort)
+    if as_json:
+        print(msgspec.json.encode(infos).decode())
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("entry", "name"):
+        table.add_column(title, overflow="fold")
+    for title in ("files", "size", "stored", "hits", "used"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for info in infos:
+        table.add_row(
+            info.path + (" [pinned]" if info.pinned else "").replace("[", "\\["),
+            "" if info.name == info.path else info.name.replace("[", "\\["),
+            str(info.files),
+            format_size(info.plain_bytes),
+            format_size(info.stored_bytes),
+            str(info.hits),
+            age(info.used),
+        )
+    Console().print(table if infos else "no entries")

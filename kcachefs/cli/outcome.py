@@ -1,0 +1,28 @@
+"""How the result of a command on entries is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kcachefs.config import format_size
+
+if TYPE_CHECKING:
+    from kcachefs.core.administration import Outcome
+
+
+def show(outcome: Outcome, done: str, as_json: bool) -> None:
+    """`done` is the participle: "evicted 3 entries, 1.2 MiB"."""
+    import msgspec
+
+    if as_json:
+        print(msgspec.json.encode(outcome).decode())
+        return
+    for path in outcome.entries:
+        print(path)
+    count = len(outcome.entries)
+    word = f"would have {done}" if outcome.dry_run else done
+    print(f"{word} {count} {'entry' if count == 1 else 'entries'}, {format_size(outcome.stored_bytes)}")
+    if outcome.refused:
+        print(f"left alone, because in use or pinned: {', '.join(outcome.refused[:10])}")
+        if len(outcome.refused) > 10:
+            print(f"and {len(outcome.refused) - 10} more")

@@ -1,0 +1,31 @@
+"""`kcachefs pin` and `kcachefs unpin`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.cli.outcome import show
+
+Entries = Annotated[list[str], typer.Argument(metavar="ENTRY...", help="As `ls` shows them: triton/KEY; * works.")]
+
+
+def pin(entries: Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False) -> None:
+    """Keep entries whatever else is evicted."""
+    _pin(entries, mount, store, as_json, pinned=True)
+
+
+def unpin(
+    entries: Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False
+) -> None:
+    """Let pinned entries grow old again."""
+    _pin(entries, mount, store, as_json, pinned=False)
+
+
+def _pin(entries: list[str], mount: target.Mount, store: target.Store, as_json: bool, *, pinned: bool) -> None:
+    from kcachefs.core.administration import Outcome
+
+    outcome = target.call(mount, store, "pin", Outcome, patterns=entries, pinned=pinned)
+    show(outcome, "pinned" if pinned else "unpinned", as_json)

@@ -1,0 +1,58 @@
+"""`kcachefs prune`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.cli.outcome import show
+from kcachefs.config import parse_size
+from kcachefs.errors import UsageError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def prune(
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Entries not used for so long: 30d, 12h, 90m.")
+    ] = None,
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The oldest, until the rest takes no more than this.")
+    ] = None,
+    unused: Annotated[bool, typer.Option("--unused", help="Entries that nobody but their writer ever used.")] = False,
+    mount: target.Mount = None,
+    store: target.Store = None,
+    dry_run: target.DryRun = False,
+    as_json: target.Json = False,
+) -> None:
+    """Evict what is old, unused, or too much."""
+    from kcachefs.core.administration import Outcome
+
+    if older_than is None and max_size is None and not unused:
+        raise UsageError("prune what? give --older-than, --max-size or --unused")
+    outcome = target.call(
+        mount,
+        store,
+        "prune",
+        Outcome,
+        older_than=parse_age(older_than) if older_than is not None else None,
+        max_size=parse_size(max_size) if max_size is not None else None,
+        unused=unused,
+        dry_run=dry_run,
+    )
+    show(outcome, "pruned", as_json)
+
+
+def parse_age(text: str) -> float:
+    """Seconds of an age as people write it.
+
+    >>> parse_age("30d"), parse_age("90m")
+    (2592000.0, 5400.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
+    if match is None:
+        raise UsageError(f"{text!r} is no age; write it like 30d, 12h or 90m")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,185 @@
+"""What an administrator does with entries: list, pin, evict, prune, collect; of a running mount or a store at rest."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kcachefs.core import Filesystem
+from kcachefs.core.layouts import readable
+from kcachefs.core.report import Statistics
+from kcachefs.errors import FsError, KcachefsError, UsageError
+from kcachefs.store.records import ROOT_INO, Content, EntryRecord, number_of
+
+SORTS: dict[str, Callable[[EntryInfo], float]] = {
+    "used": lambda info: -info.used,
+    "size": lambda info: -info.stored_bytes,
+    "hits": lambda info: -info.hits,
+    "age": lambda info: info.created,
+}
+
+
+class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """An entry as people see it. Times are seconds since 1970."""
+
+    path: str
+    name: str
+    namespace: str
+    files: int
+    plain_bytes: int
+    stored_bytes: int
+    hits: int
+    created: float
+    used: float
+    pinned: bool
+    entry: int
+
+
+class Outcome(msgspec.Struct, kw_only=True, frozen=True):
+    """What a command did, or with `dry_run` would have done."""
+
+    entries: list[str] = []
+    stored_bytes: int = 0
+    refused: list[str] = []
+    """Entries that are in use or pinned."""
+    freed_bytes: int = 0
+    dry_run: bool = False
+
+
+class Administration:
+    """Commands on one filesystem. Any thread; each command sees what was sealed when it began."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+
+    def stats(self) -> Statistics:
+        self._fs.entries.flush()
+        return self._fs.statistics()
+
+    def ls(self, namespace: str = "", sort: str = "used", names: bool = True) -> list[EntryInfo]:
+        """Entries, of one namespace or of all."""
+        if sort not in SORTS:
+            raise UsageError(f"--sort {sort}: there are {', '.join(SORTS)}")
+        infos = [info for info in self._entries(names) if not namespace or info.namespace == namespace.strip("/")]
+        return sorted(infos, key=SORTS[sort])
+
+    def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
+        found = self._matching(patterns)
+        for info in found:
+            self._fs.evictor.pin(info.entry, pinned)
+        return Outcome(entries=[info.path for info in found], stored_bytes=sum(info.stored_bytes for info in found))
+
+    def evict(self, patterns: list[str], dry_run: bool = False) -> Outcome:
+        return self._evict(self._matching(patterns), dry_run)
+
+    def prune(
+        self, older_than: float | None = None, max_size: int | None = None, unused: bool = False, dry_run: bool = False
+    ) -> Outcome:
+        """Evict what was not used for so many seconds, or was never hit, or the oldest until `max_size` holds."""
+        infos = sorted((info for info in self._entries(False) if not info.pinned), key=lambda info: info.used)
+        chosen: dict[int, EntryInfo] = {}
+        if older_than is not None:
+            chosen |= {info.entry: info for info in infos if info.used < time.time() - older_than}
+        if unused:
+            chosen |= {info.entry: info for info in infos if info.hits == 0}
+        if max_size is not None:
+            held = sum(info.stored_bytes for info in infos) - sum(info.stored_bytes for info in chosen.values())
+            for info in infos:
+                if held <= max_size:
+                    break
+                if info.entry not in chosen:
+                    chosen[info.entry] = info
+                    held -= info.stored_bytes
+        return self._evict(list(chosen.values()), dry_run)
+
+    def gc(self, dry_run: bool = False) -> Outcome:
+        """Give back what is held for nothing: dead bytes in volumes, what dead writers left."""
+        totals = self._fs.store.objects.totals()
+        if dry_run:
+            return Outcome(freed_bytes=totals.volumes - totals.live, dry_run=True)
+        before = self._fs.store.used_bytes()
+        self._fs.evictor.reap()
+        self._fs.store.compact()
+        return Outcome(freed_bytes=max(0, before - self._fs.store.used_bytes()))
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _evict(self, infos: Iterable[EntryInfo], dry_run: bool) -> Outcome:
+        gone: list[EntryInfo] = []
+        refused: list[str] = []
+        if dry_run:
+            gone = list(infos)
+        else:
+            gone, refused = self._take(list(infos))
+            self._fs.store.compact()
+        return Outcome(
+            entries=[info.path for info in gone],
+            stored_bytes=sum(info.stored_bytes for info in gone),
+            refused=refused,
+            dry_run=dry_run,
+        )
+
+    def _take(self, infos: list[EntryInfo]) -> tuple[list[EntryInfo], list[str]]:
+        taken = self._fs.evictor.evict_all([info.entry for info in infos])
+        gone = [info for info in infos if info.entry in taken]
+        return gone, [info.path for info in infos if info.entry not in taken]
+
+    def _matching(self, patterns: list[str]) -> list[EntryInfo]:
+        infos = self._entries(False)
+        found: dict[int, EntryInfo] = {}
+        for pattern in patterns:
+            wanted = pattern.strip("/")
+            hits = [i for i in infos if fnmatch.fnmatchcase(i.path, wanted) or wanted.startswith(i.path + "/")]
+            if not hits:
+                raise UsageError(f"{pattern}: no entry is called that; see: kcachefs ls")
+            found |= {info.entry: info for info in hits}
+        return list(found.values())
+
+    def _entries(self, names: bool) -> list[EntryInfo]:
+        self._fs.entries.flush()
+        self._fs.store.fold()
+        infos = []
+        for key, raw in self._fs.store.catalog.walk(b"e"):
+            record = EntryRecord.unpack(raw) if raw is not None else None
+            if record is not None and record.files:
+                try:
+                    infos.append(self._info(number_of(key), record, names))
+                except FsError:
+                    continue  # evicted while we looked
+        return infos
+
+    def _info(self, entry: int, record: EntryRecord, names: bool) -> EntryInfo:
+        path = self._fs.entries.path_of(record)
+        text = b"/".join(path).decode(errors="replace")
+        namespace = path[0] if record.namespace != ROOT_INO else b""
+        return EntryInfo(
+            path=text,
+            name=self._readable(entry, namespace, path[1:]) if names else text,
+            namespace=namespace.decode(errors="replace"),
+            files=record.files,
+            plain_bytes=record.plain,
+            stored_bytes=record.stored,
+            hits=record.hits,
+            created=record.created / 1e9,
+            used=record.used / 1e9,
+            pinned=bool(record.flags & EntryRecord.PINNED),
+            entry=entry,
+        )
+
+    def _readable(self, entry: int, namespace: bytes, path: tuple[bytes, ...]) -> str:
+        members = {name: ino for ino, _, name in self._fs.evictor.members(entry)}
+
+        def read(relative: tuple[bytes, ...]) -> bytes | None:
+            ino = members.get(relative[-1])
+            try:
+                node = self._fs.nodes.get(ino) if ino is not None else None
+                if ino is None or node is None or node.content == Content.NONE or node.size > 1 << 20:
+                    return None
+                return self._fs.files.read(ino, 0, node.size)
+            except KcachefsError:
+                return None
+
+        return readable(namespace, path, read, list(members))

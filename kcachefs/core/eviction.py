@@ -1,0 +1,338 @@
+"""Eviction: whole entries, the least recently used first, names first and bytes last, until the quota holds again.
+
+Run by the daemon in a thread of its own, in short turns. It begins at the high-water mark, before a write would fail,
+and works down to the low-water mark. What it never takes: an entry that is pinned, being written, used within the grace
+period, or open or mapped anywhere.
+
+Open files are invisible here, because the kernel opens them without asking. But it does say when it lets go of an
+inode. So an old entry whose inodes the kernel still knows is *probed*: its name is invalidated, which makes the kernel
+drop whatever nobody uses; what it still knows after that is open or mapped, and the entry counts as used now.
+
+The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
+keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
+
+The bound. Between two turns the total can overshoot the quota by what is written in that time, and by what is younger
+than the grace period, which above the quota itself shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when
+their volume is compacted, which a turn does as soon as they are a twentieth of the quota.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from kcachefs.core.entries import Entries
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.tree import Tree
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import (
+    GROUP_BASE,
+    EntryRecord,
+    counts_key,
+    entry_key,
+    name_of,
+    names_prefix,
+    order_key,
+    order_prefix,
+    pack_number,
+    temporary_key,
+    unpack_name,
+    unpack_number,
+)
+
+log = logging.getLogger(__name__)
+
+HIGH_WATER, LOW_WATER = 0.95, 0.90
+"""Parts of a limit at which eviction begins, and to which it works down."""
+GRACE_SECONDS = 30.0
+SHORT_GRACE_SECONDS = 3.0
+"""How long after its last use an entry is safe: normally, and when the quota is exceeded. Longer than the heartbeat,
+so whoever is going through an entry's files is not overtaken."""
+PROBE_SECONDS = 0.5
+"""How long the kernel is given to let go of what nobody uses."""
+BATCH = 32
+"""Entries probed at a time."""
+TEMPORARY_SECONDS = 60.0
+TEMPORARY_UNKNOWN_SECONDS = 3600.0
+"""When what was written under a temporary name is reaped: its writer is dead, or cannot be seen from here."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a filesystem may hold. Sizes are stored bytes on disk, everything counted."""
+
+    max_size: int = 20 << 30
+    max_files: int = 0
+    """0: as many as fit."""
+    min_free: int = 64 << 20
+    """Free bytes that the disk beneath keeps."""
+    floors: dict[str, int] = {}
+    """Namespaces that are not evicted from while they hold no more than this."""
+    ceilings: dict[str, int] = {}
+    """Namespaces that are evicted from when they hold more than this."""
+
+
+class Evictor:
+    """Keeps one filesystem within its limits."""
+
+    def __init__(self, store: Store, nodes: Nodes, tree: Tree, entries: Entries, limits: Limits) -> None:
+        self._store = store
+        self._catalog = store.catalog
+        self._nodes = nodes
+        self._tree = tree
+        self._entries = entries
+        self.limits = limits
+        self.grace_seconds = GRACE_SECONDS
+        self.full = False
+        """The quota is exceeded and nothing can be evicted: writing has to fail."""
+        self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
+        """Tells the kernel that a name does not hold any more. Called with no lock held."""
+        self.being_written: Callable[[int], bool] = lambda entry: False
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    def used_bytes(self) -> int:
+        """Stored bytes on disk, everything counted."""
+        return self._store.used_bytes()
+
+    def _excess(self, mark: float) -> int:
+        """Bytes by which the strictest limit on size is exceeded, at that mark."""
+        over = self.used_bytes() - int(self.limits.max_size * mark)
+        disk = os.statvfs(self._store.path)
+        short = int(self.limits.min_free * (2.0 - mark)) - disk.f_bavail * disk.f_frsize
+        return max(over, short)
+
+    def _excess_files(self, mark: float) -> int:
+        if not self.limits.max_files:
+            return 0
+        files = sum(record.files for _, _, record in self._entries.namespaces())
+        return files - int(self.limits.max_files * mark)
+
+    # --- a turn -------------------------------------------------------------------------------------------------------
+
+    def turn(self, seconds: float = 0.2) -> int:
+        """Evict for a while if a limit is near. Returns how many entries went."""
+        self._apply_ceilings()
+        if self._excess(HIGH_WATER) <= 0 and self._excess_files(HIGH_WATER) <= 0:
+            self.full = False
+            return 0
+        until = time.monotonic() + seconds
+        self._entries.flush()
+        gone = 0
+        while self._excess(LOW_WATER) > 0 or self._excess_files(LOW_WATER) > 0:
+            self._reclaim()
+            grace = self.grace_seconds if self._excess(1.0) <= 0 else min(self.grace_seconds, SHORT_GRACE_SECONDS)
+            batch = self._oldest(BATCH, grace)
+            taken = self._evict_batch(batch)
+            gone += len(taken)
+            if not taken:
+                self._store.compact()
+                self.full = self._excess(1.0) > 0 and not batch
+                break
+            self.full = False
+            if time.monotonic() > until:
+                break
+        if gone:
+            self._reclaim()
+            log.info("evicted %d entries; %d bytes in use of %d", gone, self.used_bytes(), self.limits.max_size)
+        return gone
+
+    def _reclaim(self) -> None:
+        """Give the bytes of deleted objects back to the disk, when they are enough to matter."""
+        totals = self._store.objects.totals()
+        if totals.volumes - totals.live > self.limits.max_size * 0.05:
+            self._store.compact()
+        else:
+            self._store.fold()
+
+    def _apply_ceilings(self) -> None:
+        for name, ceiling in self.limits.ceilings.items():
+            for number, label, record in self._entries.namespaces():
+                if label == name and record.stored > ceiling:
+                    self._entries.flush()
+                    self._store.fold()
+                    while record.stored > ceiling:
+                        batch = list(self._in_order(number, BATCH, min(self.grace_seconds, SHORT_GRACE_SECONDS)))
+                        if not self._evict_batch(batch):
+                            break
+                        record = self._entries.counts(None, number)
+
+    # --- choosing -----------------------------------------------------------------------------------------------------
+
+    def _oldest(self, count: int, grace: float) -> list[int]:
+        """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends."""
+        self._store.fold()
+        candidates: list[tuple[int, int]] = []
+        for number, label, record in self._entries.namespaces():
+            if record.stored > self.limits.floors.get(label, 0):
+                for entry in self._in_order(number, count, grace):
+                    candidates.append((self._used(entry), entry))
+        candidates.sort()
+        return [entry for _, entry in candidates[:count]]
+
+    def _in_order(self, namespace: int, count: int, grace: float) -> Iterator[int]:
+        horizon = time.time_ns() - int(grace * 1e9)
+        start = order_key(namespace, 0)
+        while count > 0:
+            rows = self._catalog.page(order_prefix(namespace), start, 64)
+            for key, raw in rows:
+                if int.from_bytes(key[9:17], "big") > horizon:
+                    return
+                entry = unpack_number(raw)
+                if self._entries.used.get(entry, 0) <= horizon and not self.being_written(entry):
+                    count -= 1
+                    yield entry
+                    if count == 0:
+                        return
+            if len(rows) < 64:
+                return
+            start = rows[-1][0] + b"\0"
+
+    def _used(self, entry: int) -> int:
+        raw = self._catalog.get(entry_key(entry))
+        return EntryRecord.unpack(raw).used if raw is not None else 0
+
+    # --- taking -------------------------------------------------------------------------------------------------------
+
+    def evict_all(self, chosen: list[int]) -> set[int]:
+        """Evict these as far as nobody uses them; returns those that went."""
+        taken: set[int] = set()
+        for start in range(0, len(chosen), BATCH):
+            taken |= self._evict_batch(chosen[start : start + BATCH])
+        return taken
+
+    def _evict_batch(self, batch: list[int]) -> set[int]:
+        """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
+        self._probe([entry for entry in batch if self._known(entry)])
+        taken = {entry for entry in batch if self.evict(entry)}
+        if len(taken) < len(batch):
+            now = time.time_ns()
+            self._entries.used.update(dict.fromkeys(set(batch) - taken, now))
+            self._entries.flush()
+        return taken
+
+    def _known(self, entry: int) -> bool:
+        return any(self._nodes.in_use(ino) for ino, _, _ in self.members(entry))
+
+    def _probe(self, batch: list[int]) -> None:
+        for entry in batch:
+            for parent, name in self._top_names(entry):
+                self.invalidate(parent, name)
+        until = time.monotonic() + PROBE_SECONDS
+        while any(self._known(entry) for entry in batch) and time.monotonic() < until:
+            time.sleep(0.002)
+
+    def evict(self, entry: int, *, force: bool = False) -> bool:
+        """Take one entry, in one transaction. No when it is pinned or in use, unless forced."""
+        with self._nodes.change() as txn:
+            raw = txn.get(entry_key(entry))
+            record = EntryRecord.unpack(raw) if raw is not None else None
+            if record is None or (record.flags & EntryRecord.PINNED and not force):
+                return False
+            if not force and (self._known(entry) or self.being_written(entry)):
+                return False
+            names = self._top_names(entry)
+            self._remove(txn, entry)
+            counts = self._entries.counts(txn, record.namespace)
+            counts.evictions += 1
+            counts.evicted_bytes += record.stored
+            txn.put(counts_key(record.namespace), counts.pack())
+        self._entries.used.pop(entry, None)
+        for parent, name in names:
+            self.invalidate(parent, name)
+        return True
+
+    def _remove(self, txn: Transaction, entry: int) -> None:
+        for ino, parent, name in reversed(list(self.members(entry))):
+            self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
+
+    def members(self, entry: int) -> Iterator[tuple[int, int, bytes]]:
+        """Everything that belongs to an entry, as (inode, folder, name), folders before what is in them."""
+        for parent, name in self._top_names(entry):
+            ino = self._tree.find(parent, name)
+            if ino is None:
+                continue
+            yield ino, parent, name
+            if self._nodes.get(ino).is_dir:
+                yield from self._below(ino)
+
+    def _top_names(self, entry: int) -> list[tuple[int, bytes]]:
+        """The names by which an entry is reached: its folder's, or those of its files."""
+        try:
+            if entry < GROUP_BASE:
+                root = self._nodes.get(entry)
+                return [(root.parent, root.target)]
+            raw = self._catalog.get(entry_key(entry))
+            if raw is None:
+                return []
+            folder = EntryRecord.unpack(raw).folder
+            rows = [(unpack_name(row)[0], name_of(key)[1]) for key, row in self._catalog.scan(names_prefix(folder))]
+            return [(folder, name) for ino, name in rows if self._nodes.get(ino).entry == entry]
+        except FsError:
+            return []
+
+    # --- reaping ------------------------------------------------------------------------------------------------------
+
+    def reap(self) -> int:
+        """Remove what dead writers left under temporary names."""
+        reaped = 0
+        for ino in list(self._entries.temporary):
+            raw = self._catalog.get(temporary_key(ino))
+            if raw is None or not self._is_abandoned(ino, *_fields(raw)):
+                continue
+            for parent, name in self._tree.names_of(ino):
+                self._drop(ino, parent, name)
+                self.invalidate(parent, name)
+                reaped += 1
+        return reaped
+
+    def _is_abandoned(self, ino: int, since: int, pid: int) -> bool:
+        age = (time.time_ns() - since) / 1e9
+        if ino in self._nodes.handles:
+            return False
+        if pid:
+            return age > TEMPORARY_SECONDS and not os.path.exists(f"/proc/{pid}")
+        return age > TEMPORARY_UNKNOWN_SECONDS
+
+    def _drop(self, ino: int, parent: int, name: bytes) -> None:
+        with self._nodes.change() as txn:
+            for child, folder, child_name in reversed(list(self._below(ino))):
+                self._tree.remove(txn, folder, child_name, child, self._nodes.get(child))
+            self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
+
+    def _below(self, ino: int) -> Iterator[tuple[int, int, bytes]]:
+        folders = [ino] if self._nodes.get(ino).is_dir else []
+        while folders:
+            folder = folders.pop()
+            for key, raw in self._catalog.scan(names_prefix(folder)):
+                child = unpack_name(raw)[0]
+                yield child, folder, name_of(key)[1]
+                if self._nodes.get(child).is_dir:
+                    folders.append(child)
+
+    # --- by hand ------------------------------------------------------------------------------------------------------
+
+    def pin(self, entry: int, pinned: bool) -> bool:
+        """Keep an entry whatever happens, or let it grow old like the others."""
+        with self._nodes.change() as txn:
+            raw = txn.get(entry_key(entry))
+            if raw is None:
+                return False
+            record = EntryRecord.unpack(raw)
+            if pinned:
+                record.flags |= EntryRecord.PINNED
+                txn.delete(order_key(record.namespace, record.used))
+            else:
+                record.flags &= ~EntryRecord.PINNED
+                txn.put(order_key(record.namespace, record.used), pack_number(entry))
+            txn.put(entry_key(entry), record.pack())
+        return True
+
+
+def _fields(raw: bytes) -> tuple[int, int]:
+    return unpack_number(raw[:8]), unpack_number(raw[8:16])

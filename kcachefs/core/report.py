@@ -1,0 +1,198 @@
+"""What a mount tells of itself: statistics as data, as JSON and in Prometheus' text format, and the `.kcachefs` folder.
+
+The folder is in every mount's root and holds `stats.json` and `metrics`, for whoever has the mount and not the command.
+Its files are made when they are looked up, each time under a new inode number: the kernel keeps the pages of an inode
+that it knows, and would show the numbers of an hour ago.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from kcachefs.core.entries import Entries
+from kcachefs.core.nodes import new_inode
+from kcachefs.store import Store
+from kcachefs.store.records import ROOT_INO, Inode, NamespaceRecord
+
+FOLDER = b".kcachefs"
+VIRTUAL_BASE = 1 << 61
+"""Inode numbers from here on are not in the catalog."""
+FOLDER_INO = VIRTUAL_BASE
+_KEPT = 64
+"""Snapshots kept: those of processes that have looked and not yet read."""
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """Statistics of a namespace, or of all."""
+
+    entries: int
+    files: int
+    plain_bytes: int
+    """Bytes as readers see them."""
+    stored_bytes: int
+    """Bytes that they take, compressed; what several share counts for each of them."""
+    compression_ratio: float
+    hits: int
+    misses: int
+    hit_rate: float
+    evictions: int
+    evicted_bytes: int
+    last_used: float
+    """Seconds since 1970, or 0."""
+
+
+class StoreNumbers(msgspec.Struct, frozen=True):
+    """Statistics of what lies beneath."""
+
+    objects: int
+    unique_bytes: int
+    """Plain bytes, what several share counted once."""
+    referenced_bytes: int
+    """Plain bytes, counted once per file."""
+    dedup_ratio: float
+    used_bytes: int
+    """What the store takes on disk, everything counted."""
+    max_bytes: int
+    bytes_saved: int
+    """Plain bytes of all files, less what the store takes."""
+    damaged: int
+
+
+class Statistics(msgspec.Struct, frozen=True):
+    """Everything that `kcachefs stats` shows."""
+
+    total: Numbers
+    store: StoreNumbers
+    namespaces: dict[str, Numbers]
+    requests: dict[str, int]
+
+
+def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str, int]) -> Statistics:
+    """The numbers as they are now."""
+    rows = {label: record for _, label, record in entries.namespaces() if record.entries or record.misses}
+    total = NamespaceRecord()
+    for record in rows.values():
+        for name in NamespaceRecord.__slots__:
+            if name != "used":
+                setattr(total, name, getattr(total, name) + getattr(record, name))
+        total.used = max(total.used, record.used)
+    totals = store.objects.totals()
+    used = store.used_bytes()
+    return Statistics(
+        total=_numbers(total),
+        store=StoreNumbers(
+            objects=totals.objects,
+            unique_bytes=totals.plain,
+            referenced_bytes=totals.referenced,
+            dedup_ratio=round(totals.referenced / totals.plain, 3) if totals.plain else 1.0,
+            used_bytes=used,
+            max_bytes=max_size,
+            bytes_saved=max(0, totals.referenced - used),
+            damaged=store.objects.damaged,
+        ),
+        namespaces={label or "/": _numbers(record) for label, record in rows.items()},
+        requests=requests,
+    )
+
+
+def _numbers(record: NamespaceRecord) -> Numbers:
+    uses = record.hits + record.misses
+    return Numbers(
+        entries=record.entries,
+        files=record.files,
+        plain_bytes=record.plain,
+        stored_bytes=record.stored,
+        compression_ratio=round(record.plain / record.stored, 3) if record.stored else 1.0,
+        hits=record.hits,
+        misses=record.misses,
+        hit_rate=round(record.hits / uses, 4) if uses else 0.0,
+        evictions=record.evictions,
+        evicted_bytes=record.evicted_bytes,
+        last_used=record.used / 1e9,
+    )
+
+
+def as_json(numbers: Statistics) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n"
+
+
+def as_metrics(numbers: Statistics) -> bytes:
+    """Prometheus' text format."""
+    lines: list[str] = []
+    counters = {"hits", "misses", "evictions", "evicted_bytes"}
+    for name in Numbers.__struct_fields__:
+        kind = "counter" if name in counters else "gauge"
+        metric = f"kcachefs_{name}" + ("_total" if kind == "counter" else "")
+        lines.append(f"# TYPE {metric} {kind}")
+        for label, row in numbers.namespaces.items():
+            escaped = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            lines.append(f'{metric}{{namespace="{escaped}"}} {getattr(row, name)}')
+    for name in StoreNumbers.__struct_fields__:
+        lines += [f"# TYPE kcachefs_store_{name} gauge", f"kcachefs_store_{name} {getattr(numbers.store, name)}"]
+    lines.append("# TYPE kcachefs_requests_total counter")
+    lines += [f'kcachefs_requests_total{{request="{name}"}} {count}' for name, count in numbers.requests.items()]
+    return "\n".join(lines).encode() + b"\n"
+
+
+class ReportFolder:
+    """The virtual folder: its inodes, and what its files held when they were looked up."""
+
+    def __init__(self, uid: int, gid: int, source: Callable[[], Statistics]) -> None:
+        self._source = source
+        self._folder = new_inode(stat.S_IFDIR | 0o555, uid, gid, ROOT_INO)
+        self._folder.nlink = 2
+        self._next = FOLDER_INO + 1
+        self._snapshots: dict[int, tuple[Inode, bytes]] = {}
+        self.files = {b"stats.json": as_json, b"metrics": as_metrics}
+
+    def find(self, name: bytes) -> int | None:
+        """A snapshot of the file of that name, under a number of its own."""
+        form = self.files.get(name)
+        if form is None:
+            return None
+        content = form(self._source())
+        node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, FOLDER_INO)
+        node.size = len(content)
+        ino = self._next
+        self._next += 1
+        self._snapshots[ino] = (node, content)
+        while len(self._snapshots) > _KEPT:
+            del self._snapshots[next(iter(self._snapshots))]
+        return ino
+
+    def node(self, ino: int) -> Inode | None:
+        if ino == FOLDER_INO:
+            return self._folder
+        found = self._snapshots.get(ino)
+        return found[0] if found is not None else None
+
+    def read(self, ino: int, offset: int, size: int) -> bytes:
+        found = self._snapshots.get(ino)
+        return found[1][offset : offset + size] if found is not None else b""
+
+    def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
+        now = [(1, b".", FOLDER_INO, 4), (2, b"..", ROOT_INO, 4)]
+        now += [(3 + index, name, FOLDER_INO + 1, 8) for index, name in enumerate(self.files)]
+        return [row for row in now if row[0] > cookie]
+
+    def forget(self, ino: int) -> None:
+        self._snapshots.pop(ino, None)
+
+
+def age(seconds: float) -> str:
+    """How long ago, as people say it.
+
+    >>> age(time.time() - 90), age(0)
+    ('1 min', 'never')
+    """
+    if not seconds:
+        return "never"
+    past = max(0, int(time.time() - seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if past >= length:
+            return f"{past // length} {unit}"
+    return f"{past} s"

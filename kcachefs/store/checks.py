@@ -1,0 +1,298 @@
+"""The checks of fsck: one small function for each kind of inconsistency, run in the order of `CHECKS`.
+
+The order matters for repair: records that cannot be read go first, then the counts are put right, and only then is
+anything dropped, because dropping relies on the counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from kcachefs.errors import RecordDamaged
+from kcachefs.store import ledger, salvage
+from kcachefs.store.catalog import show_key
+from kcachefs.store.inspection import DIRECTORY, Inspection
+from kcachefs.store.records import (
+    ROOT_INO,
+    Content,
+    ObjectRecord,
+    VolumeRecord,
+    inode_key,
+    name_of,
+    names_prefix,
+    number_of,
+    object_key,
+    orphan_key,
+    pack_name,
+    pack_number,
+    slot_key,
+    spool_key,
+    unpack_name,
+    unpack_number,
+    volume_key,
+)
+
+
+def check_records(look: Inspection) -> None:
+    """Every record passes its checksum."""
+    unreadable = [key for key, raw in look.store.catalog.walk(b"") if raw is None]
+    for key in unreadable:
+        if key[:1] in b"mtv":
+            look.found("record", show_key(key), "fails its checksum", "counted afresh", lambda: None)
+        elif key[:1] in b"sa":  # deleting it would free the bytes that it speaks of
+            look.found("record", show_key(key), "fails its checksum", "made again", lambda: None)
+        else:
+            look.found("record", show_key(key), "fails its checksum", "dropped", partial(look.delete, key))
+    if unreadable and look.repair:
+        _find_again(look, {key[1:] for key in unreadable if key[:1] == b"o"}, held=True)
+        look.recount()
+
+
+def check_accounting(look: Inspection) -> None:
+    """Totals and volumes say what the objects add up to, and no counter gives out a number that is in use."""
+    try:
+        wrong = [*_wrong_totals(look), *_wrong_counters(look)]
+    except RecordDamaged as error:
+        wrong = [("totals", str(error))]
+    for thing, problem in wrong:
+        look.found("accounting", thing, problem, "counted afresh", lambda: None)
+    if wrong and look.repair:
+        look.recount()
+
+
+def check_references(look: Inspection) -> None:
+    """An object has as many references as inodes and holders refer to it, and at least one."""
+    counted = _wanted(look)
+    for digest, record in look.objects():
+        refs = counted[digest] + bool(record.flags & ObjectRecord.HELD)
+        mend = partial(look.set_references, digest, refs)
+        if refs == 0:
+            look.found("orphan object", digest.hex(), "nothing refers to it", "removed", mend)
+        elif record.refs != refs:
+            problem = f"{record.refs} references where there are {refs}"
+            look.found("reference count", digest.hex(), problem, "counted afresh", mend)
+
+
+def check_content(look: Inspection) -> None:
+    """Every object's bytes match its digest."""
+    total, objects = look.store.totals().objects, look.store.objects
+    for done, (digest, record) in enumerate(look.objects(), 1):
+        look.progress("objects", done, max(total, done))
+        if record.flags & ObjectRecord.DAMAGED:
+            continue
+        if (damage := objects.examine(digest)) is not None:
+            mend = partial(objects.condemn, digest, record, damage)
+            look.found("digest", digest.hex(), str(damage), "set aside in the quarantine", mend)
+
+
+def check_damaged_objects(look: Inspection) -> None:
+    """Nobody holds an object that was set aside. (Files that refer to one are the next check's business.)"""
+    for digest, record in look.objects():
+        if record.flags & ObjectRecord.DAMAGED and record.flags & ObjectRecord.HELD:
+            mend = partial(look.release, digest)
+            look.found("damaged object", digest.hex(), "was set aside and is still held", "let go", mend)
+
+
+def check_missing_objects(look: Inspection) -> None:
+    """Every sealed file has an object that is there."""
+    lost = {digest for digest in _wanted(look) if look.store.objects.record(digest) is None}
+    if look.repair:
+        for digest in _find_again(look, lost, held=False):
+            look.found("missing object", digest.hex(), "its record was lost", "found again in a volume", lambda: None)
+    doomed = {
+        ino: f"its object {inode.digest.hex()} is missing or damaged"
+        for ino, inode in look.inodes()
+        if inode.content == Content.OBJECT and not look.store.objects.exists(inode.digest)
+    }
+    _drop_files(look, "missing object", doomed)
+
+
+def check_names(look: Inspection) -> None:
+    """Every name is in a directory that can be reached from the root, and leads to an inode of the type it says."""
+    reached = _reachable(look)
+    for key, ino, kind in look.names():
+        thing = f"{name_of(key)[1]!r} in directory {number_of(key)}"
+        inode = look.inode(ino)
+        if inode is None:
+            problem, mend = f"inode {ino} does not exist", partial(look.drop_name, key, kind)
+            look.found("dangling name", thing, problem, "dropped", mend)
+        elif number_of(key) not in reached:
+            problem, mend = "its directory cannot be reached from the root", partial(look.drop_name, key, kind)
+            look.found("dangling name", thing, problem, "dropped", mend)
+        elif inode.mode >> 12 != kind:
+            problem, fix = f"is of another type than inode {ino}", partial(look.put, key, pack_name(ino, inode.mode))
+            look.found("name", thing, problem, "corrected", fix)
+
+
+def check_inodes(look: Inspection) -> None:
+    """Every inode can be reached from the root by names, or is known to wait for its last user."""
+    reached, waiting = _reachable(look), _waiting(look)
+    for ino, _ in look.inodes():
+        if ino not in reached and ino not in waiting:
+            mend = partial(look.drop_inode, ino)
+            look.found("orphan inode", f"inode {ino}", "no name leads to it", "removed", mend)
+    for ino in waiting:
+        if ino in reached or look.inode(ino) is None:
+            problem, mend = "is said to be without a name, and is not", partial(look.delete, orphan_key(ino))
+            look.found("orphan inode", f"inode {ino}", problem, "corrected", mend)
+
+
+def check_spool(look: Inspection) -> None:
+    """Every unsealed file has its spool file or slot and a record that says so; no record speaks of anything else."""
+    files = set(look.store.spool.numbers())
+    recorded = dict([*look.store.catalog.walk(b"s"), *look.store.catalog.walk(b"a")])
+    owned: set[bytes] = set()
+    doomed: dict[int, str] = {}
+    for ino, inode in look.inodes():
+        if inode.content not in (Content.SPOOL, Content.SLOT):
+            continue
+        key = spool_key(inode.spool) if inode.content == Content.SPOOL else slot_key(inode.spool)
+        owned.add(key)
+        if inode.content == Content.SPOOL and inode.spool not in files:
+            doomed[ino] = f"its spool file {inode.spool} is missing"
+        elif recorded.get(key) != pack_number(ino):
+            mend = partial(look.put, key, pack_number(ino))
+            look.found("spool", _place(key), f"its record does not name inode {ino}", "corrected", mend)
+    for key in recorded.keys() - owned:
+        look.found("spool", _place(key), "no inode uses it", "freed", partial(look.delete, key))
+    _drop_files(look, "spool", doomed)
+
+
+def check_links(look: Inspection) -> None:
+    """Directories know how many names and directories they hold, other inodes how many names they have."""
+    names: Counter[int] = Counter()
+    folders: Counter[int] = Counter()
+    links: Counter[int] = Counter()
+    for key, ino, kind in look.names():
+        names[number_of(key)] += 1
+        folders[number_of(key)] += kind == DIRECTORY
+        links[ino] += 1
+    waiting = _waiting(look)
+    for ino, inode in look.inodes():
+        expected = (names[ino], 2 + folders[ino]) if inode.is_dir else (inode.size, links[ino])
+        if ino in waiting:
+            expected = (inode.size, 0)
+        if (inode.size, inode.nlink) != expected:
+            problem = f"size {inode.size} and {inode.nlink} links, where there are {expected[0]} and {expected[1]}"
+            inode.size, inode.nlink = expected
+            mend = partial(look.put, inode_key(ino), inode.pack())
+            look.found("link count", f"inode {ino}", problem, "corrected", mend)
+
+
+def check_files(look: Inspection) -> None:
+    """The volumes that the catalog knows are there, and nothing stands beside them that is not the store's."""
+    present = {*look.store.volumes.numbers(), *look.store.volumes.incoming()}
+    for key, raw in look.store.catalog.walk(b"v"):
+        if raw is not None and number_of(key) not in present:
+            problem, mend = "the file is missing", partial(look.drop_volume, key)
+            look.found("volume", f"volume {number_of(key)}", problem, "its record is dropped", mend)
+    for stray in look.store.strays():
+        mend = partial(look.quarantine, stray)
+        look.found("stray file", str(stray), "is not the store's", "moved to the quarantine", mend)
+
+
+CHECKS: tuple[Callable[[Inspection], None], ...] = (
+    check_records,
+    check_accounting,
+    check_references,
+    check_content,
+    check_damaged_objects,
+    check_missing_objects,
+    check_names,
+    check_inodes,
+    check_spool,
+    check_links,
+    check_files,
+)
+
+
+def _wrong_totals(look: Inspection) -> list[tuple[str, str]]:
+    catalog = look.store.catalog
+    totals, volumes = ledger.count(catalog)
+    wrong = []
+    if (recorded := ledger.read_totals(catalog)) != totals:
+        wrong.append(("totals", f"{recorded} where the records add up to {totals}"))
+    for number, counted in volumes.items():
+        raw = catalog.get(volume_key(number))
+        volume = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0)
+        if (volume.size, volume.live) != (counted.size, counted.live):
+            problem = f"{volume.live} live bytes of {volume.size}, where its objects have {counted.live}"
+            wrong.append((f"volume {number}", problem))
+    return wrong
+
+
+def _wrong_counters(look: Inspection) -> list[tuple[str, str]]:
+    wrong = []
+    for key, number in ledger.next_numbers(look.store.catalog, look.store.volumes, look.store.spool).items():
+        raw = look.store.catalog.get(key)
+        if number > 1 and (raw is None or unpack_number(raw) < number):
+            wrong.append((f"counter {key[1:].decode()}", f"would give out {number - 1}, which is in use"))
+    return wrong
+
+
+def _wanted(look: Inspection) -> Counter[bytes]:
+    """How many inodes refer to each digest."""
+    return Counter(inode.digest for _, inode in look.inodes() if inode.content == Content.OBJECT)
+
+
+def _find_again(look: Inspection, lost: set[bytes], *, held: bool) -> list[bytes]:
+    """Give objects that lost their record a new one, from the trailers in the volumes. `held`: also if no inode asks.
+
+    Returns those that were found.
+    """
+    if not lost:
+        return []
+    wanted, found = _wanted(look), []
+    for record, digest in salvage.objects_in(look.store.volumes, lost):
+        record.refs = wanted[digest]
+        if record.refs == 0 and held:
+            record.refs, record.flags = 1, ObjectRecord.HELD
+        if record.refs:
+            look.put(object_key(digest), record.pack())
+            found.append(digest)
+    look.recount()
+    return [digest for digest in found if look.store.objects.verify(digest)]
+
+
+def _reachable(look: Inspection) -> set[int]:
+    look.store.fold()
+    if look.inode(ROOT_INO) is None:
+        return set()
+    reached, folders = {ROOT_INO}, [ROOT_INO]
+    while folders:
+        for _, raw in look.store.catalog.scan(names_prefix(folders.pop())):
+            ino, _ = unpack_name(raw)
+            if ino not in reached and (inode := look.inode(ino)) is not None:
+                reached.add(ino)
+                if inode.is_dir:
+                    folders.append(ino)
+    return reached
+
+
+def _waiting(look: Inspection) -> set[int]:
+    """Inodes that have no name any more and are kept for those who still had them open."""
+    return {number_of(key) for key, _ in look.store.catalog.walk(b"x")}
+
+
+def _place(key: bytes) -> str:
+    return f"spool file {number_of(key)}" if key[:1] == b"s" else f"slot {number_of(key)}"
+
+
+def _drop_files(look: Inspection, check: str, doomed: dict[int, str]) -> None:
+    """Each of these inodes is wrong, for the reason given, and goes with all of its names."""
+    names: dict[int, list[tuple[bytes, int]]] = {ino: [] for ino in doomed}
+    if doomed:
+        for key, ino, kind in look.names():
+            if ino in doomed:
+                names[ino].append((key, kind))
+
+    def drop(ino: int) -> None:
+        for key, kind in names[ino]:
+            look.drop_name(key, kind)
+        look.drop_inode(ino)
+
+    for ino, problem in doomed.items():
+        shown = ", ".join(f"{name_of(key)[1]!r} in directory {number_of(key)}" for key, _ in names[ino]) or "no name"
+        look.found(check, f"inode {ino} ({shown})", problem, "dropped, to be compiled again", partial(drop, ino))

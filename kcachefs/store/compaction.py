@@ -1,0 +1,112 @@
+"""Compaction: what still lives in a mostly dead volume is copied to the active one, and the volume goes.
+
+Runs in any thread, beside readers and writers. A reader that held on to the old place finds its volume gone, looks the
+object up again and finds the new one. What is copied is not decoded: damage is found where it always is, on reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcachefs.errors import ObjectDamaged, RecordDamaged
+from kcachefs.store.catalog import Catalog
+from kcachefs.store.frames import TRAILER, Trailer, check_tail, decode_trailer, tail_length
+from kcachefs.store.ledger import Staged, read_totals
+from kcachefs.store.objects import Objects
+from kcachefs.store.records import TOTALS_KEY, ObjectRecord, VolumeRecord, number_of, object_key, volume_key
+from kcachefs.store.volumes import Volumes
+
+
+def sparse_volumes(catalog: Catalog) -> Iterator[int]:
+    """Closed volumes of which less than half is alive. Fold first."""
+    for key, raw in catalog.walk(b"v"):
+        record = VolumeRecord.unpack(raw) if raw is not None else None
+        if record and record.flags & VolumeRecord.CLOSED and record.live * 2 < record.size:
+            yield number_of(key)
+
+
+def compact(objects: Objects, number: int) -> int:
+    """Copy what lives in a volume to the active one; the volume goes with the next fold. Returns bytes freed."""
+    try:
+        raw = objects.catalog.get(volume_key(number))
+    except RecordDamaged:
+        return 0
+    if raw is None or number == objects.volumes.active or objects.volumes.staged[number]:
+        return 0
+    before = VolumeRecord.unpack(raw)
+    for digest in _digests_in(objects, number):
+        record = objects.record(digest)
+        if record is not None and record.volume == number and record.length:
+            _move(objects, digest, record)
+    with objects.catalog.transaction() as txn:
+        raw = txn.get(volume_key(number))
+        if raw is None:  # went with the last object that was moved
+            return before.size - before.live
+        volume = VolumeRecord.unpack(raw)
+        if volume.live:
+            return 0
+        totals = read_totals(txn)
+        totals.volumes -= volume.size
+        txn.put(TOTALS_KEY, totals.pack())
+        txn.delete(volume_key(number))
+        return before.size - before.live
+
+
+def trailers(volumes: Volumes, number: int) -> Iterator[tuple[int, Trailer]]:
+    """Offset and trailer of everything ever appended to a volume, from its end. ObjectDamaged where that breaks off."""
+    end = volumes.size(number)
+    while end > 0:
+        trailer = decode_trailer(volumes.read(number, max(0, end - TRAILER.size), TRAILER.size))
+        length = tail_length(trailer.frames)
+        if length > end or trailer.length > end:
+            raise ObjectDamaged("no object ends here")
+        check_tail(volumes.read(number, end - length, length))
+        end -= trailer.length
+        yield end, trailer
+
+
+def _digests_in(objects: Objects, number: int) -> list[bytes]:
+    """Digests of what was ever in a volume: from its trailers, or from all of the catalog if those are broken."""
+    try:
+        return [trailer.digest for _, trailer in trailers(objects.volumes, number)]
+    except (ObjectDamaged, OSError):
+        objects.catalog.fold()
+        records = ((key[1:], raw) for key, raw in objects.catalog.walk(b"o") if raw is not None)
+        return [digest for digest, raw in records if ObjectRecord.unpack(raw).volume == number]
+
+
+def _move(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
+    if record.flags & ObjectRecord.DAMAGED:
+        _let_go(objects, digest, record)
+        return
+    try:
+        stored = objects.volumes.read(record.volume, record.offset, record.length)
+    except (ObjectDamaged, FileNotFoundError) as error:
+        objects.condemn(digest, record, error)
+        return
+    volume, offset = objects.ledger.append([stored])
+    staged = Staged(digest, record.plain, volume, offset, record.length, record.frames)
+    try:
+        with objects.catalog.transaction() as txn:
+            raw = txn.get(object_key(digest))
+            current = ObjectRecord.unpack(raw) if raw is not None else None
+            if current is not None and current.place == record.place:
+                totals = read_totals(txn)
+                txn.put(object_key(digest), objects.ledger.place(txn, staged, totals, current).pack())
+                txn.put(TOTALS_KEY, totals.pack())
+    finally:
+        objects.volumes.unstage(volume)
+
+
+def _let_go(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
+    # The quarantine has a copy; the record stays, so that those who refer to the object are told, but owns no bytes.
+    with objects.catalog.transaction() as txn:
+        raw = txn.get(object_key(digest))
+        current = ObjectRecord.unpack(raw) if raw is not None else None
+        if current is None or current.place != record.place:
+            return
+        totals = read_totals(txn)
+        objects.ledger.bury(txn, current, totals)
+        current.length = 0
+        txn.put(object_key(digest), current.pack())
+        txn.put(TOTALS_KEY, totals.pack())

@@ -1,0 +1,75 @@
+"""fsck: is a store consistent, and repair by dropping what cannot be trusted.
+
+A file whose bytes are gone or wrong loses its names and its inode, so that the framework compiles it again; counts are
+counted afresh; what nothing refers to goes. Nothing that is whole is lost: an object whose record is gone is looked for
+in the volumes, by the trailer behind it, before any file is given up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kcachefs.errors import NotAStore
+from kcachefs.store import salvage
+from kcachefs.store.catalog import structure_problems
+from kcachefs.store.checks import CHECKS, check_content
+from kcachefs.store.inspection import Finding, Inspection, Progress, Report
+from kcachefs.store.store import HEADER, Options, Store, lock_store, read_header, replace_header
+
+
+def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, done, total: None) -> Report:
+    """Check the store at `path`, which nobody may have open."""
+    report = Report(str(path))
+    if not (_check_header(path, report, repair) and _check_structure(path, report, repair, progress)):
+        return report
+    with Store(path, Options(create=False, background=False)) as store:
+        for check in CHECKS:
+            check(Inspection(store, report, repair, progress))
+        if repair and report.findings:
+            left = Report(str(path))  # what is found once more was not mended
+            for check in CHECKS:
+                if check is not check_content:
+                    check(Inspection(store, left, False, progress))
+            report.findings += left.findings
+        store.fold()
+        report.objects = store.totals().objects
+        report.inodes = sum(1 for _ in store.catalog.walk(b"i"))
+    return report
+
+
+def _check_header(path: Path, report: Report, repair: bool) -> bool:
+    """Returns whether there is a header to go on with."""
+    try:
+        read_header(path)
+        return True
+    except FileNotFoundError:
+        raise NotAStore(f"{path}: there is no store here") from None
+    except NotAStore as error:
+        if not (path / "catalog").is_dir() or not (path / "journal").is_dir():
+            raise
+        finding = Finding("header", HEADER, str(error), "set aside and written again")
+    report.findings.append(finding)
+    if repair:
+        with lock_store(path):
+            replace_header(path)
+        finding.repaired = True
+    return repair
+
+
+def _check_structure(path: Path, report: Report, repair: bool, progress: Progress) -> bool:
+    """Returns whether there is a catalog that LMDB can open and walk without crashing."""
+    with lock_store(path):
+        progress("catalog", 0, 1)
+        problems = structure_problems(path / "catalog")
+        progress("catalog", 1, 1)
+        if not problems:
+            return True
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        finding = Finding("structure", "catalog", f"LMDB's tree is damaged: {problems[0]}{more}", "")
+        report.findings.append(finding)
+        if repair:
+            finding.remedy = salvage.rebuild_catalog(path)
+            finding.repaired = True
+        else:
+            finding.remedy = "set aside; what can be read of it is kept, objects are found again in the volumes"
+        return repair

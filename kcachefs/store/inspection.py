@@ -1,0 +1,180 @@
+"""An inspection: a store being checked, what was found wrong in it, and the ways of mending it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.store import ledger
+from kcachefs.store.records import (
+    TOTALS_KEY,
+    Content,
+    Inode,
+    ObjectRecord,
+    VolumeRecord,
+    inode_key,
+    number_of,
+    object_key,
+    orphan_key,
+    slot_key,
+    spool_key,
+    unpack_name,
+)
+from kcachefs.store.store import Store
+
+Progress = Callable[[str, int, int], None]
+"""Called with a label, how much is done, and of how much."""
+
+DIRECTORY = 0o040000 >> 12
+"""A directory's type, as names have it."""
+
+
+class Finding(msgspec.Struct):
+    """One thing that is wrong."""
+
+    check: str
+    thing: str
+    problem: str
+    remedy: str
+    """What repair does, or did, about it."""
+    repaired: bool = False
+
+
+class Report(msgspec.Struct):
+    """What a run found."""
+
+    store: str
+    findings: list[Finding] = []
+    objects: int = 0
+    inodes: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 repaired, 2 damage left."""
+        if not self.findings:
+            return 0
+        return 1 if all(finding.repaired for finding in self.findings) else 2
+
+
+class Inspection:
+    """A store being checked. Every mending method is one transaction, and may be run again after a kill."""
+
+    def __init__(self, store: Store, report: Report, repair: bool, progress: Progress) -> None:
+        self.store = store
+        self.report = report
+        self.repair = repair
+        self.progress = progress
+
+    def found(self, check: str, thing: str, problem: str, remedy: str, mend: Callable[[], object]) -> None:
+        """Write it down and, if this is a repair, mend it."""
+        finding = Finding(check, thing, problem, remedy)
+        self.report.findings.append(finding)
+        if self.repair:
+            mend()
+            finding.repaired = True
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def inodes(self) -> Iterator[tuple[int, Inode]]:
+        """Every inode that can be read."""
+        self.store.fold()
+        for key, raw in self.store.catalog.walk(b"i"):
+            if raw is not None:
+                yield number_of(key), Inode.unpack(raw)
+
+    def inode(self, ino: int) -> Inode | None:
+        raw = self.store.catalog.get(inode_key(ino))
+        return Inode.unpack(raw) if raw is not None else None
+
+    def names(self) -> Iterator[tuple[bytes, int, int]]:
+        """Every name that can be read: its key, its inode, and the inode's type."""
+        self.store.fold()
+        for key, raw in self.store.catalog.walk(b"n"):
+            if raw is not None:
+                yield key, *unpack_name(raw)
+
+    def objects(self) -> Iterator[tuple[bytes, ObjectRecord]]:
+        """Every object's digest and record, if that can be read."""
+        self.store.fold()
+        for key, raw in self.store.catalog.walk(b"o"):
+            if raw is not None:
+                yield key[1:], ObjectRecord.unpack(raw)
+
+    # --- mending ------------------------------------------------------------------------------------------------------
+
+    def put(self, key: bytes, value: bytes) -> None:
+        with self.store.transaction() as txn:
+            txn.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        with self.store.transaction() as txn:
+            txn.delete(key)
+
+    def recount(self) -> None:
+        """Write down what the objects add up to, and raise every counter above what is in use."""
+        ledger.rebuild(self.store.catalog, self.store.volumes, self.store.spool)
+
+    def set_references(self, digest: bytes, refs: int) -> None:
+        """An object has `refs` references; with none it goes."""
+        with self.store.transaction() as txn:
+            raw = txn.get(object_key(digest))
+            if raw is None:
+                return
+            record, totals = ObjectRecord.unpack(raw), ledger.read_totals(txn)
+            totals.referenced += record.plain * (refs - record.refs)
+            record.refs = refs
+            if refs:
+                txn.put(object_key(digest), record.pack())
+            else:
+                txn.delete(object_key(digest))
+                totals.objects -= 1
+                totals.plain -= record.plain
+                self.store.objects.ledger.bury(txn, record, totals)
+            txn.put(TOTALS_KEY, totals.pack())
+
+    def release(self, digest: bytes) -> None:
+        """Whoever held an object holds it no more."""
+        with self.store.transaction() as txn:
+            self.store.objects.unlink(txn, digest, held=True)
+
+    def drop_name(self, key: bytes, kind: int) -> None:
+        """A name goes, and its directory, if there is one, has one less."""
+        with self.store.transaction() as txn:
+            txn.delete(key)
+            raw = txn.get(inode_key(number_of(key)))
+            if raw is not None:
+                parent = Inode.unpack(raw)
+                parent.size = max(0, parent.size - 1)
+                parent.nlink -= kind == DIRECTORY and parent.nlink > 2
+                txn.put(inode_key(number_of(key)), parent.pack())
+
+    def drop_inode(self, ino: int) -> None:
+        """An inode goes, and with it its hold on an object, a spool file or a slot."""
+        with self.store.transaction() as txn:
+            raw = txn.get(inode_key(ino))
+            if raw is None:
+                return
+            inode = Inode.unpack(raw)
+            if inode.content == Content.OBJECT:
+                self.store.objects.unlink(txn, inode.digest)
+            elif inode.content == Content.SPOOL:
+                txn.delete(spool_key(inode.spool))
+            elif inode.content == Content.SLOT:
+                txn.delete(slot_key(inode.spool))
+            txn.delete(orphan_key(ino))
+            txn.delete(inode_key(ino))
+
+    def drop_volume(self, key: bytes) -> None:
+        """The record of a volume whose file is gone goes too."""
+        with self.store.transaction() as txn:
+            raw = txn.get(key)
+            if raw is not None:
+                totals = ledger.read_totals(txn)
+                totals.volumes -= VolumeRecord.unpack(raw).size
+                txn.put(TOTALS_KEY, totals.pack())
+                txn.delete(key)
+
+    def quarantine(self, path: Path) -> None:
+        path.replace(self.store.path / "quarantine" / f"stray-{path.name}")

@@ -1,0 +1,254 @@
+"""The ledger: which bytes of which volume belong to which object, and what that adds up to.
+
+Object, volume and total records only ever change together, inside one transaction of the caller's; every function here
+that takes a transaction runs under the catalog's lock. The ledger also decides which volume is appended to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kcachefs.errors import RecordDamaged
+from kcachefs.store.catalog import Catalog, Transaction
+from kcachefs.store.records import (
+    META_ACTIVE,
+    META_INO,
+    META_SPOOL,
+    META_VOLUME,
+    TOTALS_KEY,
+    ObjectRecord,
+    Totals,
+    VolumeRecord,
+    number_of,
+    pack_number,
+    unpack_number,
+    volume_key,
+)
+from kcachefs.store.spool import Spool
+from kcachefs.store.volumes import Volumes
+
+_NO_TOTALS = Totals().pack()
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Bytes that are in a volume, or were found in the store already, and wait for `Objects.link`."""
+
+    digest: bytes
+    plain: int
+    volume: int = -1
+    offset: int = 0
+    length: int = 0
+    frames: int = 1
+    own: bool = False
+
+    @property
+    def known(self) -> bool:
+        """They were in the store already, and nothing was written."""
+        return self.volume < 0
+
+
+class Ledger:
+    """The records of volumes and totals, and the active volume."""
+
+    def __init__(self, catalog: Catalog, volumes: Volumes, volume_size: int) -> None:
+        self._catalog = catalog
+        self._volumes = volumes
+        self._volume_size = volume_size
+        self._roll_lock = threading.Lock()
+        self._remove_leftovers()
+        self._resume_active()
+
+    # --- inside a transaction -----------------------------------------------------------------------------------------
+
+    def place(self, txn: Transaction, staged: Staged, totals: Totals, old: ObjectRecord | None) -> ObjectRecord:
+        """Staged bytes become an object's, in place of `old` ones if it had any. The record is the caller's to put."""
+        record = ObjectRecord(staged.volume, staged.offset, staged.length, staged.plain, staged.frames, 0)
+        if old is None:
+            totals.objects += 1
+            totals.plain += staged.plain
+        else:
+            record.refs, record.flags = old.refs, old.flags & ~ObjectRecord.DAMAGED
+            self.bury(txn, old, totals)
+        key = volume_key(staged.volume)
+        raw = txn.get(key)
+        volume = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0)
+        grown = max(volume.size, staged.offset + staged.length) - volume.size
+        volume.size += grown
+        volume.live += staged.length
+        if staged.own:
+            volume.flags |= VolumeRecord.CLOSED
+        totals.live += staged.length
+        totals.volumes += grown
+        txn.put(key, volume.pack())
+        return record
+
+    def bury(self, txn: Transaction, record: ObjectRecord, totals: Totals) -> None:
+        """An object's bytes die; a closed volume with nothing alive goes with them."""
+        totals.live -= record.length
+        key = volume_key(record.volume)
+        try:
+            raw = txn.get(key)
+        except RecordDamaged:
+            return  # nobody knows what else is alive in it: it stays until it is counted again
+        if raw is None:
+            return
+        volume = VolumeRecord.unpack(raw)
+        volume.live -= record.length
+        if volume.live == 0 and volume.flags & VolumeRecord.CLOSED and not self._volumes.staged[record.volume]:
+            txn.delete(key)
+            totals.volumes -= volume.size
+        else:
+            txn.put(key, volume.pack())
+
+    # --- volumes ------------------------------------------------------------------------------------------------------
+
+    def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
+        """Append to the active volume, after starting another if it is full; returns volume and offset. Thread-safe."""
+        if self._volumes.active < 0 or self._volumes.active_size >= self._volume_size:
+            self._roll()
+        return self._volumes.append(parts)
+
+    def reserve(self) -> int:
+        """A volume number that was never used."""
+        with self._catalog.transaction() as txn:
+            raw = txn.get(META_VOLUME)
+            number = unpack_number(raw) if raw is not None else 1
+            txn.put(META_VOLUME, pack_number(number + 1))
+        return number
+
+    def _roll(self) -> None:
+        with self._roll_lock:
+            if self._volumes.active >= 0 and self._volumes.active_size < self._volume_size:
+                return
+            number = self.reserve()
+            fd = self._volumes.open_active(number, 0)
+            assert fd is not None
+            # One step, as `bury` sees it: were the old volume closed and still appended to, it could be deleted with
+            # an object in it that waits for its link.
+            with self._catalog.lock:
+                with self._catalog.transaction() as txn:
+                    self._close_volume(txn, self._volumes.active)
+                    txn.put(META_ACTIVE, pack_number(number))
+                    txn.put(volume_key(number), VolumeRecord(0, 0).pack())
+                self._volumes.switch(number, fd, 0)
+
+    def _close_volume(self, txn: Transaction, number: int) -> None:
+        # Even with nothing alive it is left to compaction: something may have been staged in it just now.
+        raw = txn.get(volume_key(number)) if number >= 0 else None
+        if raw is not None:
+            volume = VolumeRecord.unpack(raw)
+            volume.flags |= VolumeRecord.CLOSED
+            txn.put(volume_key(number), volume.pack())
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def _remove_leftovers(self) -> None:
+        # A kill between a transaction and `settle`, in the middle of staging, or between a fold and what it frees.
+        for number in self._volumes.incoming():
+            if self._is_known(number):
+                self._volumes.finish(number)
+            else:
+                self._volumes.abandon(number)
+        for number in self._volumes.numbers():
+            if not self._is_known(number):
+                self._volumes.remove(number)
+
+    def _is_known(self, number: int) -> bool:
+        try:
+            return self._catalog.get(volume_key(number)) is not None
+        except RecordDamaged:
+            return True
+
+    def _resume_active(self) -> None:
+        raw = self._catalog.get(META_ACTIVE)
+        if raw is None:
+            return
+        number = unpack_number(raw)
+        record = self._catalog.get(volume_key(number))
+        volume = VolumeRecord.unpack(record) if record is not None else None
+        if volume is None or volume.flags & VolumeRecord.CLOSED:
+            return
+        fd = self._volumes.open_active(number, volume.size)
+        if fd is not None:
+            self._volumes.switch(number, fd, volume.size)
+            return
+        with self._catalog.transaction() as txn:
+            self._close_volume(txn, number)
+            txn.delete(META_ACTIVE)
+
+
+# --- counting afresh --------------------------------------------------------------------------------------------------
+
+
+def read_totals(source: Catalog | Transaction) -> Totals:
+    return Totals.unpack(source.get(TOTALS_KEY) or _NO_TOTALS)
+
+
+def count(catalog: Catalog) -> tuple[Totals, dict[int, VolumeRecord]]:
+    """What the object records add up to. A volume's size is the recorded one where that can be read. Fold first."""
+    volumes: dict[int, VolumeRecord] = {}
+    for key, raw in catalog.walk(b"v"):
+        known = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0, VolumeRecord.CLOSED)
+        volumes[number_of(key)] = VolumeRecord(known.size, 0, known.flags)
+    totals = Totals()
+    for _, raw in catalog.walk(b"o"):
+        if raw is None:
+            continue
+        record = ObjectRecord.unpack(raw)
+        totals.objects += 1
+        totals.plain += record.plain
+        totals.referenced += record.plain * record.refs
+        totals.live += record.length
+        if record.length:
+            volume = volumes.setdefault(record.volume, VolumeRecord(0, 0, VolumeRecord.CLOSED))
+            volume.live += record.length
+            volume.size = max(volume.size, record.offset + record.length)
+    totals.volumes = sum(volume.size for volume in volumes.values())
+    return totals, volumes
+
+
+def next_numbers(catalog: Catalog, volumes: Volumes, spool: Spool) -> dict[bytes, int]:
+    """For each counter, the smallest value that no record and no file contradicts. Fold first."""
+
+    def behind(table: bytes, files: Sequence[int] = ()) -> int:
+        return max([0, *(number_of(key) for key, _ in catalog.walk(table)), *files]) + 1
+
+    return {
+        META_VOLUME: behind(b"v", [*volumes.numbers(), *volumes.incoming()]),
+        META_INO: behind(b"i"),
+        META_SPOOL: behind(b"s", spool.numbers()),
+    }
+
+
+def is_damaged(catalog: Catalog) -> bool:
+    """Whether something that every change needs cannot be read."""
+    try:
+        for key in (TOTALS_KEY, META_VOLUME, META_INO, META_SPOOL):
+            catalog.get(key)
+        if (active := catalog.get(META_ACTIVE)) is not None:
+            catalog.get(volume_key(unpack_number(active)))
+    except RecordDamaged:
+        return True
+    return False
+
+
+def rebuild(catalog: Catalog, volumes: Volumes, spool: Spool) -> None:
+    """Write down what `count` found, close every volume, and raise the counters above everything in use."""
+    catalog.fold()
+    totals, records = count(catalog)
+    numbers = next_numbers(catalog, volumes, spool)
+    with catalog.transaction() as txn:
+        for number, record in records.items():
+            record.flags |= VolumeRecord.CLOSED
+            txn.put(volume_key(number), record.pack())
+        txn.put(TOTALS_KEY, totals.pack())
+        txn.delete(META_ACTIVE)
+        for key, number in numbers.items():
+            if number > 1:
+                txn.put(key, pack_number(number))
+            else:
+                txn.delete(key)
+    catalog.fold()

@@ -1,0 +1,123 @@
+"""Salvage: a catalog whose LMDB is damaged is set aside, and a new one is made of what can be read of it.
+
+LMDB trusts its pages and may crash on damaged ones, so other processes read it: one from the first record on, one from
+the last one back. What they hand over before they end, however they end, is kept if its checksum says so. Where not
+one object's record is left, objects are registered from the trailers in the volumes, as held.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+
+from kcachefs.errors import ObjectDamaged
+from kcachefs.store.catalog import DEFAULT_MAP_SIZE, is_whole, make_lmdb
+from kcachefs.store.compaction import trailers
+from kcachefs.store.journal import decode_records, encode_record
+from kcachefs.store.records import (
+    META_VOLUME,
+    TOTALS_KEY,
+    Content,
+    Inode,
+    ObjectRecord,
+    Totals,
+    VolumeRecord,
+    number_of,
+    object_key,
+    pack_number,
+    slot_key,
+    spool_key,
+    volume_key,
+)
+from kcachefs.store.volumes import Volumes
+
+
+def rebuild_catalog(path: Path) -> str:
+    """Replace the catalog of the store at `path`; says in words what became of it. The store is locked, not open."""
+    volumes = Volumes(path / "volumes", path / "incoming")
+    records = _readable(path / "catalog")
+    salvaged = len(records)
+    found = 0
+    if not any(key[:1] == b"o" for key in records):
+        for record, digest in objects_in(volumes):
+            record.refs, record.flags = 1, ObjectRecord.HELD
+            records[object_key(digest)] = record.pack()
+            found += 1
+    _protect_files(volumes, records)
+    aside = _free_name(path / "quarantine", "catalog")
+    os.rename(path / "catalog", aside)
+    make_lmdb(path / "catalog", records.items())
+    volumes.close()
+    return f"set aside as {aside.name}; {salvaged} records could be read" + (
+        f", {found} objects were found in the volumes and are held" if found else ""
+    )
+
+
+def objects_in(volumes: Volumes, wanted: set[bytes] | None = None) -> Iterator[tuple[ObjectRecord, bytes]]:
+    """Records, with no reference, for the objects that volumes hold by their trailers; each once, the newest first."""
+    seen: set[bytes] = set()
+    for number in reversed(volumes.numbers()):
+        try:
+            for offset, trailer in trailers(volumes, number):
+                if trailer.digest not in seen and (wanted is None or trailer.digest in wanted):
+                    seen.add(trailer.digest)
+                    length, plain, frames = trailer.length, trailer.plain, trailer.frames
+                    yield ObjectRecord(number, offset, length, plain, frames, 0), trailer.digest
+        except (ObjectDamaged, OSError):
+            continue
+
+
+def _protect_files(volumes: Volumes, records: dict[bytes, bytes]) -> None:
+    # Opening removes files that no record speaks of; which of these are dead is found out after it.
+    numbers = volumes.numbers()
+    for number in numbers:
+        if volume_key(number) not in records:
+            records[volume_key(number)] = VolumeRecord(volumes.size(number), 0, VolumeRecord.CLOSED).pack()
+    for key, raw in list(records.items()):
+        if key[:1] == b"i":
+            inode = Inode.unpack(raw)
+            if inode.content == Content.SPOOL:
+                records.setdefault(spool_key(inode.spool), pack_number(number_of(key)))
+            elif inode.content == Content.SLOT:
+                records.setdefault(slot_key(inode.spool), pack_number(number_of(key)))
+    records.setdefault(META_VOLUME, pack_number(max(numbers, default=0) + 1))
+    records.setdefault(TOTALS_KEY, Totals().pack())
+
+
+def _readable(directory: Path) -> dict[bytes, bytes]:
+    records: dict[bytes, bytes] = {}
+    for direction in ("forward", "backward"):
+        reader = subprocess.run(
+            [sys.executable, "-m", __name__, str(directory), direction], capture_output=True, check=False
+        )
+        for batch in decode_records(0, reader.stdout):
+            for key, raw in batch.items():
+                if raw is not None and is_whole(key, raw):
+                    records[key] = raw[:-4]
+    return records
+
+
+def _free_name(directory: Path, stem: str) -> Path:
+    number = 1
+    while (directory / f"{stem}-{number}").exists():
+        number += 1
+    return directory / f"{stem}-{number}"
+
+
+def _dump(directory: str, direction: str) -> None:
+    """The reading process: writes record after record to its output until it is through, or dies."""
+    env = lmdb.open(directory, map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False)
+    with env.begin() as txn, txn.cursor() as cursor:
+        more = cursor.first() if direction == "forward" else cursor.last()
+        while more:
+            os.write(1, encode_record(0, {cursor.key(): cursor.value()}))
+            more = cursor.next() if direction == "forward" else cursor.prev()
+
+
+if __name__ == "__main__":
+    _dump(sys.argv[1], sys.argv[2])

@@ -1,0 +1,78 @@
+"""Small real disks for tests: an ext4 image on a loop device, a tmpfs with a size. Unmounted whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+need_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+
+
+class Disk:
+    """A mounted filesystem of known size."""
+
+    def __init__(self, path: Path, image: Path | None = None) -> None:
+        self.path = path
+        self.image = image
+        self._ballast = path / "ballast"
+
+    def fill(self, leave: int = 0) -> None:
+        """Take every free byte but about `leave`."""
+        with open(self._ballast, "ab", buffering=0) as file:
+            size = 1 << 20
+            while size:
+                try:
+                    file.write(bytes(size))
+                except OSError:
+                    size //= 2
+            # Inodes and directory blocks count too: whatever a write might need first must be gone.
+            os.fsync(file.fileno())
+        if leave:
+            os.truncate(self._ballast, max(0, self._ballast.stat().st_size - leave))
+
+    def make_room(self) -> None:
+        self._ballast.unlink()
+
+    def remount_read_only(self) -> None:
+        _run("mount", "-o", "remount,ro", str(self.path))
+
+
+@contextlib.contextmanager
+def ext4(folder: Path, name: str = "disk", megabytes: int = 24, image: Path | None = None) -> Iterator[Disk]:
+    """A new ext4, or the one in `image`. Nothing is committed to it until something is synced."""
+    if image is None:
+        image = folder / f"{name}.img"
+        with open(image, "wb") as file:
+            file.truncate(megabytes << 20)
+        _run("mkfs.ext4", "-q", "-m", "0", "-J", "size=4", "-E", "lazy_itable_init=0", str(image))
+    with _mounted(folder / name, "-o", "loop,commit=300", str(image)) as path:
+        yield Disk(path, image)
+
+
+@contextlib.contextmanager
+def tmpfs(folder: Path, name: str = "tmpfs", megabytes: int = 24) -> Iterator[Disk]:
+    with _mounted(folder / name, "-t", "tmpfs", "-o", f"size={megabytes}m", "none") as path:
+        yield Disk(path)
+
+
+@contextlib.contextmanager
+def _mounted(path: Path, *arguments: str) -> Iterator[Path]:
+    path.mkdir()
+    _run("mount", *arguments, str(path))
+    try:
+        yield path
+    finally:
+        # A failed test may leave a file open; the mount goes all the same, and the loop device with its last user.
+        if subprocess.run(["umount", str(path)], capture_output=True, check=False).returncode:
+            _run("umount", "--lazy", str(path))
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -1,0 +1,23 @@
+"""SIGKILL at a random instant while four threads write: what was acknowledged is there. More: scripts/kill_store."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.store.kill import Rounds, one_round, writers
+
+ROUNDS = 200
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
+    state, chosen = Rounds(), random.Random()
+    with writers() as server:
+        while state.rounds < ROUNDS:
+            one_round(server, tmp_path / "store", state, chosen)
+    assert state.in_flight > ROUNDS // 4, "too few kills hit an operation: this says nothing"
+    assert state.recovered > ROUNDS // 4, "too few kills left a journal behind: this says nothing"
+    assert state.slowest < 1.0

@@ -1,0 +1,226 @@
+"""Power loss: a copy of the disk as it was at some instant has what was synced, and no wrong byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from kcachefs.store import Options, Store
+from kcachefs.store.fsck import run
+from kcachefs.store.store import HEADER
+from tests.disks import Disk, ext4, need_root
+from tests.store import tree
+from tests.store.kill import OPTIONS, content, writers
+from tests.store.test_objects import delete, put, record
+
+pytestmark = [need_root, pytest.mark.slow]
+
+QUIET = Options(background=False, volume_size=64 << 10)
+
+
+@contextmanager
+def after_power_loss(disk: Disk, folder: Path, name: str) -> Iterator[Path]:
+    """The store as another machine, or this one after a reboot, finds it on a copy of the disk."""
+    assert disk.image is not None
+    copy = folder / f"{name}.img"
+    subprocess.run(["cp", "--sparse=always", str(disk.image), str(copy)], check=True)
+    try:
+        with ext4(folder, name, image=copy) as lost:
+            path = lost.path / "store"
+            header = json.loads((path / HEADER).read_bytes())
+            assert header["boot"], "the store was open, and its header does not say so"
+            (path / HEADER).write_text(json.dumps({**header, "boot": "another boot"}))
+            yield path
+    finally:
+        copy.unlink()
+
+
+# --- chosen instants --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with ext4(tmp_path, megabytes=128) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def store(disk: Disk) -> Iterator[Store]:
+    with Store(disk.path / "store", QUIET) as opened:
+        yield opened
+
+
+def expect(path: Path, there: dict[bytes, bytes], *, clean: bool = True) -> None:
+    report = run(path, repair=not clean)
+    assert report.exit_code <= (0 if clean else 1), report.findings
+    with Store(path, QUIET) as lost:
+        assert lost.lost_power
+        for digest, data in there.items():
+            assert lost.objects.verify(digest)
+            assert lost.objects.get(digest) == data
+        put(lost, b"life goes on" * 1000)
+    assert run(path).exit_code == 0
+
+
+def test_what_was_synced_is_there_and_what_was_not_does_no_harm(
+    disk: Disk, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    synced = {put(store, data): data for data in (os.urandom(3000), os.urandom(900_000))}
+    store.sync()
+    put(store, os.urandom(3000))
+    put(store, os.urandom(900_000))
+    with after_power_loss(disk, tmp_path, "lost") as path:
+        expect(path, synced, clean=False)
+
+
+def test_synced_while_a_fold_had_just_begun_another_segment(disk: Disk, store: Store, tmp_path: Path) -> None:
+    synced = {put(store, data): data for data in (os.urandom(3000) for _ in range(50))}
+    store.fold()
+    for data in (os.urandom(3000) for _ in range(50)):
+        synced[put(store, data)] = data
+    store.sync()
+    with after_power_loss(disk, tmp_path, "lost") as path:
+        expect(path, synced)
+
+
+def test_folded_is_as_good_as_synced(disk: Disk, store: Store, tmp_path: Path) -> None:
+    folded = {put(store, data): data for data in (os.urandom(3000), os.urandom(900_000))}
+    store.fold()
+    with after_power_loss(disk, tmp_path, "lost") as path:
+        expect(path, folded)
+
+
+def test_a_journal_that_comes_back_does_not_undo_later_folds(disk: Disk, store: Store, tmp_path: Path) -> None:
+    """The removal of a segment may not reach the disk when the commits behind it do."""
+    first = os.urandom(3000)
+    there = {put(store, first): first}
+    store.sync()  # the segment is on the disk, and its removal will not be
+    store.fold()
+    for _ in range(4):
+        for data in (os.urandom(3000) for _ in range(20)):
+            there[put(store, data)] = data
+        store.fold()
+    with after_power_loss(disk, tmp_path, "lost") as path:
+        expect(path, there)
+
+
+def test_what_a_killed_owner_wrote_is_synced_by_the_next(disk: Disk, tmp_path: Path) -> None:
+    with writers() as server:
+        pid = server.start(disk.path / "store", 1, ("object",))
+        lines = server.lines(60)
+        os.kill(pid, signal.SIGKILL)
+        lines += server.finish()[1]
+    made, removed = _settled(lines)
+    with Store(disk.path / "store", QUIET) as store:
+        store.sync()
+        with after_power_loss(disk, tmp_path, "lost") as path:
+            there = {blake3(content(tag)).digest(): content(tag) for tag in made - removed}
+            assert there
+            expect(path, there)
+
+
+def test_compaction_never_leaves_an_object_in_no_place(
+    disk: Disk, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    contents = {put(store, data): data for data in (os.urandom(3000) for _ in range(120))}
+    store.sync()
+    kept = dict(list(contents.items())[::5])
+    for digest in contents.keys() - kept.keys():
+        delete(store, digest)
+    store.sync()
+    places = {digest: record(store, digest).place for digest in kept}
+    store.compact()
+    assert places != {digest: record(store, digest).place for digest in kept}
+    with after_power_loss(disk, tmp_path, "lost") as path:
+        expect(path, kept)
+
+
+# --- random instants --------------------------------------------------------------------------------------------------
+
+
+def stop(pid: int) -> None:
+    """Stop every thread of a process, and return when they all stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    while True:
+        states = [Path(task, "stat").read_text().rsplit(")", 1)[1].split()[0] for task in _tasks(pid)]
+        if all(state == "T" for state in states):
+            return
+        time.sleep(0)
+
+
+def _tasks(pid: int) -> list[str]:
+    return [f"/proc/{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
+
+
+def _settled(lines: list[str]) -> tuple[set[str], set[str]]:
+    """Tags that were made, and those whose removal was at least begun."""
+    made = {line.split()[3] for line in lines if line.startswith("done make")}
+    removed = {line.split()[3] for line in lines if line.startswith("begin remove")}
+    return made, removed
+
+
+def _synced(lines: list[str]) -> tuple[set[str], set[str]]:
+    """Tags that must be there, and tags that must not: what was acknowledged before a sync that returned."""
+    begun: dict[str, int] = {}
+    upto = 0
+    for position, line in enumerate(lines):
+        stage, act, _, tag = line.split()
+        if act == "sync":
+            if stage == "begin":
+                begun[tag] = position
+            else:
+                upto = max(upto, begun[tag])
+    made, _ = _settled(lines[:upto])
+    gone = {line.split()[3] for line in lines[:upto] if line.startswith("done remove")}
+    return made - _settled(lines)[1], gone
+
+
+def test_at_random_instants_of_four_writing_threads(
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = random.Random()
+    lines: list[str] = []
+    covered = 0
+    with writers() as server:
+        pid = server.start(disk.path / "store", 0, ("object", "file"))
+        try:
+            for instant in range(25):
+                lines += server.lines(chosen.randrange(1, 60))
+                stop(pid)
+                lines += server.said()
+                with after_power_loss(disk, tmp_path, f"lost{instant}") as path:
+                    covered += _check(path, lines)
+                os.kill(pid, signal.SIGCONT)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            server.finish()
+    assert covered > 20, "hardly anything was synced: this says nothing"
+
+
+def _check(path: Path, lines: list[str]) -> int:
+    report = run(path, repair=True)
+    assert report.exit_code <= 1, [finding for finding in report.findings if not finding.repaired]
+    assert run(path).exit_code == 0
+    kinds = {line.split()[3]: line.split()[2] for line in lines if line.startswith("begin make")}
+    there, gone = _synced(lines)
+    with Store(path, OPTIONS) as store:
+        for tag, kind in kinds.items():
+            digest = blake3(content(tag)).digest()
+            if kind == "file":
+                data = tree.read(store, tag.encode())
+            else:
+                data = store.objects.get(digest) if store.objects.exists(digest) else None
+            assert data in (None, content(tag)), f"{kind} {tag} has wrong bytes"
+            assert data is not None or tag not in there, f"{kind} {tag} was synced and is lost"
+            assert data is None or tag not in gone, f"{kind} {tag} was removed, that was synced, and it is back"
+    return len(there)

@@ -1,0 +1,96 @@
+"""Frames: what is laid down comes back, and nothing else does."""
+
+from __future__ import annotations
+
+import io
+import os
+
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcachefs.errors import ObjectDamaged
+from kcachefs.store.frames import (
+    FRAME_SIZE,
+    TRAILER,
+    Codec,
+    check_tail,
+    decode_tail,
+    decode_trailer,
+    encode_tail,
+    frame_check,
+    frames_of,
+    split,
+    tail_length,
+)
+
+
+@given(st.binary(max_size=5000), st.integers(1, 30), st.integers(-5, 19))
+def test_a_frame_comes_back(data: bytes, times: int, level: int) -> None:
+    codec = Codec(level)
+    assert codec.decode_frame(codec.encode_frame(data * times), len(data) * times) == data * times
+
+
+def test_what_does_not_shrink_is_kept_as_it_is() -> None:
+    data = os.urandom(10_000)
+    assert Codec().encode_frame(data) == data
+    assert len(Codec().encode_frame(bytes(10_000))) < 100
+
+
+@given(st.binary(max_size=300), st.integers(0, 400))
+def test_a_frame_that_claims_another_length_or_is_no_frame_is_damage(stored: bytes, length: int) -> None:
+    try:
+        plain = Codec().decode_frame(stored, length)
+    except ObjectDamaged:
+        return
+    assert len(plain) == length
+
+
+@pytest.mark.parametrize("size", [0, 1, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
+def test_an_object_is_cut_into_frames_and_found_again(size: int) -> None:
+    data = os.urandom(size)
+    frames = split(data)
+    assert b"".join(frames) == data
+    assert b"".join(frames_of(io.BytesIO(data).read)) == data
+    digest = blake3(data).digest()
+    tail = encode_tail(digest, size, [(len(frame), frame_check(frame)) for frame in frames])
+    assert len(tail) == tail_length(len(frames))
+    table = decode_tail(tail, digest, size + len(tail))
+    assert [data[frame.offset : frame.offset + frame.stored] for frame in table] == list(frames)
+    assert [frame.plain for frame in table] == [len(frame) for frame in frames]
+
+
+def test_frames_are_whole_though_the_stream_gives_little_at_a_time() -> None:
+    data = os.urandom(2 * FRAME_SIZE + 100)
+    stream = io.BytesIO(data)
+    frames = list(frames_of(lambda size: stream.read(min(size, 1000))))
+    assert [len(frame) for frame in frames] == [FRAME_SIZE, FRAME_SIZE, 100]
+    assert b"".join(frames) == data
+
+
+def test_every_flipped_bit_of_a_tail_is_noticed() -> None:
+    digest = blake3(b"x").digest()
+    tail = encode_tail(digest, 600_000, [(100, bytes(16)), (100, bytes(16)), (100, bytes(16))])
+    length = 300 + len(tail)
+    assert len(decode_tail(tail, digest, length)) == 3
+    for bit in range(len(tail) * 8):
+        flipped = bytearray(tail)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ObjectDamaged):
+            decode_tail(bytes(flipped), digest, length)
+
+
+def test_a_trailer_of_another_object_is_not_taken() -> None:
+    tail = encode_tail(blake3(b"x").digest(), 10, [(10, b"")])
+    with pytest.raises(ObjectDamaged, match="another object"):
+        decode_tail(tail, blake3(b"y").digest(), 10 + len(tail))
+
+
+def test_a_trailer_tells_what_it_ends() -> None:
+    tail = encode_tail(blake3(b"x").digest(), 10, [(7, b"")])
+    assert decode_trailer(tail[-TRAILER.size :]) == check_tail(tail) == (1, 10, 7 + len(tail), blake3(b"x").digest())
+    with pytest.raises(ObjectDamaged):
+        decode_trailer(bytes(TRAILER.size))
+    with pytest.raises(ObjectDamaged):
+        decode_trailer(b"")
