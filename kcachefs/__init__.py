@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kcachefs.frameworks.startup import TooLate as TooLate
+    from kcachefs.frameworks.startup import init as init
     from kcachefs.store import ContentStore as ContentStore
 
 __version__ = "0.1.0"
 
-_PUBLIC = {"ContentStore": "kcachefs.store"}
+_PUBLIC = {
+    "ContentStore": "kcachefs.store",
+    "TooLate": "kcachefs.frameworks.startup",
+    "init": "kcachefs.frameworks.startup",
+}
 """Public names and where they live: imported on first use, so that `import kcachefs` costs next to nothing."""
 
 

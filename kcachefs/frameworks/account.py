@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcachefs import config
-from kcachefs.errors import MountError
+from kcachefs.daemon import control, registry
+from kcachefs.errors import DaemonError, MountError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,18 @@ class Account:
 
 
 def read(mount: Path) -> Account:
-    """The counters now."""
-    path = mount / ".kcachefs" / "stats.json"
+    """The counters now: from the daemon, which counts what was just written too, or else from the mount's own file."""
     try:
-        told = json.loads(path.read_bytes())
+        state = registry.read(str(mount))
+        if state is not None:
+            raw = control.ask(registry.socket_path(str(mount)), "stats", {"settle": True})
+        else:
+            raw = (mount / ".kcachefs" / "stats.json").read_bytes()
+        told = json.loads(raw)
         total = {**told.get("store", {}), **told["total"]}
         return Account(*(int(total.get(name, 0)) for name in ("hits", "misses", "bytes_served", "bytes_saved")))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise MountError(f"{path}: the mount's statistics cannot be read ({error})") from None
+    except (DaemonError, OSError, ValueError, KeyError, TypeError) as error:
+        raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
 
 
 def _count(number: int, one: str, many: str = "") -> str:

@@ -75,7 +75,6 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "flock; 40,000 writes in place, mapped privately",
         _WATCHED,
         packages=("torch",),
-        modules=("torch._inductor.codecache",),
         note="reads no variable: kcachefs puts a link in its place (see kcachefs/frameworks/headers.py)",
     ),
     Framework(
