@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import kcachefs
+from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
 from kcachefs.cli.frameworks import frameworks
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _verb in (mount, umount, status, run, env, frameworks, stats, ls, pin, unpin, evict, prune, gc, fsck):
+for _verb in (mount, umount, status, run, env, frameworks, doctor, stats, ls, pin, unpin, evict, prune, gc, fsck):
     app.command()(_verb)
 
 _debug = False
