@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import kcachefs
+from kcachefs.cli.adopt import adopt
 from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
@@ -36,7 +37,24 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _verb in (mount, umount, status, run, env, frameworks, doctor, stats, ls, pin, unpin, evict, prune, gc, fsck):
+for _verb in (
+    mount,
+    umount,
+    status,
+    run,
+    env,
+    frameworks,
+    doctor,
+    adopt,
+    stats,
+    ls,
+    pin,
+    unpin,
+    evict,
+    prune,
+    gc,
+    fsck,
+):
     app.command()(_verb)
 
 _debug = False

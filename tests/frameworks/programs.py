@@ -73,7 +73,7 @@ def start_program(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", **environment},
         start_new_session=True,
     )
 
