@@ -21,6 +21,15 @@ def mount(
     max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = "20GiB",
     max_files: Annotated[int, typer.Option(min=0, metavar="N", help="Quota of files; 0: as many as fit.")] = 0,
     min_free: Annotated[str, typer.Option(metavar="SIZE", help="Free space that the disk keeps.")] = "64MiB",
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long after its last use an entry is safe.")
+    ] = 30.0,
+    floor: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE=SIZE", help="Not evicted from while it holds no more.")
+    ] = None,
+    ceiling: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE=SIZE", help="Evicted from when it holds more.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the reference, slower.")] = "direct",
     read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be written through the mount.")] = False,
     no_allow_other: Annotated[
@@ -40,7 +49,14 @@ def mount(
         mountpoint=str(mountpoint),
         store=str(Path(store or config.default_store()).absolute()),
         engine=engine,
-        limits=Limits(max_size=config.parse_size(max_size), max_files=max_files, min_free=config.parse_size(min_free)),
+        limits=Limits(
+            max_size=config.parse_size(max_size),
+            max_files=max_files,
+            min_free=config.parse_size(min_free),
+            grace=grace,
+            floors=_sizes_by_namespace(floor),
+            ceilings=_sizes_by_namespace(ceiling),
+        ),
         read_only=read_only,
         allow_other=not no_allow_other,
         log=str(registry.log_path(str(mountpoint))),
@@ -48,6 +64,16 @@ def mount(
     if foreground:
         sys.exit(run_here(settings))
     launch(settings)
+
+
+def _sizes_by_namespace(texts: list[str] | None) -> dict[str, int]:
+    sizes = {}
+    for text in texts or ():
+        name, equals, size = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r}: write it like triton=2GiB")
+        sizes[name] = config.parse_size(size)
+    return sizes
 
 
 def prepare(directory: Path) -> Path:

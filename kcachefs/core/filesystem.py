@@ -11,7 +11,6 @@ import logging
 import os
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -71,11 +70,11 @@ class Filesystem:
         """On whose behalf the request at hand is made: a thread's number, or 0."""
         self.requests: Callable[[], dict[str, int]] = dict
         """The engine's count of its requests."""
-        self._writing: Counter[int] = Counter()
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
-        self.evictor.being_written = lambda entry: entry in self._writing
+        self.evictor.waiting = self.files.waiting
+        self.evictor.seal_waiting = self.files.seal_waiting
         self.tree.make_root(options.uid, options.gid)
         self._make_namespaces()
         self._drop_orphans()
@@ -98,7 +97,7 @@ class Filesystem:
                 return None
             entry = self.nodes.get(ino).entry
             if entry and (entry == ino or entry >= GROUP_BASE):
-                self.entries.touch(entry, self.pid, complete=entry not in self._writing)
+                self.entries.touch(entry, self.pid)
             return self.found(ino)
 
     def found(self, ino: int) -> int:
@@ -126,11 +125,10 @@ class Filesystem:
         return ino, node
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
-        """A new file, open: the kernel holds the inode and a handle."""
+        """A new file, which the kernel then holds."""
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid, pid=self.pid)
         self.found(ino)
-        self.opened(ino)
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
@@ -202,30 +200,18 @@ class Filesystem:
         return self.files.write(ino, offset, data)
 
     def opened(self, ino: int) -> None:
-        """A handle to the inode exists: it lives until `released`."""
+        """A handle to the inode exists: it lives, and is not sealed, until `released`. For engines that are told."""
         handles = self.nodes.handles
         handles[ino] = handles.get(ino, 0) + 1
-        if ino < VIRTUAL_BASE and (entry := self.nodes.get(ino).entry):
-            self._writing[entry] += 1
 
     def released(self, ino: int) -> None:
         handles = self.nodes.handles
         left = handles.get(ino, 0) - 1
-        if ino < VIRTUAL_BASE and left >= 0 and self.nodes.exists(ino):
-            self._not_writing(self.nodes.get(ino).entry)
         if left > 0:
             handles[ino] = left
-            return
-        handles.pop(ino, None)
-        if ino < VIRTUAL_BASE and self.nodes.exists(ino):
-            self.files.closed(ino)
+        else:
+            handles.pop(ino, None)
             self.nodes.let_go(ino)
-
-    def _not_writing(self, entry: int) -> None:
-        if entry:
-            self._writing[entry] -= 1
-            if self._writing[entry] <= 0:
-                del self._writing[entry]
 
     def set_attributes(
         self,

@@ -2,9 +2,8 @@
 
 Most reads never get here. What makes that so, each confirmed by measurement:
 
-- OPEN is answered ENOSYS once; from then on the kernel sends none and keeps the page cache over opens. READ and WRITE
-  carry the node id, so no handle is needed. CREATE still returns a handle and gets its RELEASE: that is the write-once
-  path, and the signal to seal.
+- OPEN is answered ENOSYS once; from then on the kernel sends none, nor any RELEASE, and keeps the page cache over
+  opens. READ and WRITE carry the node id, so no handle is needed.
 - Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
   change can fill the cache that another, begun after it, goes on reading from (seen with 16 processes in one directory:
   a name still listed by the process that had removed it). So the first OPENDIR after a change has the kernel drop what
@@ -262,7 +261,6 @@ class DirectEngine:
             if found is None:
                 raise
             ino = found
-            self._fs.opened(ino)
             record = self._fs.attributes(ino)
         return self._pack_entry(ino, record) + _CREATED
 
@@ -375,15 +373,11 @@ class DirectEngine:
         data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
         if len(data) != size or p.WRITE_DATA + size > length:
             raise ValueError("a write without its data")
-        if node in self._fs.nodes.handles or self._fs.files.is_quick_to_change(node):
+        if self._fs.files.is_quick_to_change(node):
             return p.WRITE_OUT.pack(self._fs.write(node, offset, data), 0)
         copy = bytes(data)
         self._defer(unique, node, lambda: p.WRITE_OUT.pack(self._fs.write(node, offset, copy), 0))
         return None
-
-    def _release(self, node: int, unique: int, length: int) -> bytes:
-        self._fs.released(node)
-        return b""
 
     def _fsync(self, node: int, unique: int, length: int) -> None:
         def sync() -> bytes:
@@ -572,7 +566,7 @@ def _table() -> list[Handler | None]:
     table[Op.READ] = engine._read
     table[Op.WRITE] = engine._write
     table[Op.STATFS] = engine._statfs
-    table[Op.RELEASE] = engine._release
+    table[Op.RELEASE] = engine._done
     table[Op.FSYNC] = engine._fsync
     table[Op.INIT] = engine._init
     table[Op.OPENDIR] = engine._opendir

@@ -198,6 +198,7 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         ino, node = self.fs.create(parent_inode, name, mode, ctx.uid, ctx.gid)
+        self.fs.opened(ino)
         return _handle(ino), self._entry(ino, node)
 
     @_guarded

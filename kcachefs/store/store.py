@@ -159,10 +159,12 @@ class Store:
         self.volumes.sync()
         self.catalog.sync()
 
-    def compact(self) -> int:
-        """Copy together what is left of mostly dead volumes; returns the bytes that frees."""
+    def compact(self, share: float = 0.5) -> int:
+        """Copy together what is left of volumes of which less than `share` is alive; returns the bytes that frees."""
+        self.objects.ledger.retire_if_sparse(share)
         self.fold()
-        freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog))])
+        self.arena.trim()
+        freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog, share))])
         self.fold()
         return freed
 

@@ -36,15 +36,17 @@ of_a_mount_only = pytest.mark.parametrize(
 class Mount:
     """One store mounted at one directory with one engine, for as long as the scope lasts."""
 
-    def __init__(self, mountpoint: Path, store: Path, engine: str) -> None:
+    def __init__(self, mountpoint: Path, store: Path, engine: str, *options: str) -> None:
         self.mountpoint = mountpoint
         self.store = store
         self.engine = engine
+        self.options = options
         self._daemon: list[int] = []
         self._guardian: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        _kcachefs("mount", str(self.mountpoint), "--store", str(self.store), "--engine", self.engine)
+        where = ("mount", str(self.mountpoint), "--store", str(self.store))
+        _kcachefs(*where, "--engine", self.engine, *self.options)
         self._daemon = [self._status()[name] for name in ("supervisor_pid", "worker_pid")]
 
     def umount(self) -> None:
