@@ -3,6 +3,7 @@
 | variable | meaning | else |
 | --- | --- | --- |
 | `KCACHEFS_STORE` | the store's directory | the user's cache directory, `kcachefs` in it |
+| `KCACHEFS_MOUNT` | the mount that commands mean when none is named | the only one there is |
 | `KCACHEFS_RUNTIME_DIR` | control sockets, the list of mounts | root: `/run/kcachefs`, others: a runtime directory |
 | `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: their log directory |
 | `KCACHEFS_MOUNT` | the mount that the library's caches live in | the next |
@@ -26,6 +27,11 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def default_store() -> Path:
     configured = os.environ.get("KCACHEFS_STORE")
     return Path(configured) if configured else platformdirs.user_cache_path("kcachefs")
+
+
+def configured_mount() -> Path | None:
+    configured = os.environ.get("KCACHEFS_MOUNT")
+    return Path(configured) if configured else None
 
 
 def runtime_directory() -> Path:

@@ -21,6 +21,7 @@ def umount(
     """Unmount DIR; returns when everything is on disk."""
     from kcachefs.daemon import registry
     from kcachefs.engines import mounting
+    from kcachefs.frameworks import headers
 
     mountpoint = Path(os.path.abspath(directory))
     if mounting.mounted_at(mountpoint) is None:
@@ -37,6 +38,7 @@ def umount(
         raise MountBusy(
             f"{mountpoint}: is in use by {who or 'something that cannot be seen from here'}; close it, or use --lazy"
         ) from None
+    headers.unlink(mountpoint)
     if state is not None and not lazy:
         wait_for_exit(state.supervisor_pid)
 
