@@ -3,12 +3,12 @@
 | variable | meaning | else |
 | --- | --- | --- |
 | `KCACHEFS_STORE` | the store's directory | the user's cache directory, `kcachefs` in it |
-| `KCACHEFS_MOUNT` | the mount that commands mean when none is named | the only one there is |
-| `KCACHEFS_RUNTIME_DIR` | control sockets, the list of mounts | root: `/run/kcachefs`, others: a runtime directory |
+| `KCACHEFS_MOUNT` | the mount that commands and the library mean when none is named | the only one there is |
+| `KCACHEFS_RUNTIME_DIR` | control sockets, the list of mounts | root: `/run/kcachefs`, others: see below |
 | `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: their log directory |
-| `KCACHEFS_MOUNT` | the mount that the library's caches live in | the next |
 | `KCACHEFS_CACHE_DIR` | the directory of the library's caches | the user's cache directory, `kcachefs-library` in it |
 | `KCACHEFS_CACHE_SIZE` | the bound of each library cache in a plain directory | none |
+| `NOTIFY_SOCKET` | set by a service manager that wants to know when the mount answers | nothing is told |
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import platformdirs
 from kcachefs.errors import UsageError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE_MAX = 1 << 62
 
 
 def default_store() -> Path:
@@ -40,7 +41,18 @@ def runtime_directory() -> Path:
         return Path(configured)
     if os.getuid() == 0:
         return Path("/run/kcachefs")
-    return platformdirs.user_runtime_path("kcachefs")
+    # The user's runtime directory, else one of our own in /tmp. After `su` the variable may still be that of another.
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
+        if parent and _is_mine(Path(parent)):
+            return Path(parent) / "kcachefs"
+    return Path(f"/tmp/kcachefs-{os.getuid()}")
+
+
+def _is_mine(directory: Path) -> bool:
+    try:
+        return directory.stat().st_uid == os.getuid()
+    except OSError:
+        return False
 
 
 def log_directory() -> Path:
@@ -95,16 +107,29 @@ def triton_directory() -> Path | None:
     return Path(configured).absolute() if configured else None
 
 
-def parse_size(text: str) -> int:
+def notify_socket() -> str:
+    """Where a service manager wants to hear of us; empty where there is none."""
+    return os.environ.get("NOTIFY_SOCKET", "")
+
+
+def for_daemon() -> dict[str, str]:
+    """The environment of a daemon in the background: what a service manager gave its starter is not for it."""
+    return {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+
+
+def parse_size(text: str, *, least: int = 0) -> int:
     """Bytes of a size as people write it.
 
     >>> parse_size("20GiB"), parse_size("512M"), parse_size("1000")
     (21474836480, 536870912, 1000)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     if match is None:
         raise UsageError(f"{text!r} is no size; write it like 20GiB, 512M or 1000000")
-    return int(float(match[1]) * _UNITS[match[2]])
+    size = int(float(match[1]) * _UNITS[match[2]])
+    if not least <= size < _SIZE_MAX:
+        raise UsageError(f"{text!r} is no size that anything can have; write it like 20GiB, 512M or 1000000")
+    return size
 
 
 def format_size(count: float) -> str:

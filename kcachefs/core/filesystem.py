@@ -31,9 +31,11 @@ log = logging.getLogger(__name__)
 BLOCK = 4096
 PRESSURE_BYTES = 1 << 20
 """Bytes written after which the limits are looked at again, between the evictor's turns."""
+_DOTS = (b".", b"..")
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
 class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,15 +92,16 @@ class Filesystem:
         """The inode under a name, and one more reference that the kernel holds; None for a miss."""
         if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
             return FOLDER_INO if parent == ROOT_INO else self.report.find(name)
+        if name in _DOTS:
+            return self.found(parent if name == b"." else self.nodes.get(parent).parent)
+        ino = self.tree.find(parent, name)
+        if ino is None:
+            return None
         with self._lock:  # so that what is found here is not evicted before it is counted as in use
-            if name == b"..":
-                return self.found(self.nodes.get(parent).parent)
-            if name == b".":
-                return self.found(parent)
-            ino = self.tree.find(parent, name)
-            if ino is None:
-                return None
-            node = self.nodes.get(ino)
+            try:
+                node = self.nodes.get(ino)
+            except FsError:
+                return None  # it was, just now
             if self._is_heartbeat(ino, node):
                 self.entries.touch(node.entry, self.pid)
             return self.found(ino)
@@ -130,6 +133,8 @@ class Filesystem:
         """mkdir, mknod, symlink: a new inode, which the kernel then holds."""
         if stat.S_IFMT(mode) in (stat.S_IFCHR, stat.S_IFBLK):
             raise FsError(errno.EPERM, "device files are refused")
+        if stat.S_IFMT(mode) not in _KINDS or mode > 0o177777:
+            raise FsError(errno.EINVAL)
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, mode, uid, gid, rdev=rdev, target=target, pid=self.pid)
         self.found(ino)
@@ -282,10 +287,18 @@ class Filesystem:
         left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
 
-    def condemn(self, ino: int) -> None:
-        """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again."""
-        log.error("inode %d is dropped: its bytes cannot be trusted", ino)
-        for parent, name in self.tree.drop_files({ino}):
+    def condemn(self, ino: int, error: Exception) -> None:
+        """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again. Any thread.
+
+        Where even that fails, it stays as it is, and fails again when it is read again.
+        """
+        log.error("inode %d is dropped: %s", ino, error)
+        try:
+            dropped = self.tree.drop_files({ino}) if self.nodes.get(ino).is_file else []
+        except Exception:
+            log.exception("inode %d could not be dropped", ino)
+            return
+        for parent, name in dropped:
             self.on_dropped(parent, name)
 
     # --- beside the requests ------------------------------------------------------------------------------------------
@@ -294,9 +307,16 @@ class Filesystem:
         return statistics(self.store, self.entries, self.options.limits.max_size, self.requests())
 
     def settle(self) -> None:
-        """Seal everything that waits and put it all on disk: what an unmount waits for."""
-        while self.files.seal_next(0):
-            pass
+        """Seal everything that waits and put it all on disk: what an unmount waits for.
+
+        What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
+        """
+        while True:
+            try:
+                if not self.files.seal_next(0):
+                    break
+            except Exception as error:
+                log.error("a file could not be sealed, and is left as it is: %s", error)
         self.entries.flush()
         self.store.fold()
 

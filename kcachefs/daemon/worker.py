@@ -6,6 +6,7 @@ interpreter for every request, never waits long for it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -23,9 +24,9 @@ from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.supervisor import REFUSED, UNMOUNTED
+from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
-from kcachefs.errors import KcachefsError
+from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
@@ -68,7 +69,8 @@ class Worker:
     def close(self) -> None:
         """Put everything on disk."""
         log.info("served %s", self.engine.statistics())
-        self.fs.settle()
+        with contextlib.suppress(NoSpace):  # what cannot be folded now stays in the journal
+            self.fs.settle()
         self.store.close()
 
     async def _watch_signals(self, scope: trio.CancelScope) -> None:
@@ -93,8 +95,8 @@ class Worker:
             while self.fs.files.seal_next():
                 if time.monotonic() > until:
                     return True
-        except (KcachefsError, OSError) as error:
-            log.error("sealing failed, and is tried again: %s", error)
+        except Exception as error:  # one bad file must not end the worker, and with its successor every one after it
+            log.error("sealing failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
         return False
 
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
@@ -102,8 +104,9 @@ class Worker:
             await trio.sleep(pause)
             try:
                 await trio.to_thread.run_sync(work)
-            except (KcachefsError, OSError) as error:
-                log.error("%s failed, and is tried again: %s", what, error)
+            except Exception as error:
+                known = isinstance(error, KcachefsError | OSError)
+                log.error("%s failed, and is tried again: %s", what, error, exc_info=not known)
 
 
 def volume_size(config: MountConfig) -> int:
@@ -123,7 +126,9 @@ def raise_descriptor_limit() -> None:
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     device, ready_fd, resend = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C goes to the supervisor, which unmounts
+    sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals are for the supervisor, which unmounts
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(
         level=logging.DEBUG if config.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -135,12 +140,12 @@ def main() -> None:
         try:
             worker = Worker(config, device, resend=resend)
         except (KcachefsError, OSError) as error:
-            pipe.write(" ".join(str(error).split()).encode() + b"\n")
+            pipe.write(Refusal.of(error).to_line())
             sys.exit(REFUSED)
         gc.freeze()
 
         def ready() -> None:
-            pipe.write(b"ready\n")
+            pipe.write(READY)
             pipe.close()
 
         trio.run(worker.run, ready)

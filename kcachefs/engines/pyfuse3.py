@@ -22,11 +22,13 @@ from kcachefs.core.files import is_damage
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
-from kcachefs.errors import FsError, KcachefsError, errno_of
+from kcachefs.errors import FsError, NoSpace, errno_of
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
+_OF_BYTES = ("read", "write", "setattr", "fsync")
+"""What fails when a file's bytes are damaged; its first argument is that file."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
@@ -75,11 +77,11 @@ def _guarded(method: _Method) -> _Method:
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
-            if is_damage(error) and verb == "read":
-                self.fs.condemn(arguments[0])
+            if is_damage(error) and verb in _OF_BYTES:
+                await trio.to_thread.run_sync(self.fs.condemn, arguments[0], error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
             if not isinstance(error, FsError):
-                log.error("%s%r failed", verb, arguments[:2], exc_info=not isinstance(error, KcachefsError))
+                log.error("%s%r failed: %s", verb, arguments[:2], error, exc_info=not isinstance(error, NoSpace))
             raise pyfuse3.FUSEError(errno_of(error)) from None
 
     return cast(_Method, call)

@@ -66,7 +66,7 @@ class Mount:
 
     def revive(self) -> None:
         """Mount again if a test has left the mount dead, so that the next one is judged by itself."""
-        if not self._answers():
+        if not self.answers():
             self._detach()
             self.start()
 
@@ -97,7 +97,7 @@ class Mount:
             subprocess.run(["umount", "-l", str(self.mountpoint)], check=False, timeout=PATIENCE)
             _kill(*daemon)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             return _is_mounted(self.mountpoint) and os.statvfs(self.mountpoint).f_namemax > 0
         except OSError:
