@@ -1,1 +1,1 @@
-"""Measurements. Each prints its table; ratios inside one run are what counts, on a machine that others use too."""
+"""Benchmarks: each module prints a table of ratios, measured in one run on one machine."""

@@ -133,8 +133,7 @@ def fill(store: Path, count: int) -> None:
         for number in range(count // PER_FOLDER):
             folder, _ = fs.make(triton, b"%08x" % number, 0o040755, 0, 0)
             for i in range(PER_FOLDER):
-                ino, _ = fs.create(folder, b"f%d" % i, 0o644, 0, 0)
-                fs.finished(ino)
+                fs.create(folder, b"f%d" % i, 0o644, 0, 0)
             while fs.files.seal_next(0):
                 pass
         fs.settle()

@@ -3,8 +3,11 @@
 | variable | meaning | else |
 | --- | --- | --- |
 | `KCACHEFS_STORE` | the store's directory | the user's cache directory, `kcachefs` in it |
+| `KCACHEFS_MOUNT` | the mount that commands and the library mean when none is named | the only one there is |
 | `KCACHEFS_RUNTIME_DIR` | control sockets, the list of mounts | root: `/run/kcachefs`, others: see below |
 | `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: their log directory |
+| `KCACHEFS_CACHE_DIR` | the directory of the library's caches | the user's cache directory, `kcachefs-library` in it |
+| `KCACHEFS_CACHE_SIZE` | the bound of each library cache in a plain directory | none |
 | `NOTIFY_SOCKET` | set by a service manager that wants to know when the mount answers | nothing is told |
 """
 
@@ -25,6 +28,11 @@ _SIZE_MAX = 1 << 62
 def default_store() -> Path:
     configured = os.environ.get("KCACHEFS_STORE")
     return Path(configured) if configured else platformdirs.user_cache_path("kcachefs")
+
+
+def configured_mount() -> Path | None:
+    configured = os.environ.get("KCACHEFS_MOUNT")
+    return Path(configured) if configured else None
 
 
 def runtime_directory() -> Path:
@@ -54,6 +62,49 @@ def log_directory() -> Path:
     if os.getuid() == 0:
         return Path("/var/log/kcachefs")
     return platformdirs.user_log_path("kcachefs")
+
+
+# Namespace of the mount that the library's own caches live in.
+LIBRARY_NAMESPACE = "library"
+
+
+def mount_point() -> Path | None:
+    """The mount named by KCACHEFS_MOUNT, where something really is mounted there.
+
+    A mount point with nothing on it is no cache: what is written there disappears beneath the next mount.
+    """
+    configured = os.environ.get("KCACHEFS_MOUNT")
+    if not configured or not os.path.ismount(configured):
+        return None
+    return Path(configured).absolute()
+
+
+def library_directory(name: str) -> Path:
+    """Where the library cache `name` is: in KCACHEFS_CACHE_DIR, else on the mount, else in the user's cache."""
+    if configured := os.environ.get("KCACHEFS_CACHE_DIR"):
+        return Path(configured).absolute() / name
+    if mount := mount_point():
+        return mount / LIBRARY_NAMESPACE / name
+    # Not the store's own default, which is `kcachefs` in the same place and belongs to the daemon.
+    return platformdirs.user_cache_path("kcachefs-library") / name
+
+
+def is_on_mount(path: Path) -> bool:
+    """Whether `path` lies inside the mount, which then does the bounding and the LRU itself."""
+    mount = mount_point()
+    return mount is not None and path.absolute().is_relative_to(mount)
+
+
+def library_limit() -> int | None:
+    """The size bound of a library cache in a plain directory, or None."""
+    configured = os.environ.get("KCACHEFS_CACHE_SIZE")
+    return parse_size(configured) or None if configured else None
+
+
+def triton_directory() -> Path | None:
+    """Triton's own choice of cache directory, which TorchInductor also sets and reads."""
+    configured = os.environ.get("TRITON_CACHE_DIR")
+    return Path(configured).absolute() if configured else None
 
 
 def notify_socket() -> str:

@@ -144,6 +144,42 @@ def or_no_space(error: OSError, thing: object) -> Exception:
     return error
 
 
+# --- keys and library caches -----------------------------------------------------------------------------------------
+
+
+class Unkeyable(KcachefsError):
+    """A value whose meaning cannot be read, so that any key made of it could serve the wrong kernel."""
+
+    errno = errno.EINVAL
+    exit_code = 2
+
+
+class CacheError(KcachefsError):
+    """A library cache cannot be used as asked."""
+
+    exit_code = 3
+
+
+class CacheClosed(CacheError):
+    """A library cache was used after it was closed."""
+
+
+class CacheRecursion(CacheError):
+    """The computation of a key asked the cache for that same key, which would wait for itself for ever."""
+
+    errno = errno.EDEADLK
+
+
+class CompileFailed(KcachefsError):
+    """The compiler refused a program; its log is in the message."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
 # --- the edges -------------------------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,18 @@ from typing import Annotated, Any
 import typer
 
 import kcachefs
+from kcachefs.cli.adopt import adopt
+from kcachefs.cli.doctor import doctor
+from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
+from kcachefs.cli.frameworks import frameworks
 from kcachefs.cli.fsck import fsck
 from kcachefs.cli.gc import gc
 from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
 from kcachefs.cli.pin import pin, unpin
 from kcachefs.cli.prune import prune
+from kcachefs.cli.run import run
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
@@ -32,7 +37,24 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-for _verb in (mount, umount, status, stats, ls, pin, unpin, evict, prune, gc, fsck):
+for _verb in (
+    mount,
+    umount,
+    status,
+    run,
+    env,
+    frameworks,
+    doctor,
+    adopt,
+    stats,
+    ls,
+    pin,
+    unpin,
+    evict,
+    prune,
+    gc,
+    fsck,
+):
     app.command()(_verb)
 
 _debug = False

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,15 @@ def mount(
     max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = MAX_SIZE,
     max_files: Annotated[int, typer.Option(min=0, metavar="N", help="Quota of files; 0: as many as fit.")] = 0,
     min_free: Annotated[str, typer.Option(metavar="SIZE", help="Free space that the disk keeps.")] = MIN_FREE,
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long after its last use an entry is safe.")
+    ] = 30.0,
+    floor: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE=SIZE", help="Not evicted from while it holds no more.")
+    ] = None,
+    ceiling: Annotated[
+        list[str] | None, typer.Option(metavar="NAMESPACE=SIZE", help="Evicted from when it holds more.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the reference, slower.")] = "direct",
     read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be written through the mount.")] = False,
     no_allow_other: Annotated[
@@ -46,6 +55,9 @@ def mount(
         max_size=max_size,
         max_files=max_files,
         min_free=min_free,
+        grace=grace,
+        floors=floor or [],
+        ceilings=ceiling or [],
         engine=engine,
         read_only=read_only,
         allow_other=not no_allow_other,
@@ -63,6 +75,9 @@ def checked(
     max_size: str = MAX_SIZE,
     max_files: int = 0,
     min_free: str = MIN_FREE,
+    grace: float = 30.0,
+    floors: Sequence[str] = (),
+    ceilings: Sequence[str] = (),
     engine: str = "direct",
     read_only: bool = False,
     allow_other: bool = True,
@@ -89,11 +104,26 @@ def checked(
         store=place,
         engine=engine,
         limits=Limits(
-            max_size=config.parse_size(max_size, least=1), max_files=max_files, min_free=config.parse_size(min_free)
+            max_size=config.parse_size(max_size, least=1),
+            max_files=max_files,
+            min_free=config.parse_size(min_free),
+            grace=grace,
+            floors=_sizes_by_namespace(floors),
+            ceilings=_sizes_by_namespace(ceilings),
         ),
         read_only=read_only,
         allow_other=allow_other,
     )
+
+
+def _sizes_by_namespace(texts: Sequence[str]) -> dict[str, int]:
+    sizes = {}
+    for text in texts:
+        name, equals, size = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{text!r}: write it like triton=2GiB")
+        sizes[name] = config.parse_size(size)
+    return sizes
 
 
 def serve_in_background(settings: MountConfig) -> None:

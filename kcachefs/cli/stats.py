@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kcachefs.core.report import Numbers, Statistics
 
 _BAR = 30
+_WIDE = 110
+_COLUMNS = ("entries", "files", "size", "stored", "ratio", "hits", "misses", "evicted", "last use")
+_NARROW_COLUMNS = ("entries", "size", "stored", "hits", "misses", "last use")
 
 
 def stats(
@@ -35,14 +38,16 @@ def stats(
     if as_json:
         print(report.as_json(numbers).decode(), end="")
         return
+    console = Console()
+    wide = console.width >= _WIDE
     if not watch:
-        Console().print(_drawn(numbers))
+        console.print(_drawn(numbers, wide))
         return
-    with Live(_drawn(numbers), screen=False, auto_refresh=False) as live:
+    with Live(_drawn(numbers, wide), console=console, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(1.0)
-                live.update(_drawn(_ask(mount, store)), refresh=True)
+                live.update(_drawn(_ask(mount, store), wide), refresh=True)
         except KeyboardInterrupt:
             pass
 
@@ -53,20 +58,20 @@ def _ask(mount: Path | None, store: Path | None) -> Statistics:
     return target.call(mount, store, "stats", Statistics)
 
 
-def _drawn(numbers: Statistics) -> RenderableType:
+def _drawn(numbers: Statistics, wide: bool) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("namespace")
-    for title in ("entries", "files", "size", "stored", "ratio", "hits", "misses", "evicted", "last use"):
+    table.add_column("namespace", no_wrap=True)
+    for title in _COLUMNS if wide else _NARROW_COLUMNS:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("hit rate", no_wrap=True)
     for name, row in sorted(numbers.namespaces.items(), key=lambda item: -item[1].stored_bytes):
-        _add_row(table, name, row)
+        table.add_row(name, *_cells(row, wide))
     table.add_section()
-    _add_row(table, "total", numbers.total)
+    table.add_row("total", *_cells(numbers.total, wide))
     beneath = numbers.store
     share = beneath.used_bytes / beneath.max_bytes if beneath.max_bytes else 0.0
     return Group(
@@ -80,25 +85,22 @@ def _drawn(numbers: Statistics) -> RenderableType:
     )
 
 
-def _add_row(table: object, name: str, row: Numbers) -> None:
-    from rich.table import Table
-
+def _cells(row: Numbers, wide: bool) -> list[str]:
     from kcachefs.core.report import age
 
-    assert isinstance(table, Table)
-    table.add_row(
-        name,
-        str(row.entries),
-        str(row.files),
-        format_size(row.plain_bytes),
-        format_size(row.stored_bytes),
-        f"{row.compression_ratio:.1f}x",
-        str(row.hits),
-        str(row.misses),
-        str(row.evictions),
-        age(row.last_used),
-        f"{_bar(row.hit_rate, 10)} {row.hit_rate:4.0%}",
-    )
+    cells = {
+        "entries": str(row.entries),
+        "files": str(row.files),
+        "size": format_size(row.plain_bytes),
+        "stored": format_size(row.stored_bytes),
+        "ratio": f"{row.compression_ratio:.1f}x",
+        "hits": str(row.hits),
+        "misses": str(row.misses),
+        "evicted": str(row.evictions),
+        "last use": age(row.last_used),
+    }
+    shown = [cells[title] for title in (_COLUMNS if wide else _NARROW_COLUMNS)]
+    return [*shown, f"{_bar(row.hit_rate, 10 if wide else 5)} {row.hit_rate:4.0%}"]
 
 
 def _bar(share: float, width: int = _BAR) -> str:

@@ -24,6 +24,7 @@ def umount(
     """Unmount DIR; returns when everything is on disk."""
     from kcachefs.daemon import registry
     from kcachefs.engines import mounting
+    from kcachefs.frameworks import headers
 
     mountpoint = Path(os.path.realpath(directory))
     os.chdir("/")  # or we would be the ones who use it
@@ -37,6 +38,7 @@ def umount(
         mounting.unmount(mountpoint, lazy=lazy)
     except MountBusy:
         raise MountBusy(f"{mountpoint}: is in use by {_users(mountpoint)}; close that, or use --lazy") from None
+    headers.unlink(mountpoint)
     if not lazy:
         for process in daemon:
             select.select([process], [], [])  # a pidfd is readable once the process has ended

@@ -55,7 +55,10 @@ class Administration:
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
 
-    def stats(self) -> Statistics:
+    def stats(self, settle: bool = False) -> Statistics:
+        """The numbers; with `settle` what waits is sealed first, so that all that was written until now is counted."""
+        if settle:
+            self._fs.settle()
         self._fs.entries.flush()
         return self._fs.statistics()
 

@@ -46,6 +46,8 @@ from kcachefs.store.records import (
 
 HEARTBEAT_SECONDS = 1
 """How long the kernel may remember an entry's name before it asks again."""
+COMPLETE_NS = 200_000_000
+"""How long after its last write an entry counts as complete: nobody tells when its writer is done."""
 _FLUSH_CHUNK = 200
 _SEEN_MAX = 65536
 _STRUCTURE = Spot(Kind.STRUCTURE)
@@ -60,6 +62,7 @@ class Entries:
         self._nodes = nodes
         self._paths: dict[int, tuple[int, tuple[bytes, ...]]] = {}
         self._writers: OrderedDict[int, int] = OrderedDict()
+        self._written: OrderedDict[int, int] = OrderedDict()
         self._seen: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.used: dict[int, int] = {}
         """When entries were last used, as far as it is not written down yet."""
@@ -209,9 +212,10 @@ class Entries:
         record = EntryRecord.unpack(raw) if raw is not None else self._new_record(txn, ino, node)
         if record is None:
             return
+        self._written.pop(node.entry, None)
         stored = self._stored(txn, node)
         counts = self.counts(txn, record.namespace)
-        if record.files == 0:
+        if not record.used:
             self._enter(txn, node.entry, record, counts)
         record.files += 1
         record.plain += node.size
@@ -222,8 +226,8 @@ class Entries:
         txn.put(entry_key(node.entry), record.pack())
         txn.put(counts_key(record.namespace), counts.pack())
 
-    def uncount(self, txn: Transaction, node: Inode) -> None:
-        """A sealed file of an entry goes, or is about to be written again. The object is still there."""
+    def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
+        """A sealed file of an entry goes, or (not `gone`) is about to be written again. The object is still there."""
         raw = txn.get(entry_key(node.entry)) if node.entry else None
         if raw is None:
             return
@@ -236,21 +240,25 @@ class Entries:
         counts.files -= 1
         counts.plain -= node.size
         counts.stored -= stored
-        if record.files == 0:
-            counts.entries -= 1
-            self._leave(txn, node.entry, record)
-        else:
-            txn.put(entry_key(node.entry), record.pack())
+        txn.put(entry_key(node.entry), record.pack())
         txn.put(counts_key(record.namespace), counts.pack())
+        if gone:
+            self.abandoned(txn, node)
 
     def counts(self, txn: Transaction | None, namespace: int) -> NamespaceRecord:
         return NamespaceRecord.unpack((txn or self._catalog).get(counts_key(namespace)))
 
     def abandoned(self, txn: Transaction, node: Inode) -> None:
-        """A file goes that was never sealed: with it may go the group that was made for it."""
-        raw = txn.get(entry_key(node.entry)) if node.entry >= GROUP_BASE else None
-        if raw is not None and EntryRecord.unpack(raw).files == 0:
-            self._leave(txn, node.entry, EntryRecord.unpack(raw))
+        """A file goes; if its entry holds no sealed one any more, that goes too. What is unsealed makes it again."""
+        raw = txn.get(entry_key(node.entry)) if node.entry else None
+        record = EntryRecord.unpack(raw) if raw is not None else None
+        if record is None or record.files:
+            return
+        if record.used:
+            counts = self.counts(txn, record.namespace)
+            counts.entries -= 1
+            txn.put(counts_key(record.namespace), counts.pack())
+        self._leave(txn, node.entry, record)
 
     def path_of(self, record: EntryRecord) -> tuple[bytes, ...]:
         """Where an entry stands: its namespace, the folders below it, its own name."""
@@ -298,11 +306,9 @@ class Entries:
 
     def _enter(self, txn: Transaction, entry: int, record: EntryRecord, counts: NamespaceRecord) -> None:
         counts.entries += 1
-        if not record.used:
-            counts.misses += self.counting
-            record.used = counts.used = self._next_order(time.time_ns())
-            if not record.flags & EntryRecord.PINNED:
-                txn.put(order_key(record.namespace, record.used), pack_number(entry))
+        counts.misses += self.counting
+        record.used = counts.used = self._next_order(time.time_ns())
+        txn.put(order_key(record.namespace, record.used), pack_number(entry))
 
     def _leave(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
         txn.delete(entry_key(entry))
@@ -320,10 +326,17 @@ class Entries:
 
     # --- uses ---------------------------------------------------------------------------------------------------------
 
-    def touch(self, entry: int, pid: int, *, complete: bool) -> None:
+    def written(self, entry: int) -> None:
+        """A file of an entry is being written: that is a use, and for a moment the entry is not complete."""
+        self.used[entry] = self._written[entry] = time.time_ns()
+        if len(self._written) > _SEEN_MAX:
+            self._written.popitem(last=False)
+
+    def touch(self, entry: int, pid: int) -> None:
         """The kernel asked for an entry's name on behalf of a process."""
-        self.used[entry] = time.time_ns()
-        if not complete or not pid:
+        now = time.time_ns()
+        self.used[entry] = now
+        if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
             return
         seen = (entry, pid)
         if seen in self._seen or self._writers.get(entry) == pid:

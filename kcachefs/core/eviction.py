@@ -1,7 +1,7 @@
 """Eviction: whole entries, the least recently used first, names first and bytes last, until the quota holds again.
 
 Run by the daemon in a thread of its own, in short turns. It begins at the high-water mark, before a write would fail,
-and works down to the low-water mark. What it never takes: an entry that is pinned, being written, used within the grace
+and works down to the low-water mark. What it never takes: an entry that is pinned, used or written within the grace
 period, or open or mapped anywhere.
 
 Open files are invisible here, because the kernel opens them without asking. But it does say when it lets go of an
@@ -11,6 +11,8 @@ drop whatever nobody uses; what it still knows after that is open or mapped, and
 The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
 keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
+While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests.
+
 The bound. Between two turns the total can overshoot the quota by what is written in that time, and by what is younger
 than the grace period, which above the quota itself shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when
 their volume is compacted, which a turn does as soon as they are a twentieth of the quota.
@@ -18,8 +20,10 @@ their volume is compacted, which a turn does as soon as they are a twentieth of 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,7 +32,7 @@ import msgspec
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
-from kcachefs.errors import FsError
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
@@ -54,8 +58,11 @@ GRACE_SECONDS = 30.0
 SHORT_GRACE_SECONDS = 3.0
 """How long after its last use an entry is safe: normally, and when the quota is exceeded. Longer than the heartbeat,
 so whoever is going through an entry's files is not overtaken."""
+COMPACTION_SHARES = (0.5, 0.75, 0.95)
+"""How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
+WAIT_SECONDS = 0.05
 BATCH = 32
 """Entries probed at a time."""
 TEMPORARY_SECONDS = 60.0
@@ -71,6 +78,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """0: as many as fit."""
     min_free: int = 64 << 20
     """Free bytes that the disk beneath keeps."""
+    grace: float = GRACE_SECONDS
+    """Seconds after its last use during which an entry is safe."""
     floors: dict[str, int] = {}
     """Namespaces that are not evicted from while they hold no more than this."""
     ceilings: dict[str, int] = {}
@@ -87,12 +96,20 @@ class Evictor:
         self._tree = tree
         self._entries = entries
         self.limits = limits
-        self.grace_seconds = GRACE_SECONDS
+        self.grace_seconds = limits.grace
+        self.temporary_seconds = TEMPORARY_SECONDS
+        self.temporary_unknown_seconds = TEMPORARY_UNKNOWN_SECONDS
+        self.room = threading.Event()
+        self.room.set()
+        """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
         self.full = False
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
         """Tells the kernel that a name does not hold any more. Called with no lock held."""
-        self.being_written: Callable[[int], bool] = lambda entry: False
+        self.seal_waiting: Callable[[float], None] = lambda until: None
+        """Seals what waits, until that moment."""
+        self.waiting: Callable[[], int] = lambda: 0
+        """How many files wait to be sealed: until they are, they can be neither compressed nor evicted."""
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -118,37 +135,76 @@ class Evictor:
     def turn(self, seconds: float = 0.2) -> int:
         """Evict for a while if a limit is near. Returns how many entries went."""
         self._apply_ceilings()
+        self.note_pressure()
         if self._excess(HIGH_WATER) <= 0 and self._excess_files(HIGH_WATER) <= 0:
             self.full = False
             return 0
         until = time.monotonic() + seconds
+        self._seal(until)
         self._entries.flush()
         gone = 0
-        while self._excess(LOW_WATER) > 0 or self._excess_files(LOW_WATER) > 0:
+        while True:
             self._reclaim()
+            bytes_over, files_over = self._excess(LOW_WATER), self._excess_files(LOW_WATER)
+            if bytes_over <= 0 and files_over <= 0:
+                break
             grace = self.grace_seconds if self._excess(1.0) <= 0 else min(self.grace_seconds, SHORT_GRACE_SECONDS)
-            batch = self._oldest(BATCH, grace)
+            batch = self._enough(self._oldest(BATCH, grace), bytes_over, files_over)
             taken = self._evict_batch(batch)
             gone += len(taken)
-            if not taken:
-                self._store.compact()
-                self.full = self._excess(1.0) > 0 and not batch
+            self.full = not batch and self._excess(1.0) > 0 and self._nothing_left()
+            if not batch or time.monotonic() > until:
                 break
-            self.full = False
-            if time.monotonic() > until:
-                break
+        self.note_pressure()
         if gone:
             self._reclaim()
             log.info("evicted %d entries; %d bytes in use of %d", gone, self.used_bytes(), self.limits.max_size)
         return gone
 
+    def _seal(self, until: float) -> None:
+        """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
+        with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
+            while self.waiting() and time.monotonic() < until:
+                self.seal_waiting(min(until, time.monotonic() + 0.02))
+                self._store.fold()
+                self._store.arena.trim()
+                self.note_pressure()
+
     def _reclaim(self) -> None:
-        """Give the bytes of deleted objects back to the disk, when they are enough to matter."""
-        totals = self._store.objects.totals()
-        if totals.volumes - totals.live > self.limits.max_size * 0.05:
-            self._store.compact()
+        """Give the bytes of deleted objects back to the disk: of the emptiest volumes, and of fuller ones at need."""
+        self._store.fold()
+        for share in COMPACTION_SHARES:
+            totals = self._store.objects.totals()
+            if totals.volumes - totals.live < self.limits.max_size * 0.02 or self._excess(LOW_WATER) <= 0:
+                return
+            try:
+                self._store.compact(share)
+            except NoSpace:
+                self._store.fold()  # no room to copy: what was emptied goes all the same
+                return
+
+    def note_pressure(self) -> None:
+        """See whether writes have to wait."""
+        if self._excess(1.0) > 0:
+            self.room.clear()
         else:
-            self._store.fold()
+            self.room.set()
+
+    def _nothing_left(self) -> bool:
+        """Whether not even the youngest entry may be taken, and nothing waits to become one."""
+        return not self.waiting() and not self._oldest(1, 0.0)
+
+    def _enough(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
+        """So many of them, from the oldest on, as are needed."""
+        for count, entry in enumerate(batch, 1):
+            raw = self._catalog.get(entry_key(entry))
+            if raw is not None:
+                record = EntryRecord.unpack(raw)
+                bytes_over -= record.stored
+                files_over -= record.files
+            if bytes_over <= 0 and files_over <= 0:
+                return batch[:count]
+        return batch
 
     def _apply_ceilings(self) -> None:
         for name, ceiling in self.limits.ceilings.items():
@@ -158,7 +214,7 @@ class Evictor:
                     self._store.fold()
                     while record.stored > ceiling:
                         batch = list(self._in_order(number, BATCH, min(self.grace_seconds, SHORT_GRACE_SECONDS)))
-                        if not self._evict_batch(batch):
+                        if not self._evict_batch(self._enough(batch, record.stored - ceiling, 0)):
                             break
                         record = self._entries.counts(None, number)
 
@@ -184,7 +240,7 @@ class Evictor:
                 if int.from_bytes(key[9:17], "big") > horizon:
                     return
                 entry = unpack_number(raw)
-                if self._entries.used.get(entry, 0) <= horizon and not self.being_written(entry):
+                if self._entries.used.get(entry, 0) <= horizon:
                     count -= 1
                     yield entry
                     if count == 0:
@@ -234,7 +290,7 @@ class Evictor:
             record = EntryRecord.unpack(raw) if raw is not None else None
             if record is None or (record.flags & EntryRecord.PINNED and not force):
                 return False
-            if not force and (self._known(entry) or self.being_written(entry)):
+            if not force and self._known(entry):
                 return False
             names = self._top_names(entry)
             self._remove(txn, entry)
@@ -296,8 +352,8 @@ class Evictor:
         if ino in self._nodes.handles:
             return False
         if pid:
-            return age > TEMPORARY_SECONDS and not os.path.exists(f"/proc/{pid}")
-        return age > TEMPORARY_UNKNOWN_SECONDS
+            return age > self.temporary_seconds and not os.path.exists(f"/proc/{pid}")
+        return age > self.temporary_unknown_seconds
 
     def _drop(self, ino: int, parent: int, name: bytes) -> None:
         with self._nodes.change() as txn:

@@ -7,9 +7,12 @@
                                         object                               what most files are
 
 A new file is empty and costs nothing. Its first bytes go to a slot, or to a spool file if they do not fit. When it has
-been quiet for a moment, the sealer's thread turns it into an object while readers are still served from where it was.
-(Not when its writer closes it: of that Linux says nothing to a filesystem that has let it open files unasked.) A file
-that is written after that is *mutable*: it stays out of the objects until it has been quiet for long.
+rested for a moment, the sealer's thread turns it into an object, while readers are still served from where it was. A
+file that is written after that is *mutable*: it stays out of the objects until it has been quiet for long.
+
+That a file rests is told by the clock and not by its last close. Once a kernel has been spared the OPENs it sends no
+RELEASE either, not even for what it CREATEd (seen on Linux 6.18: 10 creations, no release). An engine that is told of
+opens says so with `opened` and `released`, and then a file is not sealed while it is open.
 
 What a write acknowledged is outside this process: the bytes by a pwrite; the size and times of a slot by a record in
 the journal, those of a spool file by the file itself. Bytes are hashed by the sealer and not as they are written: it
@@ -26,11 +29,10 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
+from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
@@ -50,14 +52,12 @@ from kcachefs.store.records import (
 log = logging.getLogger(__name__)
 
 MAX_SIZE = (1 << 63) - 1
-REST_SECONDS = 1.0
-"""How long a new file must not have changed before it is sealed: what is deleted at once is never sealed."""
-LARGE_REST = 5
-"""So many times longer for one that is in the spool: it would be costly to bring back."""
+REST_SECONDS = 2.0
+"""How long after its last write a file is sealed: what is deleted before is never sealed."""
 PATIENCE_SECONDS = 10.0
 """How long it waits at most for requests to pause: a compiler's burst of writes goes first."""
 QUEUE_MAX = 4096
-"""Closed files waiting, above which the longest waiting is sealed whatever else goes on."""
+"""Files waiting, above which the longest waiting is sealed whatever else goes on."""
 QUIET_SECONDS = 60.0
 """How long a mutable file must not have changed before it is sealed after all."""
 QUICK = 256 << 10
@@ -66,8 +66,6 @@ QUICK_READ = 64 << 10
 """Files up to this size are decoded where they are asked for: handing them to another thread would cost more."""
 OPEN_SPOOL_MAX = 512
 """Spool files held open; beyond it they are reopened by name."""
-HOLE_MIN = 256 << 20
-"""Files larger than this that are mostly holes stay plain files."""
 _SPOOL_BLOCK = 64
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -101,12 +99,12 @@ class Files:
         raw = store.catalog.get(META_SPOOL)
         self._next_spool = self._reserved_spool = unpack_number(raw) if raw is not None else 1
         self._queue: deque[tuple[int, float]] = deque()
+        self._queued: set[int] = set()
         self._mutable: set[int] = set()
         self._sealing: dict[int, bool] = {}
         """Inodes that the sealer is reading, and whether they were changed since it began."""
         nodes.on_gone = self._gone
-        self.on_quiet: Callable[[int], None] = lambda ino: None
-        """Told of every new file once nobody seems to write it any more. Called with no lock held."""
+        nodes.on_orphaned = self._orphaned
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -139,11 +137,8 @@ class Files:
     def attributes(self, ino: int) -> Inode:
         """The inode with its size and times as they are now."""
         node = self._nodes.get(ino)
-        if node.content == Content.SPOOL:
-            # Should the spool file be gone, the name is still there, and whoever reads it finds out.
-            with contextlib.suppress(ObjectMissing):
-                if spool := self._spool_of(ino, node):
-                    _refresh(node, spool)
+        if node.content == Content.SPOOL and (spool := self._spool_of(ino, node)):
+            _refresh(node, spool)
         return node
 
     # --- changing -----------------------------------------------------------------------------------------------------
@@ -202,10 +197,6 @@ class Files:
         if mode & ~(_KEEP_SIZE | _PUNCH_HOLE | _ZERO_RANGE):
             raise FsError(errno.EOPNOTSUPP)
         end = offset + length
-        if length == 0:
-            raise FsError(errno.EINVAL)
-        if end > MAX_SIZE:
-            raise FsError(errno.EFBIG)
         while True:
             with self._lock:
                 node = self._nodes.get(ino)
@@ -244,10 +235,6 @@ class Files:
                     self._nodes.save(txn, ino, node)
         self._store.sync()
 
-    def created(self, ino: int) -> None:
-        """A new file: the sealer looks at it from now on, until it is quiet."""
-        self._queue.append((ino, time.monotonic()))
-
     # --- sealing: the sealer's thread ---------------------------------------------------------------------------------
 
     def adopt(self) -> None:
@@ -256,7 +243,7 @@ class Files:
             if node.flags & Inode.MUTABLE:
                 self._mutable.add(ino)
             else:
-                self._queue.append((ino, 0.0))
+                self._enqueue(ino, 0.0)
 
     def unsealed(self) -> list[tuple[int, Inode]]:
         """Every file that is in a slot or in the spool."""
@@ -264,12 +251,21 @@ class Files:
         found = []
         for table, content in ((b"a", Content.SLOT), (b"s", Content.SPOOL)):
             for key, raw in self._store.catalog.walk(table):
-                with contextlib.suppress(FsError, RecordDamaged):
+                with contextlib.suppress(FsError):
                     ino = unpack_number(raw or bytes(8))
                     node = self._nodes.get(ino)
                     if node.content == content and node.spool == number_of(key):
                         found.append((ino, node))
         return found
+
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def seal_waiting(self, until: float) -> None:
+        """Seal what waits though it has not rested, until that moment: the quota is near."""
+        waiting = len(self._queue)
+        while waiting and time.monotonic() < until and self.seal_next(0):
+            waiting -= 1
 
     def is_pressing(self) -> bool:
         """So much waits for the sealer that it must work though requests come in."""
@@ -277,31 +273,27 @@ class Files:
         return bool(queue) and (len(queue) >= QUEUE_MAX or time.monotonic() - queue[0][1] > PATIENCE_SECONDS)
 
     def seal_next(self, rest_seconds: float = REST_SECONDS) -> bool:
-        """Seal the file that has waited longest, if it has been quiet for that long. False when there is none."""
+        """Seal the file that has waited longest, if it has rested that long. False when there is none."""
         if not self._queue:
             return False
         ino, since = self._queue[0]
-        pressed = len(self._queue) >= QUEUE_MAX or not rest_seconds
-        if time.monotonic() - since < rest_seconds and not pressed:
+        now = time.monotonic()
+        if now - since < rest_seconds and len(self._queue) < QUEUE_MAX:
             return False
         self._queue.popleft()
-        try:
-            if not pressed and not self._is_quiet(ino, rest_seconds):
-                self._queue.append((ino, time.monotonic()))
-                return True
-            if not self._nodes.get(ino).flags & Inode.MUTABLE:
+        self._queued.discard(ino)
+        with contextlib.suppress(FsError):  # unlinked while it waited
+            age = (time.time_ns() - self.attributes(ino).mtime) / 1e9
+            if ino in self._nodes.handles or 0 <= age < rest_seconds:
+                self._enqueue(ino, now - max(0.0, min(age, rest_seconds)))  # written since: it rests anew
+            else:
                 self.seal(ino)
-        except FsError:
-            pass  # unlinked while it waited
-        self.on_quiet(ino)
         return True
 
-    def _is_quiet(self, ino: int, seconds: float) -> bool:
-        """Whether nothing happened to a file for that long; what is large may be in the making for longer."""
-        node = self.attributes(ino)
-        if node.content == Content.SPOOL:
-            seconds *= LARGE_REST
-        return not 0 <= time.time_ns() - node.ctime < seconds * 1e9
+    def _enqueue(self, ino: int, since: float) -> None:
+        if ino not in self._queued:
+            self._queued.add(ino)
+            self._queue.append((ino, since))
 
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""
@@ -327,8 +319,6 @@ class Files:
                 spool = self._spool_of(ino, node) if node.content == Content.SPOOL else None
             staged: Staged | None = None
             try:
-                if spool is not None and _is_mostly_hole(spool.fd):
-                    return False
                 if spool is not None and os.fstat(spool.fd).st_size:
                     staged = self._store.objects.stage_file(spool.fd)
                 elif data:
@@ -395,24 +385,31 @@ class Files:
 
     def _slot_changed(self, txn: Transaction, ino: int, node: Inode) -> None:
         node.mtime = node.ctime = time.time_ns()
-        self._note_writer(ino, node)
+        self._note_change(ino, node)
         self._nodes.save(txn, ino, node)
 
     def _empty(self, ino: int, node: Inode) -> None:
         with self._nodes.change() as txn:
+            if node.content == Content.OBJECT:
+                self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
             node.mtime = node.ctime = time.time_ns()
             if ino in self._sealing:
                 self._sealing[ino] = True
             self._nodes.save(txn, ino, node)
 
-    def _note_writer(self, ino: int, node: Inode) -> None:
-        """A change by someone who did not create the file makes it mutable, and what the sealer has read is stale."""
-        if ino not in self._nodes.handles and not node.flags & Inode.MUTABLE:
-            node.flags |= Inode.MUTABLE
-            self._mutable.add(ino)
+    def _note_change(self, ino: int, node: Inode) -> None:
+        """What the sealer has read is stale; when the file has rested it is to be sealed, if it is not mutable."""
+        if node.entry:
+            self._entries.written(node.entry)
         if ino in self._sealing:
             self._sealing[ino] = True
+        if not node.flags & Inode.MUTABLE:
+            self._enqueue(ino, time.monotonic())
+
+    def _make_mutable(self, ino: int, node: Inode) -> None:
+        node.flags |= Inode.MUTABLE
+        self._mutable.add(ino)
 
     # --- spool files --------------------------------------------------------------------------------------------------
 
@@ -420,13 +417,11 @@ class Files:
         """The spool file, about to be changed. The lock is held."""
         spool = self._spool_of(ino, node)
         assert spool is not None
-        before = node.flags
-        self._note_writer(ino, node)
-        if spool.retimed or node.flags != before:
+        self._note_change(ino, node)
+        if spool.retimed:
             with self._nodes.change() as txn:
-                if spool.retimed:
-                    spool.retimed = False
-                    node.mtime = node.ctime = time.time_ns()
+                spool.retimed = False
+                node.mtime = node.ctime = time.time_ns()
                 self._nodes.save(txn, ino, node)
         return spool
 
@@ -469,9 +464,11 @@ class Files:
             if content == Content.SLOT:
                 os.pwrite(spool.fd, self._arena.read(node.spool, 0, node.size), 0)
             size = node.size
+            if content == Content.OBJECT:
+                self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
             node.content, node.spool, node.size = Content.SPOOL, spool.number, size
-            self._note_writer(ino, node)
+            self._note_change(ino, node)
             txn.put(spool_key(spool.number), pack_number(ino))
             node.mtime = node.ctime = time.time_ns()
             self._nodes.save(txn, ino, node)
@@ -482,6 +479,7 @@ class Files:
             node = self._nodes.get(ino)
             if (node.content, node.digest) != (Content.OBJECT, digest):
                 return
+            self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
             slot = self._slot(txn, ino, node)
             self._arena.write(slot, 0, data)
@@ -505,14 +503,14 @@ class Files:
                 if number >= self._reserved_spool:
                     self._reserved_spool = number + _SPOOL_BLOCK
                     txn.put(META_SPOOL, pack_number(self._reserved_spool))
-        return SpoolFile(number, self._store.spool.open(number, create=True))
+        return SpoolFile(number, self._store.spool.open(number))
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
-    def _let_go(self, txn: Transaction, ino: int, node: Inode) -> None:
+    def _let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> None:
         """Whatever held the bytes holds them no longer; the inode is left empty. The caller saves it."""
         if node.content == Content.OBJECT:
-            self._entries.uncount(txn, node)
+            self._entries.uncount(txn, node, gone=gone)
             self._store.objects.unlink(txn, node.digest)
         elif node.content == Content.SPOOL:
             txn.delete(spool_key(node.spool))
@@ -521,11 +519,18 @@ class Files:
             txn.delete(slot_key(node.spool))
         node.content, node.spool, node.digest, node.size = Content.NONE, 0, NO_DIGEST, 0
 
+    def _orphaned(self, txn: Transaction, node: Inode) -> None:
+        if node.content == Content.OBJECT:
+            self._entries.uncount(txn, node)
+        else:
+            self._entries.abandoned(txn, node)
+        node.entry = 0
+
     def _gone(self, txn: Transaction, ino: int, node: Inode) -> None:
         if node.is_file:
             if node.content != Content.OBJECT:
                 self._entries.abandoned(txn, node)
-            self._let_go(txn, ino, node)
+            self._let_go(txn, ino, node, gone=True)
             self._mutable.discard(ino)
             if ino in self._sealing:
                 self._sealing[ino] = True
@@ -536,12 +541,6 @@ def _refresh(node: Inode, spool: SpoolFile) -> None:
     node.size = state.st_size
     node.mtime = max(node.mtime, state.st_mtime_ns)
     node.ctime = max(node.ctime, state.st_ctime_ns)
-
-
-def _is_mostly_hole(fd: int) -> bool:
-    """Whether sealing would be mostly reading zeros: of a file of terabytes that holds a page, for hours."""
-    state = os.fstat(fd)
-    return state.st_size > HOLE_MIN and state.st_blocks * 512 * 16 < state.st_size
 
 
 def is_damage(error: BaseException) -> bool:

@@ -11,13 +11,12 @@ import logging
 import os
 import stat
 import time
-from collections import Counter
 from collections.abc import Callable
 
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import Evictor, Limits
+from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import Nodes
@@ -30,6 +29,8 @@ from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode, name_key, unpack
 log = logging.getLogger(__name__)
 
 BLOCK = 4096
+PRESSURE_BYTES = 1 << 20
+"""Bytes written after which the limits are looked at again, between the evictor's turns."""
 _DOTS = (b".", b"..")
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
@@ -74,12 +75,12 @@ class Filesystem:
         """On whose behalf the request at hand is made: a thread's number, or 0."""
         self.requests: Callable[[], dict[str, int]] = dict
         """The engine's count of its requests."""
-        self._writing: Counter[int] = Counter()
+        self._unchecked = 0
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
-        self.evictor.being_written = lambda entry: entry in self._writing
-        self.files.on_quiet = self.finished
+        self.evictor.waiting = self.files.waiting
+        self.evictor.seal_waiting = self.files.seal_waiting
         self.tree.make_root(options.uid, options.gid)
         self._make_namespaces()
         self._drop_orphans()
@@ -102,11 +103,11 @@ class Filesystem:
         ino = unpack_name(raw)[0]
         with self._lock:  # so that what is found here is not evicted before it is counted as in use
             try:
-                entry = self.nodes.get(ino).entry
+                node = self.nodes.get(ino)
             except FsError:
                 return None  # it was, just now
-            if entry and (entry == ino or entry >= GROUP_BASE):
-                self.entries.touch(entry, self.pid, complete=entry not in self._writing)
+            if self._is_heartbeat(ino, node):
+                self.entries.touch(node.entry, self.pid)
             return self.found(ino)
 
     def found(self, ino: int) -> int:
@@ -117,10 +118,18 @@ class Filesystem:
 
     def name_seconds(self, ino: int, node: Inode) -> int:
         """How long the kernel may trust a name of this inode without asking again."""
-        entry = node.entry
         if ino >= VIRTUAL_BASE:
             return 0
-        return HEARTBEAT_SECONDS if entry and (entry == ino or entry >= GROUP_BASE) else FOREVER_SECONDS
+        return HEARTBEAT_SECONDS if self._is_heartbeat(ino, node) else FOREVER_SECONDS
+
+    def is_listed_whole(self, ino: int) -> bool:
+        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
+        return ino < VIRTUAL_BASE and self.nodes.exists(ino) and not self._is_heartbeat(ino, self.nodes.get(ino))
+
+    def _is_heartbeat(self, ino: int, node: Inode) -> bool:
+        """Whether a lookup of this inode's name is a use of its entry."""
+        entry = node.entry
+        return entry != 0 and (entry == ino or entry >= GROUP_BASE)
 
     def make(
         self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
@@ -136,14 +145,10 @@ class Filesystem:
         return ino, node
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
-        """A new file, about to be written: the kernel holds the inode."""
+        """A new file, which the kernel then holds."""
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid, pid=self.pid)
         self.found(ino)
-        with self._lock:
-            self.nodes.handles[ino] = node.entry
-            self._writing[node.entry] += 1
-        self.files.created(ino)
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
@@ -209,19 +214,34 @@ class Filesystem:
         """Whether a read can be answered without keeping others waiting."""
         return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
 
+    def is_quick_to_write(self, ino: int) -> bool:
+        """Whether a write can: not when an object has to be brought back for it, nor while there is no room."""
+        return self.files.is_quick_to_change(ino) and self.evictor.room.is_set()
+
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        self._unchecked += len(data)
+        if self._unchecked > PRESSURE_BYTES:
+            self._unchecked = 0
+            self.evictor.note_pressure()
+        if not self.evictor.room.is_set():
+            self.evictor.room.wait(WAIT_SECONDS)
         if self.evictor.full:
             raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
         return self.files.write(ino, offset, data)
 
-    def finished(self, ino: int) -> None:
-        """A new file is complete, as far as anyone can know: its maker closed it, or it has been quiet. Any thread."""
-        with self._lock:
-            entry = self.nodes.handles.pop(ino, None)
-            if entry is not None:
-                self._writing[entry] -= 1
-                if self._writing[entry] <= 0:
-                    del self._writing[entry]
+    def opened(self, ino: int) -> None:
+        """A handle to the inode exists: it lives, and is not sealed, until `released`. For engines that are told."""
+        handles = self.nodes.handles
+        handles[ino] = handles.get(ino, 0) + 1
+
+    def released(self, ino: int) -> None:
+        handles = self.nodes.handles
+        left = handles.get(ino, 0) - 1
+        if left > 0:
+            handles[ino] = left
+        else:
+            handles.pop(ino, None)
+            self.nodes.let_go(ino)
 
     def set_attributes(
         self,

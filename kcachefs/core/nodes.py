@@ -49,6 +49,8 @@ class Nodes:
         """Inodes without a name that something still uses."""
         self.on_gone: Callable[[Transaction, int, Inode], None] = lambda txn, ino, node: None
         """Called inside the transaction that removes an inode for good: lets go of its bytes."""
+        self.on_orphaned: Callable[[Transaction, Inode], None] = lambda txn, node: None
+        """Called inside the transaction that takes the last name of an inode that lives on: it is in no entry."""
 
     def get(self, ino: int) -> Inode:
         """The inode, decoded. It is shared: change it only inside `change`, and `save` it there."""
@@ -94,6 +96,7 @@ class Nodes:
         if node.nlink > 0:
             self.save(txn, ino, node)
         elif self.in_use(ino):
+            self.on_orphaned(txn, node)
             self.save(txn, ino, node)
             txn.put(orphan_key(ino), b"")
             self.orphans.add(ino)

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import trio
@@ -37,7 +38,7 @@ BUSY_REQUESTS = 20
 """Requests in one pause that mean someone is at work."""
 QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
-EVICT_PAUSE = 0.25
+EVICT_PAUSE = 0.05
 REAP_PAUSE = 30.0
 
 
@@ -45,7 +46,7 @@ class Worker:
     """A store, its filesystem and the engine that serves it."""
 
     def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
-        self.store = Store(config.store, Options(volume_size=volume_size(config.limits.max_size)))
+        self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self.fs = Filesystem(self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid()))
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
@@ -108,9 +109,12 @@ class Worker:
                 log.error("%s failed, and is tried again: %s", what, error, exc_info=not known)
 
 
-def volume_size(max_size: int) -> int:
-    """Volumes small enough that compacting one does not matter beside the quota."""
-    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, max_size // 64))
+def volume_size(config: MountConfig) -> int:
+    """Volumes small enough that compacting one does not matter beside the quota, or the disk."""
+    there = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
+    disk = os.statvfs(there)
+    room = min(config.limits.max_size, disk.f_blocks * disk.f_frsize)
+    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, room // 64))
 
 
 def raise_descriptor_limit() -> None:

@@ -2,9 +2,8 @@
 
 Most reads never get here. What makes that so, each confirmed by measurement:
 
-- OPEN is answered ENOSYS once; from then on the kernel sends none and keeps the page cache over opens. READ and WRITE
-  carry the node id, so no handle is needed. Newer kernels then send no RELEASE either, not even for what CREATE opened:
-  when a file is complete is for the core to guess, and RELEASE, where it comes, is a hint.
+- OPEN is answered ENOSYS once; from then on the kernel sends none, nor any RELEASE, and keeps the page cache over
+  opens. READ and WRITE carry the node id, so no handle is needed.
 - Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
   change can fill the cache that another, begun after it, goes on reading from (seen with 16 processes in one directory:
   a name still listed by the process that had removed it). So the first OPENDIR after a change has the kernel drop what
@@ -35,7 +34,6 @@ import trio
 from kcachefs.core import Filesystem
 from kcachefs.core.files import MAX_SIZE, is_damage
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
-from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.notifier import Notifier
@@ -330,7 +328,8 @@ class DirectEngine:
             room -= len(record) + p.ENTRY.size
             if room < 0:
                 break
-            if position <= DOTDOT or ino >= VIRTUAL_BASE:
+            # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
+            if position <= DOTDOT or not fs.is_listed_whole(ino):
                 out.append(_NO_ENTRY + record)
                 continue
             try:
@@ -385,15 +384,11 @@ class DirectEngine:
         if p.WRITE_DATA + size > length:
             raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
         data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
-        if self._fs.files.is_quick_to_change(node):
+        if self._fs.is_quick_to_write(node):
             return p.WRITE_OUT.pack(self._fs.write(node, offset, data), 0)
         copy = bytes(data)
         self._defer(unique, node, lambda: p.WRITE_OUT.pack(self._fs.write(node, offset, copy), 0))
         return None
-
-    def _release(self, node: int, unique: int, length: int) -> bytes:
-        self._fs.finished(node)
-        return b""
 
     def _fsync(self, node: int, unique: int, length: int) -> None:
         def sync() -> bytes:
@@ -601,7 +596,7 @@ def _table() -> list[tuple[Handler, int]]:
         Op.READ: (engine._read, p.READ_IN.size),
         Op.WRITE: (engine._write, p.WRITE_DATA - _HEADER),
         Op.STATFS: (engine._statfs, 0),
-        Op.RELEASE: (engine._release, 0),
+        Op.RELEASE: (engine._done, 0),
         Op.FSYNC: (engine._fsync, 0),
         Op.INIT: (engine._init, p.INIT_IN.size),
         Op.OPENDIR: (engine._opendir, 0),

@@ -121,6 +121,7 @@ class Mounted:
     fstype: str
     source: str
     device: str
+    options: str = ""
 
 
 def mounts() -> list[Mounted]:
@@ -130,7 +131,7 @@ def mounts() -> list[Mounted]:
         for line in lines:
             before, _, after = line.partition(" - ")
             fields, rest = before.split(" "), after.split(" ")
-            found.append(Mounted(_unescape(fields[4]), rest[0], _unescape(rest[1]), fields[2]))
+            found.append(Mounted(_unescape(fields[4]), rest[0], _unescape(rest[1]), fields[2], fields[5]))
     return found
 
 
@@ -138,6 +139,13 @@ def mounted_at(mountpoint: Path) -> Mounted | None:
     """What is mounted there, the uppermost if several are."""
     wanted = os.fspath(mountpoint)
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == wanted), None)
+
+
+def filesystem_of(path: Path) -> Mounted | None:
+    """What the path is on, or will be on once it is made."""
+    wanted = Path(os.path.realpath(path))
+    table = {mount.mountpoint: mount for mount in mounts()}
+    return next((table[str(folder)] for folder in (wanted, *wanted.parents) if str(folder) in table), None)
 
 
 def _unescape(text: str) -> str:

@@ -171,6 +171,8 @@ class Operations(pyfuse3.Operations):
                     entry = self._entry(ino, self.fs.attributes(ino))
                 except FsError:
                     continue
+                if not self.fs.is_listed_whole(ino):
+                    entry.entry_timeout = 0  # the next use of an entry is to be a lookup, for that is its heartbeat
                 if not pyfuse3.readdir_reply(token, name, entry, position):
                     return
                 if position > DOTDOT:  # the kernel takes no reference for `.` and `..`
@@ -200,6 +202,7 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         ino, node = self.fs.create(parent_inode, name, mode, ctx.uid, ctx.gid)
+        self.fs.opened(ino)
         return _handle(ino), self._entry(ino, node)
 
     @_guarded
@@ -207,6 +210,7 @@ class Operations(pyfuse3.Operations):
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
             self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)
+        self.fs.opened(inode)
         return _handle(inode)
 
     @_guarded
@@ -217,13 +221,13 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
-        if self.fs.files.is_quick_to_change(fh):
+        if self.fs.is_quick_to_write(fh):
             return self.fs.write(fh, off, buf)
         return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
 
     @_guarded
     async def release(self, fh: Any) -> None:
-        self.fs.finished(fh)
+        self.fs.released(fh)
 
     async def releasedir(self, fh: Any) -> None:
         pass

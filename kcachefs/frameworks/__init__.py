@@ -1,0 +1,8 @@
+"""The frameworks that keep compiled kernels: which variable, which folder, and how to point them at a mount."""
+
+from __future__ import annotations
+
+from kcachefs.frameworks.environment import environment, make_folders
+from kcachefs.frameworks.records import FRAMEWORKS, Framework
+
+__all__ = ["FRAMEWORKS", "Framework", "environment", "make_folders"]

@@ -10,7 +10,6 @@ Slots are handed out by number. Any thread may read and write its own; `take` an
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import threading
@@ -51,13 +50,24 @@ class Arena:
     def free(self, slot: int) -> None:
         """Nothing refers to it any more, on disk either."""
         with self._lock:
-            punch = len(self._free) >= KEEP
-            self._free.append(slot) if not punch else self._free.insert(0, slot)
-        if punch:
-            with contextlib.suppress(OSError):
-                _libc.fallocate(
-                    self._fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(slot * SLOT_SIZE), ctypes.c_long(SLOT_SIZE)
-                )
+            if len(self._free) < KEEP:
+                self._free.append(slot)
+                return
+            self._punch(slot)
+            self._free.insert(0, slot)
+
+    def trim(self) -> None:
+        """Give back the blocks of every free slot."""
+        with self._lock:
+            if len(self._free) == self._next:
+                self._free, self._next = [], 0
+                os.ftruncate(self._fd, 0)
+            for slot in self._free:
+                self._punch(slot)
+
+    def _punch(self, slot: int) -> None:
+        # Where the filesystem beneath cannot, the blocks stay, and serve the next file.
+        _libc.fallocate(self._fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(slot * SLOT_SIZE), ctypes.c_long(SLOT_SIZE))
 
     def read(self, slot: int, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, slot * SLOT_SIZE + offset)

@@ -17,11 +17,11 @@ from kcachefs.store.records import TOTALS_KEY, ObjectRecord, VolumeRecord, numbe
 from kcachefs.store.volumes import Volumes
 
 
-def sparse_volumes(catalog: Catalog) -> Iterator[int]:
-    """Closed volumes of which less than half is alive. Fold first."""
+def sparse_volumes(catalog: Catalog, share: float) -> Iterator[int]:
+    """Closed volumes of which less than that share is alive. Fold first."""
     for key, raw in catalog.walk(b"v"):
         record = VolumeRecord.unpack(raw) if raw is not None else None
-        if record and record.flags & VolumeRecord.CLOSED and record.live * 2 < record.size:
+        if record and record.flags & VolumeRecord.CLOSED and record.live < record.size * share:
             yield number_of(key)
 
 

@@ -12,9 +12,13 @@ from pathlib import Path
 from kcachefs.errors import NotAStore
 from kcachefs.store import salvage
 from kcachefs.store.catalog import structure_problems
-from kcachefs.store.checks import CHECKS, check_content
+from kcachefs.store.checks import CHECKS as FILE_CHECKS
+from kcachefs.store.checks import check_content
+from kcachefs.store.entry_checks import check_entries, check_groups, check_namespaces, check_order
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
 from kcachefs.store.store import HEADER, Options, Store, lock_store, read_header, replace_header
+
+CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_groups)
 
 
 def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, done, total: None) -> Report:

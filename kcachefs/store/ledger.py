@@ -108,7 +108,7 @@ class Ledger:
     def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
         """Append to the active volume, after starting another if it is full; returns volume and offset. Thread-safe."""
         if self._volumes.active < 0 or self._volumes.active_size >= self._volume_size:
-            self._roll()
+            self._roll(self._volume_size)
         return self._volumes.append(parts)
 
     def reserve(self) -> int:
@@ -119,9 +119,16 @@ class Ledger:
             txn.put(META_VOLUME, pack_number(number + 1))
         return number
 
-    def _roll(self) -> None:
+    def retire_if_sparse(self, share: float) -> None:
+        """Close the active volume when less than that share of it is alive, so that it can be compacted."""
+        number = self._volumes.active
+        raw = self._catalog.get(volume_key(number)) if number >= 0 else None
+        if raw is not None and (volume := VolumeRecord.unpack(raw)).live < volume.size * share:
+            self._roll(volume.size)
+
+    def _roll(self, size: int) -> None:
         with self._roll_lock:
-            if self._volumes.active >= 0 and self._volumes.active_size < self._volume_size:
+            if self._volumes.active >= 0 and self._volumes.active_size < size:
                 return
             number = self.reserve()
             fd = self._volumes.open_active(number, 0)

@@ -159,10 +159,12 @@ class Store:
         self.volumes.sync()
         self.catalog.sync()
 
-    def compact(self) -> int:
-        """Copy together what is left of mostly dead volumes; returns the bytes that frees."""
+    def compact(self, share: float = 0.5) -> int:
+        """Copy together what is left of volumes of which less than `share` is alive; returns the bytes that frees."""
+        self.objects.ledger.retire_if_sparse(share)
         self.fold()
-        freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog))])
+        self.arena.trim()
+        freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog, share))])
         self.fold()
         return freed
 
@@ -342,6 +344,8 @@ def _make(path: Path) -> Header:
     make_lmdb(path / "catalog")
     header = _new_header()
     _write_header(path, header)  # last: a directory with a header is a whole store
+    with contextlib.suppress(OSError):  # it may not be ours to read
+        sync_directory(path.absolute().parent)
     return header
 
 

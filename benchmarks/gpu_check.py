@@ -1,0 +1,235 @@
+"""Real models on a real GPU, cold and warm, on a plain directory and on a mount: times, ratios, counters and results.
+
+Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is: plain cold, mount cold, plain warm, mount
+warm, with an empty directory and an empty store each; a ratio is the median of the rounds' ratios, so what disturbs a
+whole round cancels out. The table is Markdown; --json keeps every number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+PATIENCE = 560.0
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    if arguments.bundle is not None:
+        return bundle(arguments.bundle, arguments.python_version)
+    check = Check(arguments.site, arguments.device, arguments.work)
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.only}
+    print(f"{check.machine()}\n", flush=True)
+    for number in range(arguments.repeat):
+        for name in arguments.only:
+            rounds[name].append(check.round(name))
+            seconds = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
+            print(f"round {number + 1}, {name}: {seconds}", file=sys.stderr, flush=True)
+    print(table(rounds))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"machine": check.machine(), "rounds": rounds}, indent=2))
+    return 0 if all(_agrees(one) for many in rounds.values() for one in many) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="scripts/gpu_check", description="Check kcachefs on this machine's GPU.")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=["triton", "transformer", "convnet", "driver"]
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm, plain and mount")
+    parser.add_argument("--device", default="cuda", help="cpu tries the script itself: --only transformer,convnet")
+    parser.add_argument("--work", type=Path, help="where to put caches and stores; a local disk")
+    parser.add_argument("--site", type=Path, help="a folder made by --bundle, where kcachefs' packages are")
+    parser.add_argument("--bundle", type=Path, help="fetch kcachefs' packages into this folder, and do nothing else")
+    parser.add_argument("--python-version", default="3.12", help="of the machine that the bundle is for")
+    parser.add_argument("--json", type=Path, help="also write every number to this file")
+    return parser
+
+
+# --- the bundle ------------------------------------------------------------------------------------------------------
+
+
+def bundle(folder: Path, version: str) -> int:
+    """The packages that kcachefs needs, as wheels for that Python, unpacked so that a PYTHONPATH is all they need."""
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as wheels:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", wheels]
+        command += ["--python-version", version, "--only-binary=:all:", "--implementation", "cp"]
+        command += [word for name in PLATFORMS for word in ("--platform", name)]
+        subprocess.run([*command, *needed], check=True)
+        names = sorted(os.listdir(wheels))
+        for name in names:
+            with zipfile.ZipFile(Path(wheels) / name) as wheel:
+                wheel.extractall(folder)
+    print(f"{len(names)} packages for Python {version} in {folder}; there: scripts/gpu_check --site {folder}")
+    return 0
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+class Check:
+    """Runs the programs, with their caches on a plain directory or on a mount."""
+
+    def __init__(self, site: Path | None, device: str, work: Path | None) -> None:
+        self._device = device
+        self._work = work
+        paths = [str(ROOT), *([str(site.resolve())] if site is not None else [])]
+        # The commands of kcachefs see its packages; what is measured does not, and has torch's own.
+        self._commands = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def machine(self) -> str:
+        script = (
+            "import torch, platform\n"
+            "try:\n import triton; version = triton.__version__\n"
+            "except ImportError:\n version = 'none'\n"
+            "name = torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU'\n"
+            "print(f'{name}, torch {torch.__version__}, CUDA {torch.version.cuda}, Triton {version}')"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        return f"{done.stdout.strip()}, Python {platform.python_version()}, Linux {platform.release()}"
+
+    def round(self, name: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(dir=self._work, prefix="gpu-check-") as folder:
+            base = Path(folder)
+            plain = self._environment(base / "plain")
+            with self._mounted(base) as mount:
+                on_mount = self._environment(mount)
+                runs = {
+                    "plain cold": self._run(name, plain, base),
+                    "mount cold": self._run(name, on_mount, base),
+                    "plain warm": self._run(name, plain, base),
+                    "mount warm": self._run(name, on_mount, base),
+                }
+                return {"runs": runs, "mount": self._statistics(mount)}
+
+    def _environment(self, folder: Path) -> dict[str, str]:
+        """The variables of a mount at that folder; on a plain directory the same ones, made by hand."""
+        told = self._command("-c", _ENVIRONMENT, str(folder))
+        values: dict[str, str] = json.loads(told)
+        return values
+
+    def _run(self, name: str, environment: dict[str, str], base: Path) -> dict[str, Any]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(("TRITON_", "TORCHINDUCTOR_"))}
+        (base / "tmp").mkdir(exist_ok=True)
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.gpu_programs", name, self._device],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            cwd=ROOT,
+            env={**clean, **environment, "TMPDIR": str(base / "tmp"), "TRITON_DEFAULT_FP_FUSION": "1"},
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{name} failed:\n{done.stdout}{done.stderr}")
+        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return {**told, "process_seconds": time.perf_counter() - started, "said": done.stderr[-2000:]}
+
+    @contextmanager
+    def _mounted(self, base: Path) -> Iterator[Path]:
+        mount = base / "mount"
+        for variable in ("RUNTIME_DIR", "LOG_DIR"):
+            self._commands[f"KCACHEFS_{variable}"] = str(base / "run")
+        self._command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"))
+        try:
+            yield mount
+        finally:
+            self._command("-m", "kcachefs", "umount", str(mount))
+
+    def _statistics(self, mount: Path) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self._command("-c", _STATISTICS, str(mount)))
+        return told
+
+    def _command(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, env=self._commands, cwd=ROOT, check=False
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(arguments[:3])} failed:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+_ENVIRONMENT = """
+import json, sys
+from pathlib import Path
+from kcachefs.frameworks import environment, make_folders
+folder = Path(sys.argv[1])
+make_folders(folder)
+print(json.dumps(environment(folder)))
+"""
+
+_STATISTICS = """
+import json, sys
+from pathlib import Path
+from kcachefs.daemon import control, registry
+print(control.ask(registry.socket_path(sys.argv[1]), "stats", {"settle": True}).decode())
+"""
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
+    lines = [
+        "| what | cold: plain | mount | ratio | warm: plain | mount | ratio | files | plain | stored | results |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, many in rounds.items():
+        cells = [name]
+        for state in ("cold", "warm"):
+            plain = [one["runs"][f"plain {state}"]["seconds"] for one in many]
+            mount = [one["runs"][f"mount {state}"]["seconds"] for one in many]
+            ratio = statistics.median(b / a for a, b in zip(plain, mount, strict=True))
+            cells += [f"{statistics.median(plain):.3f} s", f"{statistics.median(mount):.3f} s", f"{ratio:.3f}"]
+        total = many[-1]["mount"]["total"]
+        cells += [f"{total['files']:,}", _megabytes(total["plain_bytes"]), _megabytes(total["stored_bytes"])]
+        cells.append("equal" if all(_agrees(one) for one in many) else "DIFFERENT")
+        lines.append("| " + " | ".join(cells) + " |")
+    for name, many in rounds.items():
+        counted = {kind: told["counters"] for kind, told in many[-1]["runs"].items() if told["counters"]}
+        if counted:
+            lines.append(f"\n{name}: " + "; ".join(f"{kind} {_spell(what)}" for kind, what in counted.items()))
+    return "\n".join(lines)
+
+
+def _agrees(one: dict[str, Any]) -> bool:
+    """Whether all four runs of a round gave the same bits, and the warm ones compiled nothing."""
+    runs = one["runs"]
+    missed = [runs[kind]["counters"].get(what, 0) for kind in ("plain warm", "mount warm") for what in _MISSES]
+    return len({told["digest"] for told in runs.values()}) == 1 and not any(missed)
+
+
+_MISSES = ("compiled", "graph_misses")
+
+
+def _spell(counted: dict[str, int]) -> str:
+    return ", ".join(f"{count} {what.replace('_', ' ')}" for what, count in counted.items())
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+if __name__ == "__main__":
+    if shutil.which("nvidia-smi") is None and "--device" not in sys.argv and "--bundle" not in sys.argv:
+        print("gpu_check: no nvidia-smi here; is there a GPU?", file=sys.stderr)
+    sys.exit(main())

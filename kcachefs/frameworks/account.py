@@ -1,0 +1,55 @@
+"""What a mount did between two moments, told in one line from the statistics that it keeps about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcachefs import config
+from kcachefs.daemon import control, registry
+from kcachefs.errors import DaemonError, MountError
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Counters of a mount; subtract an earlier one to see what happened since."""
+
+    hits: int = 0
+    misses: int = 0
+    bytes_served: int = 0
+    bytes_saved: int = 0
+
+    def __sub__(self, earlier: Account) -> Account:
+        return Account(
+            self.hits - earlier.hits,
+            self.misses - earlier.misses,
+            self.bytes_served - earlier.bytes_served,
+            self.bytes_saved - earlier.bytes_saved,
+        )
+
+    def __str__(self) -> str:
+        looked = self.hits + self.misses
+        rate = f" ({100 * self.hits / looked:.1f} % hits)" if looked else ""
+        served = f", {config.format_size(self.bytes_served)} served" if self.bytes_served else ""
+        saved = f", {config.format_size(max(0, self.bytes_saved))} saved"
+        return f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}{rate}{served}{saved}"
+
+
+def read(mount: Path) -> Account:
+    """The counters now: from the daemon, which counts what was just written too, or else from the mount's own file."""
+    try:
+        state = registry.read(str(mount))
+        if state is not None:
+            raw = control.ask(registry.socket_path(str(mount)), "stats", {"settle": True})
+        else:
+            raw = (mount / ".kcachefs" / "stats.json").read_bytes()
+        told = json.loads(raw)
+        total = {**told.get("store", {}), **told["total"]}
+        return Account(*(int(total.get(name, 0)) for name in ("hits", "misses", "bytes_served", "bytes_saved")))
+    except (DaemonError, OSError, ValueError, KeyError, TypeError) as error:
+        raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

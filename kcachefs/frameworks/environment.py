@@ -1,0 +1,90 @@
+"""The variables that point every framework at a mount, and the folders that must be there before they are read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from kcachefs.errors import UsageError
+from kcachefs.frameworks import headers
+from kcachefs.frameworks.records import FRAMEWORKS, Framework
+
+MOUNT_VARIABLE = "KCACHEFS_MOUNT"
+
+
+def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
+    """The frameworks meant by `only`, by namespace or by name in any case; all when it is empty."""
+    wanted = [name.strip() for part in only for name in part.split(",") if name.strip()]
+    if not wanted:
+        return FRAMEWORKS
+    chosen: list[Framework] = []
+    for name in wanted:
+        key = _key(name)
+        found = [one for one in FRAMEWORKS if key in (_key(one.name), _key(one.namespace)) and key]
+        if not found:
+            raise UsageError(f"{name}: no framework is called that; see: kcachefs frameworks")
+        chosen += [one for one in found if one not in chosen]
+    return tuple(chosen)
+
+
+def environment(mount: Path, only: Iterable[str] = ()) -> dict[str, str]:
+    """Every variable and its value, for this mount."""
+    values = {MOUNT_VARIABLE: str(mount)}
+    for framework in select(only):
+        for variable, folder in framework.variables.items():
+            values[variable] = str(mount / folder_of(framework, folder))
+        values.update(framework.settings)
+    return values
+
+
+def make_folders(mount: Path, only: Iterable[str] = ()) -> None:
+    """Make what the variables name: some frameworks give up their cache for good when it is not there."""
+    for framework in select(only):
+        for folder in framework.variables.values():
+            (mount / folder_of(framework, folder)).mkdir(parents=True, exist_ok=True)
+
+
+def folder_of(framework: Framework, folder: str) -> str:
+    """The folder relative to the mount; for extensions with a level that tells Pythons and torches apart.
+
+    torch adds such a level by itself, but not to a folder that it was given; without it two environments that share
+    a mount would build over each other.
+    """
+    if framework.namespace != "torch_extensions":
+        return folder
+    try:
+        torch = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return folder
+    abi = sys.abiflags and f"_{sys.abiflags}"
+    return (
+        f"{folder}/py{sys.version_info.major}{sys.version_info.minor}_torch{re.sub(r'[^0-9A-Za-z.]', '_', torch)}{abi}"
+    )
+
+
+def where_now(framework: Framework, environ: Mapping[str, str]) -> str:
+    """Where a process with this environment keeps the framework's cache: its variable, or else its default."""
+    for variable in framework.variables:
+        if environ.get(variable):
+            return environ[variable]
+    default = framework.default.replace("$TMPDIR", tempfile.gettempdir()).replace("<user>", headers.user_name())
+    return os.path.expanduser(default) if default.startswith("~") else default
+
+
+def installed_version(framework: Framework) -> str | None:
+    """The version that is installed beside kcachefs, if any."""
+    for package in framework.packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

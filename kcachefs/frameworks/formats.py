@@ -1,0 +1,85 @@
+"""Variables as text that a shell, a file or another program reads back exactly, whatever is in the paths.
+
+A format that cannot hold a value says so instead of writing something that means another thing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from kcachefs.errors import UsageError
+
+
+def render(values: dict[str, str], format: str, mount: Path) -> bytes:
+    """The variables in a format, as bytes: a path need not be UTF-8."""
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: there are {', '.join(FORMATS)}")
+    return os.fsencode(FORMATS[format](values, mount))
+
+
+def _sh(values: dict[str, str], mount: Path) -> str:
+    """For eval in any POSIX shell."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+
+
+def _fish(values: dict[str, str], mount: Path) -> str:
+    """For `kcachefs env --format fish | source`."""
+    lines = []
+    for name, value in values.items():
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        lines.append(f"set -gx {name} '{quoted}'\n")
+    return "".join(lines)
+
+
+def _dotenv(values: dict[str, str], mount: Path) -> str:
+    """A .env file. Dialects differ on what a backslash means, so only single quotes are used, where nothing does."""
+    return "".join(f"{name}='{_plain(value, 'dotenv', also=chr(39))}'\n" for name, value in values.items())
+
+
+def _docker(values: dict[str, str], mount: Path) -> str:
+    """For `docker run --env-file FILE -v DIR:DIR:rslave`: no quotes, the rest of a line is the value."""
+    return "".join(f"{name}={_plain(value, 'docker')}\n" for name, value in values.items())
+
+
+def _json(values: dict[str, str], mount: Path) -> str:
+    return json.dumps({name: _text(value, "json") for name, value in values.items()}, indent=2) + "\n"
+
+
+def _k8s(values: dict[str, str], mount: Path) -> str:
+    """The parts of a pod that see the mount at the same path as the host does. JSON strings are YAML strings."""
+    path = json.dumps(_text(str(mount), "k8s"))
+    lines = ["# of the container", "env:"]
+    for name, value in values.items():
+        lines += [f"  - name: {name}", f"    value: {json.dumps(_text(value, 'k8s').replace('$(', '$$('))}"]
+    lines += ["volumeMounts:", "  - name: kcachefs", f"    mountPath: {path}", "    mountPropagation: HostToContainer"]
+    lines += ["# of the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
+    lines += ["      type: Directory"]
+    return "\n".join(lines) + "\n"
+
+
+FORMATS: dict[str, Callable[[dict[str, str], Path], str]] = {
+    "sh": _sh,
+    "fish": _fish,
+    "dotenv": _dotenv,
+    "docker": _docker,
+    "json": _json,
+    "k8s": _k8s,
+}
+
+
+def _plain(value: str, format: str, also: str = "") -> str:
+    if bad := [character for character in "\n\r\0" + also if character in value]:
+        raise UsageError(f"{value!r} has {bad[0]!r} in it, which --format {format} cannot hold; use sh or json")
+    return value
+
+
+def _text(value: str, format: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(f"{value!r} is no UTF-8, which --format {format} cannot hold; use sh") from None
+    return value

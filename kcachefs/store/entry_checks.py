@@ -1,0 +1,134 @@
+"""fsck's look at entries: each adds up to its sealed files, stands once in the order, and counts in its namespace."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from kcachefs.store.inspection import Inspection
+from kcachefs.store.records import (
+    GROUP_BASE,
+    ROOT_INO,
+    Content,
+    EntryRecord,
+    NamespaceRecord,
+    counts_key,
+    entry_key,
+    group_key,
+    number_of,
+    order_key,
+    pack_number,
+    unpack_number,
+)
+
+
+def check_entries(look: Inspection) -> None:
+    """Every entry's files and bytes are those of its sealed files; one that has none is not listed."""
+    held = _held(look)
+    for key, raw in list(look.store.catalog.walk(b"e")):
+        if raw is None:
+            continue
+        record, entry = EntryRecord.unpack(raw), number_of(key)
+        files, plain, stored = held.get(entry, (0, 0, 0))
+        if (record.files, record.plain, record.stored) != (files, plain, stored):
+            problem = f"{record.files} files of {record.plain} bytes, where there are {files} of {plain}"
+            record.files, record.plain, record.stored = files, plain, stored
+            mend = partial(_write, look, entry, record)
+            look.found("entry", f"entry {entry} ({record.name!r})", problem, "counted afresh", mend)
+        held.pop(entry, None)
+    for entry, sums in held.items():
+        problem, relist = "is not listed, and would never be evicted", partial(_relist, look, entry, sums)
+        look.found("entry", f"entry {entry}", problem, "listed again", relist)
+
+
+def check_order(look: Inspection) -> None:
+    """Every entry that may be evicted stands in the order once, at its time of use, and nothing else does."""
+    look.store.fold()
+    expected = {}
+    for key, raw in look.store.catalog.walk(b"e"):
+        record = EntryRecord.unpack(raw) if raw is not None else None
+        if record is not None and record.used and not record.flags & EntryRecord.PINNED:
+            expected[order_key(record.namespace, record.used)] = pack_number(number_of(key))
+    present = {key: raw for key, raw in look.store.catalog.walk(b"l") if raw is not None}
+    for key in present.keys() - expected.keys():
+        look.found("order", key.hex(), "no entry stands there", "removed", partial(look.delete, key))
+    for key, value in expected.items():
+        if present.get(key) != value:
+            problem = "is not in the order, and would never be evicted"
+            look.found("order", f"entry {unpack_number(value)}", problem, "put back", partial(look.put, key, value))
+
+
+def check_namespaces(look: Inspection) -> None:
+    """A namespace's numbers are the sum of its entries'."""
+    look.store.fold()
+    sums: dict[int, NamespaceRecord] = {}
+    for _, raw in look.store.catalog.walk(b"e"):
+        record = EntryRecord.unpack(raw) if raw is not None else None
+        if record is not None and record.used:
+            total = sums.setdefault(record.namespace, NamespaceRecord())
+            total.entries += 1
+            total.files += record.files
+            total.plain += record.plain
+            total.stored += record.stored
+    for key, raw in list(look.store.catalog.walk(b"c")):
+        number = number_of(key)
+        recorded, total = NamespaceRecord.unpack(raw), sums.pop(number, NamespaceRecord())
+        if _sizes(recorded) != _sizes(total):
+            problem = f"{recorded.entries} entries of {recorded.stored} bytes, where there are {total.entries}"
+            recorded.entries, recorded.files, recorded.plain, recorded.stored = _sizes(total)
+            mend = partial(look.put, counts_key(number), recorded.pack())
+            look.found("namespace", f"namespace {number}", problem, "counted afresh", mend)
+    for number, total in sums.items():
+        mend = partial(look.put, counts_key(number), total.pack())
+        look.found("namespace", f"namespace {number}", "its entries are not counted", "counted afresh", mend)
+
+
+def check_groups(look: Inspection) -> None:
+    """A group of files leads to an entry that is there."""
+    for key, raw in list(look.store.catalog.walk(b"g")):
+        if raw is not None and look.store.catalog.get(entry_key(unpack_number(raw))) is None:
+            look.found("group", f"{key[9:]!r}", "its entry is gone", "removed", partial(look.delete, key))
+
+
+def _held(look: Inspection) -> dict[int, tuple[int, int, int]]:
+    held: dict[int, tuple[int, int, int]] = {}
+    for _, inode in look.inodes():
+        if inode.entry and inode.content == Content.OBJECT:
+            record = look.store.objects.record(inode.digest)
+            files, plain, stored = held.get(inode.entry, (0, 0, 0))
+            held[inode.entry] = (files + 1, plain + inode.size, stored + (record.length if record else 0))
+    return held
+
+
+def _relist(look: Inspection, entry: int, sums: tuple[int, int, int]) -> None:
+    """Give an entry a record again, from its folder, or from what says which files are its group."""
+    folder, name = 0, b""
+    if entry >= GROUP_BASE:
+        for key, raw in look.store.catalog.walk(b"g"):
+            if raw == pack_number(entry):
+                folder, name = number_of(key), key[9:]
+    elif (root := look.inode(entry)) is not None:
+        folder, name = root.parent, root.target
+    if not folder:
+        return
+    namespace, above = folder, look.inode(folder)
+    while above is not None and above.parent != ROOT_INO and namespace != ROOT_INO:
+        namespace = above.parent
+        above = look.inode(namespace)
+    now = time.time_ns()
+    record = EntryRecord(namespace, folder, now, now, sums[0], 0, sums[1], sums[2], 0, name)
+    look.put(entry_key(entry), record.pack())
+
+
+def _write(look: Inspection, entry: int, record: EntryRecord) -> None:
+    with look.store.transaction() as txn:
+        if record.files:
+            txn.put(entry_key(entry), record.pack())
+            return
+        txn.delete(entry_key(entry))
+        if entry >= GROUP_BASE:
+            txn.delete(group_key(record.folder, record.name))
+
+
+def _sizes(record: NamespaceRecord) -> tuple[int, int, int, int]:
+    return record.entries, record.files, record.plain, record.stored

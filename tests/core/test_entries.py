@@ -1,0 +1,210 @@
+"""Entries in the core: what belongs to one, what it adds up to, and when it was used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kcachefs.core import Filesystem
+from kcachefs.core.administration import Administration, EntryInfo
+from kcachefs.core.report import Numbers
+from kcachefs.errors import FsError
+from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
+
+
+def entries(fs: Filesystem) -> dict[str, EntryInfo]:
+    fs.settle()
+    return {info.path: info for info in Administration(fs).ls(names=False)}
+
+
+def numbers(fs: Filesystem, namespace: str) -> Numbers:
+    fs.settle()
+    return Administration(fs).stats().namespaces[namespace]
+
+
+def test_a_kernels_folder_is_one_entry_with_all_its_files(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        kernel(fs, "KEY", size=3000)
+        found = entries(fs)
+        assert list(found) == ["triton/KEY"]
+        assert (found["triton/KEY"].files, found["triton/KEY"].plain_bytes) == (6, 18000)
+
+
+def test_files_of_one_stem_are_one_entry_and_locks_are_none(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        write(fs, "inductor/ab/cabcdef.py", b"import torch\n")
+        write(fs, "inductor/ab/cabcdef.cpp", b"int main() {}\n")
+        write(fs, "inductor/ab/cabother.py", b"import os\n")
+        write(fs, "inductor/locks/cabcdef.lock", b"")
+        found = entries(fs)
+        assert sorted(found) == ["inductor/ab/cabcdef", "inductor/ab/cabother"]
+        assert found["inductor/ab/cabcdef"].files == 2
+
+
+def test_an_entry_is_gone_with_its_last_file(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        kernel(fs, "KEY")
+        kernel(fs, "OTHER")
+        fs.settle()
+        for suffix in ("source", "ttir", "llir", "ptx", "cubin", "json"):
+            fs.unlink(find(fs, "triton/KEY"), f"kernel.{suffix}".encode())
+        assert list(entries(fs)) == ["triton/OTHER"]
+        assert numbers(fs, "triton").files == 6
+
+
+def test_a_temporary_file_joins_the_entry_that_it_is_renamed_to(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        write(fs, "inductor/ab/.4711.140001.tmp", b"import torch\n")
+        assert fs.entries.temporary
+        rename(fs, "inductor/ab/.4711.140001.tmp", "inductor/ab/cabcdef.py")
+        assert not fs.entries.temporary
+        assert entries(fs)["inductor/ab/cabcdef"].files == 1
+
+
+def test_a_folder_published_by_a_rename_is_an_entry_of_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        for name in ("kernel.cu", "kernel.cubin"):
+            write(fs, f"deep_gemm/tmp/0a1b2c/{name}", name.encode() * 100)
+        fs.settle()
+        folder(fs, "deep_gemm/cache")
+        rename(fs, "deep_gemm/tmp/0a1b2c", "deep_gemm/cache/kernel.gemm.abcd")
+        found = entries(fs)
+        assert {path: info.files for path, info in found.items()} == {"deep_gemm/cache/kernel.gemm.abcd": 2}
+
+
+def test_a_file_written_again_is_counted_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "cupy/abc.cubin", b"one" * 100)
+        fs.settle()
+        fs.write(ino, 0, b"two" * 200)
+        assert fs.files.seal(ino)
+        [found] = entries(fs).values()
+        assert (found.files, found.plain_bytes) == (1, 600)
+
+
+def test_a_miss_is_an_entry_made_and_a_hit_one_found_by_another_process(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        for key in ("A", "B", "C"):
+            kernel(fs, key)
+        look_up(fs, "triton/A/kernel.ptx", WRITER)
+        assert (numbers(fs, "triton").hits, numbers(fs, "triton").misses) == (0, 3)
+        for _ in range(3):
+            look_up(fs, "triton/A/kernel.ptx", READER)
+            look_up(fs, "triton/B/kernel.ptx", READER)
+        look_up(fs, "triton/B/kernel.ptx", READER + 1)
+        counted = numbers(fs, "triton")
+        assert (counted.hits, counted.misses, counted.hit_rate) == (3, 3, 0.5)
+        assert {path: info.hits for path, info in entries(fs).items()} == {"triton/A": 1, "triton/B": 2, "triton/C": 0}
+
+
+def test_an_entry_that_is_being_written_is_no_hit(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino, _ = fs.create(folder(fs, "triton/KEY"), b"kernel.ptx", 0o644, 0, 0)
+        fs.write(ino, 0, b"half")
+        look_up(fs, "triton/KEY/kernel.ptx", READER)
+        fs.forget(ino, 1)
+        assert numbers(fs, "triton").hits == 0
+
+
+def test_statistics_and_order_outlive_the_process(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        for key in ("A", "B", "C"):
+            kernel(fs, key)
+            fs.settle()
+        look_up(fs, "triton/A/kernel.ptx", READER)
+    with opened(tmp_path / "store") as fs:
+        assert (numbers(fs, "triton").hits, numbers(fs, "triton").misses) == (1, 3)
+        assert [info.path for info in Administration(fs).ls(sort="used")] == ["triton/A", "triton/C", "triton/B"]
+
+
+def test_names_in_ls_are_those_of_kernels(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        write(
+            fs,
+            "triton/KEY/add_kernel.json",
+            b'{"name": "add_kernel", "num_warps": 4, "num_stages": 3, "target": '
+            b'{"backend": "cuda", "arch": 90, "warp_size": 32}}',
+        )
+        write(fs, "triton/KEY/__grp__add_kernel.json", b'{"child_paths": {}}')
+        fs.settle()
+        [info] = Administration(fs).ls("triton")
+        assert "add_kernel" in info.name
+        assert "90" in info.name
+
+
+def test_the_namespaces_of_every_mount_are_protected(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        with pytest.raises(FsError, match="ENOTEMPTY"):
+            fs.rmdir(1, b"triton")
+        assert exists(fs, "triton")
+
+
+PLACES = [
+    "triton/A",
+    "triton/B",
+    "inductor/ab",
+    "inductor/fxgraph/ab/key",
+    "deep_gemm/tmp/u",
+    "deep_gemm/cache/k",
+    "own/x",
+]
+NAMES = ["a.py", "a.so", "b.ptx", ".1.2.tmp", "tmp.pid_1_x", "x.lock"]
+paths = st.builds(lambda place, name: f"{place}/{name}", st.sampled_from(PLACES), st.sampled_from(NAMES))
+steps = st.one_of(
+    st.tuples(st.just("write"), paths, st.binary(max_size=50)),
+    st.tuples(st.just("rewrite"), paths, st.binary(max_size=50)),
+    st.tuples(st.just("rename"), paths, paths),
+    st.tuples(st.just("move"), st.sampled_from(PLACES), st.sampled_from(PLACES)),
+    st.tuples(st.just("link"), paths, paths),
+    st.tuples(st.just("unlink"), paths, st.none()),
+    st.tuples(st.just("seal"), st.none(), st.none()),
+    st.tuples(st.just("evict"), st.sampled_from(PLACES), st.none()),
+    st.tuples(st.just("use"), paths, st.none()),
+)
+
+
+def take(fs: Filesystem, step: tuple[str, str, object]) -> None:
+    verb, path, other = step
+    try:
+        if verb == "write":
+            assert isinstance(other, bytes)
+            write(fs, path, other)
+        elif verb == "rewrite":
+            assert isinstance(other, bytes)
+            fs.write(find(fs, path), 0, other)
+        elif verb in ("rename", "move"):
+            rename(fs, path, str(other))
+        elif verb == "link":
+            above, _, name = str(other).rpartition("/")
+            ino = find(fs, path)
+            fs.link(ino, folder(fs, above), name.encode())
+            fs.forget(ino, 1)
+        elif verb == "unlink":
+            above, _, name = path.rpartition("/")
+            fs.unlink(find(fs, above), name.encode())
+        elif verb == "seal":
+            fs.settle()
+        elif verb == "evict":
+            for info in Administration(fs).ls(names=False):
+                if info.path.startswith(path):
+                    fs.evictor.evict(info.entry)
+        elif verb == "use":
+            look_up(fs, path, READER)
+    except (FsError, FileNotFoundError):
+        pass  # what a filesystem refuses, it must refuse without a trace: the end of `opened` looks for one
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(steps, max_size=40))
+def test_accounts_are_exact_after_anything(
+    tmp_path_factory: pytest.TempPathFactory, story: list[tuple[str, str, object]]
+) -> None:
+    with opened(tmp_path_factory.mktemp("any") / "store") as fs:
+        for step in story:
+            take(fs, step)
+        fs.settle()
+        held = sum(info.files for info in entries(fs).values())
+        assert held == Administration(fs).stats().total.files

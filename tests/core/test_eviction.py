@@ -1,0 +1,201 @@
+"""Eviction in the core: who goes, in which order, and what is never taken."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem
+from kcachefs.core.administration import Administration
+from kcachefs.core.eviction import Limits
+from kcachefs.errors import UsageError
+from tests.core.trees import READER, exists, find, folder, kernel, look_up, opened, write
+
+NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
+
+
+def filled(fs: Filesystem, *keys: str, size: int = 20_000) -> None:
+    """Entries of incompressible bytes, used in the order in which they are named."""
+    for key in keys:
+        kernel(fs, key, size)
+        fs.settle()
+
+
+def alive(fs: Filesystem) -> list[str]:
+    return sorted(info.path.rpartition("/")[2] for info in Administration(fs).ls(names=False))
+
+
+def shrink(fs: Filesystem, share: float) -> None:
+    """Evict as if the quota were that share of what is in use."""
+    used = fs.store.used_bytes()
+    fs.evictor.limits = Limits(max_size=int(used * share), grace=0.0, min_free=0)
+    while fs.evictor.turn():
+        pass
+
+
+def test_nothing_goes_while_the_quota_holds(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B")
+        assert fs.evictor.turn() == 0
+        assert alive(fs) == ["A", "B"]
+
+
+def test_the_least_recently_used_go_first_and_whole(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDEFGH", size=200_000)
+        look_up(fs, "triton/A/kernel.ptx", READER)
+        shrink(fs, 0.6)
+        left = alive(fs)
+        assert "A" in left
+        assert "H" in left
+        assert "B" not in left
+        assert "C" not in left
+        for key in "ABCDEFGH":
+            assert exists(fs, f"triton/{key}") == (key in left)
+            if key in left:
+                assert fs.nodes.get(find(fs, f"triton/{key}")).size == 6
+
+
+def test_the_quota_holds_on_disk_after_eviction(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDEFGH", size=200_000)
+        before = fs.store.used_bytes()
+        shrink(fs, 0.5)
+        assert fs.store.used_bytes() <= before * 0.5
+        assert fs.store.disk_bytes() <= before * 0.55
+
+
+def test_a_pinned_entry_stays_and_grows_old_again_when_let_go(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDEF", size=200_000)
+        administration = Administration(fs)
+        administration.pin(["triton/A"])
+        shrink(fs, 0.5)
+        assert "A" in alive(fs)
+        administration.pin(["triton/A"], pinned=False)
+        shrink(fs, 0.7)
+        assert "A" not in alive(fs)
+
+
+def test_an_entry_within_its_grace_stays(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", Limits(max_size=1 << 40, grace=3600.0)) as fs:
+        filled(fs, "A", "B", size=100_000)
+        fs.evictor.limits = Limits(max_size=int(fs.store.used_bytes() / 0.96), grace=3600.0, min_free=0)
+        assert fs.evictor.turn() == 0
+        assert alive(fs) == ["A", "B"]
+
+
+def test_an_entry_being_written_stays(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B", "C", size=200_000)
+        ino, _ = fs.create(find(fs, "triton/A"), b"more.bin", 0o644, 0, 0)
+        shrink(fs, 0.6)
+        assert "A" in alive(fs)
+        assert "B" not in alive(fs)
+        fs.forget(ino, 1)
+
+
+def test_an_entry_that_the_kernel_holds_is_used_now(tmp_path: Path) -> None:
+    """An open or mapped file is an inode that the kernel does not forget, whatever it is told."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B", "C", size=200_000)
+        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        assert held is not None
+        shrink(fs, 0.6)
+        assert "A" in alive(fs)
+        assert "B" not in alive(fs)
+        fs.forget(held, 1)
+
+
+def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A")
+        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        assert held is not None
+        content = fs.read(held, 0, 1 << 20)
+        [info] = Administration(fs).ls()
+        assert fs.evictor.evict(info.entry, force=True)
+        fs.store.compact()
+        assert not exists(fs, "triton/A")
+        assert fs.read(held, 0, 1 << 20) == content
+        assert alive(fs) == []
+        fs.forget(held, 1)
+        assert fs.store.objects.totals().objects == 0
+
+
+def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCD", size=100_000)
+        for number in range(4):
+            write(fs, f"cupy/{number}.cubin", os.urandom(100_000))
+            fs.settle()
+        fs.evictor.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"cupy": 250_000})
+        fs.evictor.turn()
+        assert not exists(fs, "cupy/0.cubin")
+        assert exists(fs, "cupy/3.cubin")
+        assert {"A", "B", "C", "D"} < set(alive(fs))
+        used = fs.store.used_bytes()
+        fs.evictor.limits = Limits(max_size=int(used * 0.5), grace=0.0, min_free=0, floors={"cupy": 1 << 30})
+        while fs.evictor.turn():
+            pass
+        assert exists(fs, "cupy/3.cubin")
+        assert not exists(fs, "triton/A")
+
+
+def test_a_quota_of_files(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDE")
+        fs.evictor.limits = Limits(max_size=1 << 40, max_files=15, grace=0.0, min_free=0)
+        fs.evictor.turn()
+        assert alive(fs) == ["D", "E"]
+
+
+def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", size=100_000)
+        Administration(fs).pin(["triton/A"])
+        fs.evictor.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.evictor.turn()
+        assert fs.evictor.full
+        Administration(fs).pin(["triton/A"], pinned=False)
+        fs.evictor.turn()
+        assert not exists(fs, "triton/A")
+
+
+def test_temporary_names_of_dead_writers_are_reaped(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        fs.pid = 0
+        write(fs, "inductor/ab/.4711.1.tmp", b"half a module")
+        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel")
+        fs.pid = os.getpid()
+        write(fs, "inductor/ab/.4712.1.tmp", b"being written")
+        assert fs.evictor.reap() == 0
+        fs.evictor.temporary_seconds = fs.evictor.temporary_unknown_seconds = -1.0
+        assert fs.evictor.reap() == 2
+        assert not exists(fs, "inductor/ab/.4711.1.tmp")
+        assert not exists(fs, "triton/KEY/tmp.pid_4711_x")
+        assert exists(fs, "inductor/ab/.4712.1.tmp")
+
+
+def test_prune_evicts_the_unused_the_old_and_the_too_much(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABC", size=50_000)
+        look_up(fs, "triton/B/kernel.ptx", READER)
+        administration = Administration(fs)
+        assert administration.prune(unused=True, dry_run=True).entries == ["triton/A", "triton/C"]
+        assert alive(fs) == ["A", "B", "C"]
+        assert administration.prune(older_than=3600).entries == []
+        assert administration.prune(unused=True).entries == ["triton/A", "triton/C"]
+        assert alive(fs) == ["B"]
+        assert administration.prune(max_size=0).entries == ["triton/B"]
+
+
+def test_evict_names_what_it_does_not_find(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A")
+        with pytest.raises(UsageError, match="no entry is called that"):
+            Administration(fs).evict(["triton/B"])
+        assert Administration(fs).evict(["triton/*"]).entries == ["triton/A"]
+        assert folder(fs, "triton")

@@ -1,0 +1,283 @@
+"""Eviction on a real mount, with the kernel's caches on: nobody ever sees half an entry, and the quota holds."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.cachers import SUFFIXES, Cacher, content
+from tests.disks import ext4, need_root
+from tests.engines.callers import Child, in_child
+from tests.engines.mounting import Mount, temporary_folder
+
+pytestmark = pytest.mark.mount
+
+STORM_SECONDS = float(os.environ.get("KCACHEFS_STORM_SECONDS", "20"))
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with temporary_folder() as folder:
+        yield folder
+
+
+def kcachefs(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "kcachefs", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stats(mount: Mount) -> dict[str, Any]:
+    numbers: dict[str, Any] = json.loads(kcachefs("stats", "--mount", str(mount.mountpoint), "--json"))
+    return numbers
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def kernel(root: Path, key: str, size: int = 40_000) -> None:
+    Cacher(root, 0, 1, size).kernel(key)
+
+
+def clean(store: Path) -> None:
+    """The store is at rest, and nothing is wrong with it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kcachefs", "fsck", "--store", str(store), "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def disk_bytes(store: Path) -> int:
+    total = 0
+    for folder, _, files in os.walk(store):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_nobody_sees_half_an_entry_while_a_tenth_fits(base: Path, engine: str) -> None:
+    """8 processes on a working set of ten quotas. Each checks every byte it reads, and keeps some files mapped."""
+    keys, size = 500, 20_000
+    working_set = keys * size * (len(SUFFIXES) + 1)
+    quota = working_set // 10
+    with Mount(base / "mount", base / "store", engine, "--max-size", str(quota), "--grace", "3") as mount:
+        root = mount.mountpoint
+        worst = 0
+        with ExitStack() as scope:
+            workers = [
+                scope.enter_context(Child(lambda n=n: Cacher(root, n, keys, size).work(STORM_SECONDS)))  # type: ignore[misc]
+                for n in range(8)
+            ]
+            until = time.monotonic() + STORM_SECONDS
+            while time.monotonic() < until:
+                worst = max(worst, disk_bytes(mount.store))
+                time.sleep(0.2)
+            deeds = [worker.result(PATIENCE) for worker in workers]
+        counted = stats(mount)["total"]
+    assert sum(done["made"] for done in deeds) > 100
+    assert sum(done["read"] for done in deeds) > 0
+    assert counted["evictions"] > 0
+    # The bound that eviction.py states: what is younger than the grace, and what is not sealed yet.
+    written = sum(done["made"] for done in deeds) * size * len(SUFFIXES)
+    young = written / STORM_SECONDS * 15
+    assert worst <= quota * 1.1 + young + (32 << 20), f"{worst} bytes on disk for a quota of {quota}"
+    clean(mount.store)
+
+
+def test_reads_through_a_warm_kernel_cache_protect_an_entry(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct", "--max-size", "6M", "--grace", "3") as mount:
+        root = mount.mountpoint
+        for key in ("old", "used"):
+            kernel(root, key)
+        before = requests(mount)
+        number = 0
+        while listed(root, "old"):
+            assert (root / "triton" / "used" / "kernel.ptx").read_bytes() == content("used", "ptx", 40_000)
+            kernel(root, f"new{number}")
+            number += 1
+            assert number < 500, "nothing was evicted"
+        assert (root / "triton" / "used" / "kernel.ptx").read_bytes() == content("used", "ptx", 40_000)
+        # The reads themselves were the kernel's: far fewer READ requests than reads.
+        assert requests(mount).get("read", 0) - before.get("read", 0) < number
+
+
+def listed(root: Path, key: str) -> bool:
+    """Whether an entry is there, without the lookup that would be a use of it."""
+    return key in os.listdir(root / "triton")
+
+
+def requests(mount: Mount) -> dict[str, int]:
+    counted: dict[str, int] = stats(mount)["requests"]
+    return counted
+
+
+def test_an_open_and_a_mapped_file_keep_their_entries(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct", "--max-size", "6M", "--grace", "0") as mount:
+        root = mount.mountpoint
+        for key in ("open", "mapped", "idle"):
+            kernel(root, key)
+        with (
+            open(root / "triton/open/kernel.cubin", "rb") as file,
+            open(root / "triton/mapped/kernel.ptx", "rb") as other,
+        ):
+            view = mmap.mmap(other.fileno(), 0, prot=mmap.PROT_READ)
+            other.close()
+            number = 0
+            while listed(root, "idle"):
+                kernel(root, f"new{number}")
+                number += 1
+                assert number < 500, "nothing was evicted"
+            wait_until(lambda: stats(mount)["store"]["used_bytes"] <= 6 << 20)
+            assert file.read() == content("open", "cubin", 40_000)
+            assert view[:] == content("mapped", "ptx", 40_000)
+            for key in ("open", "mapped"):
+                assert sorted(os.listdir(root / "triton" / key)) == sorted(os.listdir(root / "triton" / key))
+                assert len(os.listdir(root / "triton" / key)) == len(SUFFIXES) + 1
+            view.close()
+
+
+def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        root = mount.mountpoint
+
+        def write() -> None:
+            for number in range(30):
+                kernel(root, f"K{number}", 5000)
+
+        def read() -> None:
+            for number in range(30):
+                for suffix in SUFFIXES:
+                    (root / f"triton/K{number}/kernel.{suffix}").read_bytes()
+
+        in_child(write)
+        wait_until(lambda: stats(mount)["total"]["files"] == 30 * (len(SUFFIXES) + 1))
+        mount.remount()  # so that the kernel asks for each name again, at once
+        in_child(read)
+        in_child(lambda: (root / "triton/absent").exists())
+        total = stats(mount)["total"]
+        assert (total["hits"], total["misses"], total["entries"]) == (30, 30, 30)
+        mount.remount()
+        in_child(read)
+        assert stats(mount)["total"]["hits"] == 60
+
+
+def test_the_numbers_are_in_the_mount_and_always_fresh(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        report = mount.mountpoint / ".kcachefs"
+        assert sorted(os.listdir(report)) == ["metrics", "stats.json"]
+        assert ".kcachefs" in os.listdir(mount.mountpoint)
+        assert json.loads((report / "stats.json").read_text())["total"]["entries"] == 0
+        kernel(mount.mountpoint, "KEY")
+        wait_until(lambda: json.loads((report / "stats.json").read_text())["total"]["files"] == len(SUFFIXES) + 1)
+        lines = (report / "metrics").read_text().splitlines()
+        assert 'kcachefs_entries{namespace="triton"} 1' in lines
+        with pytest.raises(PermissionError):
+            (report / "new").write_text("x")
+
+
+@need_root
+@pytest.mark.slow
+def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
+    with ext4(base, "disk", megabytes=64) as disk:
+        options = ("--max-size", "10G", "--min-free", "8M", "--grace", "0")
+        with Mount(base / "mount", disk.path / "store", "direct", *options) as mount:
+            for number in range(300):
+                kernel(mount.mountpoint, f"K{number:03d}", 60_000)
+                free = os.statvfs(disk.path)
+                assert free.f_bavail * free.f_frsize > 0
+                if number % 10 == 0:
+                    wait_until(lambda: _free(disk.path) > 4 << 20)
+            total = stats(mount)["total"]
+            assert total["misses"] == 300
+            assert total["evictions"] > 0
+            assert (mount.mountpoint / "triton/K299/kernel.ptx").read_bytes() == content("K299", "ptx", 60_000)
+        clean(mount.store)
+
+
+def _free(path: Path) -> int:
+    state = os.statvfs(path)
+    return state.f_bavail * state.f_frsize
+
+
+@pytest.mark.slow
+def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct", "--grace", "0") as mount:
+        evicted = 0
+        for attempt in range(6):
+            for number in range(60):
+                kernel(mount.mountpoint, f"{attempt}-{number}", 4000)
+            wait_until(lambda: _sealed(mount))
+            victim = f"triton/{attempt}-*"
+            with Child(lambda victim=victim: _evict(mount, victim)) as evictor:  # type: ignore[misc]
+                wait_until(lambda n=attempt: len(list((mount.store).glob("journal/*"))) > 0)  # type: ignore[misc]
+                before = stats(mount)["total"]["evictions"]
+                until = time.monotonic() + 2.0
+                while stats(mount)["total"]["evictions"] == before and time.monotonic() < until:
+                    pass
+                mount.sigkill()
+                evictor.result(PATIENCE)
+            subprocess.run(["umount", "-l", str(mount.mountpoint)], check=False, capture_output=True)
+            clean(mount.store)
+            mount.start()
+            for folder in (mount.mountpoint / "triton").iterdir():
+                assert len(os.listdir(folder)) == len(SUFFIXES) + 1, f"{folder} is half an entry"
+            left = len(list((mount.mountpoint / "triton").glob(f"{attempt}-*")))
+            evicted += 60 - left
+        assert evicted > 0
+
+
+def _sealed(mount: Mount) -> bool:
+    found = len(list((mount.mountpoint / "triton").iterdir()))
+    return bool(stats(mount)["total"]["files"] == found * (len(SUFFIXES) + 1))
+
+
+def _evict(mount: Mount, pattern: str) -> None:
+    command = [sys.executable, "-m", "kcachefs", "evict", "--mount", str(mount.mountpoint), pattern]
+    subprocess.run(command, capture_output=True, check=False)
+
+
+def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        for key in ("A", "B", "C"):
+            kernel(mount.mountpoint, key)
+        wait_until(lambda: stats(mount)["total"]["files"] == 3 * (len(SUFFIXES) + 1))
+        where = ("--mount", str(mount.mountpoint))
+        listed = json.loads(kcachefs("ls", "triton", "--json", *where))
+        assert sorted(info["path"] for info in listed) == ["triton/A", "triton/B", "triton/C"]
+        assert "triton/A" in kcachefs("ls", *where)
+        assert "triton" in kcachefs("stats", *where)
+        kcachefs("pin", "triton/A", *where)
+        assert "would have evicted" in kcachefs("evict", "--dry-run", "triton/B", *where)
+        assert json.loads(kcachefs("evict", "triton/B", "--json", *where))["entries"] == ["triton/B"]
+        assert not (mount.mountpoint / "triton/B").exists()
+        kcachefs("gc", *where)
+    where = ("--store", str(mount.store))
+    at_rest = json.loads(kcachefs("ls", "--json", *where))
+    assert {info["path"]: info["pinned"] for info in at_rest} == {"triton/A": True, "triton/C": False}
+    assert json.loads(kcachefs("prune", "--unused", "--json", *where))["entries"] == ["triton/C"]
+    assert json.loads(kcachefs("stats", "--json", *where))["total"]["entries"] == 1
+    kcachefs("unpin", "triton/A", *where)
+    clean(mount.store)

@@ -1,0 +1,95 @@
+"""A filesystem over a real store, used in this process as an engine would use it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.eviction import Limits
+from kcachefs.store import Options, Store, fsck
+from kcachefs.store.records import ROOT_INO
+
+WRITER, READER = 1_000_001, 1_000_002
+"""Processes that do not exist: the core takes their numbers as they are."""
+
+
+@contextmanager
+def opened(path: Path, limits: Limits = Limits()) -> Iterator[Filesystem]:  # noqa: B008
+    """The filesystem of the store at `path`; afterwards the store is closed, and must be clean."""
+    with Store(path, Options(background=False)) as store:
+        fs = Filesystem(store, FsOptions(limits=limits))
+        fs.pid = WRITER
+        yield fs
+        fs.settle()
+    assert fsck.run(path).findings == []
+
+
+def find(fs: Filesystem, path: str) -> int:
+    ino = ROOT_INO
+    for name in path.split("/"):
+        found = fs.tree.find(ino, os.fsencode(name))
+        if found is None:
+            raise FileNotFoundError(path)
+        ino = found
+    return ino
+
+
+def exists(fs: Filesystem, path: str) -> bool:
+    try:
+        find(fs, path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def folder(fs: Filesystem, path: str) -> int:
+    """Make a folder and those above it, as far as they are missing."""
+    ino = ROOT_INO
+    for name in path.split("/"):
+        found = fs.tree.find(ino, os.fsencode(name))
+        if found is None:
+            found, _ = fs.make(ino, os.fsencode(name), stat.S_IFDIR | 0o755, 0, 0)
+            fs.forget(found, 1)
+        ino = found
+    return ino
+
+
+def write(fs: Filesystem, path: str, data: bytes) -> int:
+    """Create a file, write it, close it, and let the kernel forget it."""
+    above, _, name = path.rpartition("/")
+    ino, _ = fs.create(folder(fs, above), os.fsencode(name), 0o644, 0, 0)
+    fs.write(ino, 0, data)
+    fs.forget(ino, 1)
+    return ino
+
+
+def look_up(fs: Filesystem, path: str, pid: int) -> int:
+    """What the kernel asks when a process opens a path that it knows nothing of; it forgets it at once."""
+    fs.pid = pid
+    ino = ROOT_INO
+    for name in path.split("/"):
+        found = fs.lookup(ino, os.fsencode(name))
+        if found is None:
+            raise FileNotFoundError(path)
+        fs.forget(found, 1)
+        ino = found
+    return ino
+
+
+def rename(fs: Filesystem, old: str, new: str) -> None:
+    above, _, name = old.rpartition("/")
+    new_above, _, new_name = new.rpartition("/")
+    fs.rename(find(fs, above), os.fsencode(name), folder(fs, new_above), os.fsencode(new_name))
+
+
+def kernel(fs: Filesystem, key: str, size: int = 3000) -> None:
+    """Write a Triton entry as Triton does: each file in a temporary folder, renamed out of it."""
+    for suffix in ("source", "ttir", "llir", "ptx", "cubin", "json"):
+        temporary = f"triton/{key}/tmp.pid_1_{suffix}"
+        write(fs, f"{temporary}/kernel.{suffix}", os.urandom(size))
+        rename(fs, f"{temporary}/kernel.{suffix}", f"triton/{key}/kernel.{suffix}")
+        fs.rmdir(find(fs, f"triton/{key}"), os.fsencode(f"tmp.pid_1_{suffix}"))

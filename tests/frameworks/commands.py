@@ -1,0 +1,35 @@
+"""The command as people run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PATIENCE = 120.0
+KCACHEFS = [sys.executable, "-m", "kcachefs"]
+
+
+def kcachefs(
+    *arguments: str | Path, check: bool = True, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end; an unexpected exit code fails with what it said."""
+    done = subprocess.run(
+        [*KCACHEFS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **(env or {})},
+    )
+    if check and done.returncode != 0:
+        raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    return done
+
+
+def mounted_under(folder: Path) -> list[str]:
+    """What is mounted below a folder, as the kernel tells it."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+        return [line for line in table if str(folder) in line]

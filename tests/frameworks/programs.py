@@ -1,0 +1,209 @@
+"""Programs that really compile, each run in a process of its own; they print one line of JSON about what happened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 280.0
+
+TRITON = """
+import json, os, sys
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+import triton.backends.nvidia.compiler as nvidia
+
+stages = 0
+make_cubin = nvidia.CUDABackend.make_cubin
+def counted(*arguments, **keywords):
+    global stages
+    stages += 1
+    return make_cubin(*arguments, **keywords)
+nvidia.CUDABackend.make_cubin = counted
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) + tl.load(y + at, at < n), at < n)
+
+@triton.jit
+def scale(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * 2.0, at < n)
+
+digests = []
+for kernel, signature in (
+    (add, {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}),
+    (scale, {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}),
+):
+    for block in (128, 256):
+        source = ASTSource(kernel, signature, {"BLOCK": block})
+        compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+        import hashlib
+        digests.append(hashlib.sha256(compiled.asm["cubin"]).hexdigest())
+print(json.dumps({"compiled": stages, "cubins": digests}))
+"""
+
+
+INDUCTOR = """
+import hashlib, json, sys
+import torch
+import torch.nn as nn
+from torch._dynamo.utils import counters
+import torch._inductor.cpp_builder as cpp_builder
+import torch._inductor.codecache as codecache
+
+wanted, artifacts = sys.argv[1].split(","), sys.argv[2:]
+built = []
+build = cpp_builder.CppBuilder.build
+def counted(self):
+    if not getattr(self, "_preprocessing", False):
+        built.append(self.get_target_file_path())
+    return build(self)
+cpp_builder.CppBuilder.build = counted
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    def forward(self, x):
+        y = self.first(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.inner(self.second(x))
+
+def digest(*tensors):
+    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()[:16]
+
+def mlp():
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    x = torch.randn(8, 16)
+    with torch.no_grad():
+        expected, found = model(x), torch.compile(model)(x)
+    torch.testing.assert_close(found, expected)
+    return digest(found)
+
+def transformer():
+    model = Block(32)
+    x = torch.randn(2, 8, 32)
+    model(x).square().mean().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    torch.compile(model)(x).square().mean().backward()
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+    return digest(*(p.grad for p in model.parameters()))
+
+def dynamic():
+    f = torch.compile(lambda x: torch.softmax(x * 2, -1).sum(0), dynamic=True)
+    found = [f(torch.arange(float(n * 6)).reshape(n, 6)) for n in (3, 5, 9)]
+    return digest(*found)
+
+def cpp_wrapper():
+    import torch._inductor.config as config
+    with config.patch(cpp_wrapper=True):
+        found = torch.compile(lambda x: (x.sin() + x.cos()).sum(1))(torch.arange(64.0).reshape(8, 8))
+    return digest(found)
+
+if artifacts and artifacts[0] == "load":
+    torch.compiler.load_cache_artifacts(open(artifacts[1], "rb").read())
+results = {}
+for name in wanted:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    results[name] = globals()[name]()
+if artifacts and artifacts[0] == "save":
+    data, _ = torch.compiler.save_cache_artifacts()
+    open(artifacts[1], "wb").write(data)
+print(json.dumps({
+    "results": results,
+    "built": len(built),
+    "graph_hits": counters["inductor"]["fxgraph_cache_hit"],
+    "graph_misses": counters["inductor"]["fxgraph_cache_miss"],
+    "autograd_hits": counters["aot_autograd"]["autograd_cache_hit"],
+    "autograd_misses": counters["aot_autograd"]["autograd_cache_miss"],
+    "mapped": sorted({line.split()[-1] for line in open("/proc/self/maps") if "/inductor/" in line and ".so" in line}),
+}))
+"""
+
+
+NVRTC = """
+import hashlib, json, sys
+from cuda.core import Program, ProgramOptions
+from cuda.core.utils import FileStreamProgramCache
+
+digests = []
+with FileStreamProgramCache(path=sys.argv[1]) as cache:
+    before = len(cache)
+    for number in range(int(sys.argv[2])):
+        code = 'extern "C" __global__ void k%d(float *x) { x[threadIdx.x] *= %d.0f; }' % (number, number + 2)
+        program = Program(code, "c++", ProgramOptions(arch="sm_90"))
+        compiled = program.compile("cubin", cache=cache)
+        digests.append(hashlib.sha256(compiled.code).hexdigest())
+    made = len(cache) - before
+print(json.dumps({"made": made, "cubins": digests}))
+"""
+
+EXTENSION = """
+import ctypes, json, os
+import torch.utils.cpp_extension as extension
+
+# Without torch's own headers, which alone take a minute to parse; ninja, its files and the library are the same.
+source = 'extern "C" int twice(int x) { return 2 * x; }'
+extension.load_inline("kcachefs_twice", [source], is_python_module=False, no_implicit_headers=True)
+folder = os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "kcachefs_twice")
+[library] = [name for name in os.listdir(folder) if name.endswith(".so")]
+made = [name for name in os.listdir(folder) if name.endswith((".o", ".so"))]
+stamps = {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in made}
+print(json.dumps({"twice": ctypes.CDLL(os.path.join(folder, library)).twice(21), "stamps": stamps}))
+"""
+
+
+def run_program(
+    text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, quiet: bool = True
+) -> dict[str, Any]:
+    """The last line that a program prints. It must end well and say nothing: no framework may complain of a mount."""
+    process = start_program(text, environment, *arguments, folder=folder)
+    return finish_program(process, quiet=quiet)
+
+
+def start_program(
+    text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None
+) -> subprocess.Popen[str]:
+    # Triton reads the source of a kernel from its file, and the path is part of what it hashes: always the same one.
+    path = (
+        folder or Path(environment["KCACHEFS_PROGRAMS"])
+    ) / f"program_{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
+    if not path.exists():
+        new = path.with_suffix(f".{os.getpid()}")
+        new.write_text(text)
+        os.replace(new, path)
+    return subprocess.Popen(
+        [sys.executable, str(path), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", **environment},
+        start_new_session=True,
+    )
+
+
+def finish_program(process: subprocess.Popen[str], quiet: bool = True) -> dict[str, Any]:
+    try:
+        out, errors = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    assert process.returncode == 0, errors
+    if quiet:
+        assert errors == ""
+    told: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return told

@@ -1,0 +1,140 @@
+"""`kcachefs doctor` on machines that really have what it complains of."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcachefs.frameworks import checkup, headers
+from tests.engines.mounting import Mount
+from tests.frameworks.commands import kcachefs
+
+pytestmark = pytest.mark.mount
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount such things")
+
+
+def findings(*arguments: str | Path) -> tuple[int, list[dict[str, str]]]:
+    done = kcachefs("doctor", "--json", *arguments, check=False)
+    told: list[dict[str, str]] = json.loads(done.stdout)["findings"]
+    return done.returncode, told
+
+
+@contextmanager
+def mounted(*arguments: str | Path) -> Iterator[None]:
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(arguments[-1])], check=True)
+
+
+def about(told: list[dict[str, str]], path: Path) -> list[dict[str, str]]:
+    return [one for one in told if str(path) in one["message"]]
+
+
+def test_every_complaint_has_its_remedy(mount: Mount) -> None:
+    _, told = findings()
+    assert {"/dev/fuse", "fusermount3", "user_allow_other", "kernel", "store", "torch", "triton"} <= {
+        one["subject"] for one in told
+    }
+    assert all(one["remedy"] for one in told if one["level"] != "ok")
+    assert [one["level"] for one in about(told, mount.mountpoint)] == ["ok"]
+    lines = kcachefs("doctor", check=False).stdout.splitlines()
+    assert any(line.startswith("✓") for line in lines)
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        assert line.startswith(("!", "✗")) == following.startswith("    → ")
+
+
+def test_a_dead_mount_is_found(mount: Mount) -> None:
+    mount.sigkill()
+    code, told = findings()
+    [dead] = about(told, mount.mountpoint)
+    assert code == 1
+    assert "does not answer" in dead["message"]
+    assert f"kcachefs mount {mount.mountpoint}" in dead["remedy"]
+    mount.start()
+    code, told = findings()
+    assert [one["level"] for one in about(told, mount.mountpoint)] == ["ok"]
+
+
+@as_root
+def test_a_mount_that_forbids_execution_is_found(mount: Mount) -> None:
+    subprocess.run(["mount", "-o", "remount,bind,noexec", str(mount.mountpoint)], check=True)
+    code, told = findings()
+    [found] = about(told, mount.mountpoint)
+    assert (code, found["level"]) == (1, "problem")
+    assert "noexec" in found["message"]
+
+
+@as_root
+def test_a_mount_seen_at_another_path_than_it_was_filled_at_is_found(mount: Mount, base: Path) -> None:
+    kernel = mount.mountpoint / "triton" / "KEY"
+    kernel.mkdir()
+    (kernel / "__grp__add.json").write_text(json.dumps({"child_paths": {"add.cubin": f"{kernel}/add.cubin"}}))
+    (base / "container").mkdir()
+    with mounted("--bind", mount.mountpoint, base / "container"):
+        code, told = findings()
+        [found] = about(told, base / "container")
+        assert code == 1
+        assert str(mount.mountpoint) in found["message"]
+        assert str(mount.mountpoint) in found["remedy"]
+        assert {one["level"] for one in told if one["message"].startswith(f"{mount.mountpoint} ")} == {"ok"}
+
+
+@as_root
+def test_a_store_or_a_cache_in_memory_is_noticed(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base / "memory").mkdir()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(base / "memory" / "triton"))
+    with mounted("-t", "tmpfs", "none", base / "memory"):
+        _, told = findings("--store", base / "memory" / "store" / "not yet made")
+        found = about(told, base / "memory")
+        assert {one["subject"] for one in found} == {"store", "Triton"}
+        assert all("tmpfs" in one["message"] and one["level"] == "note" for one in found)
+
+
+def test_a_store_inside_a_mount_is_refused(mount: Mount) -> None:
+    code, told = findings("--store", mount.mountpoint / "store")
+    assert code == 1
+    assert any("inside a kcachefs mount" in one["message"] for one in told)
+
+
+def test_a_store_on_a_network_is_refused() -> None:
+    for kind in ("nfs4", "lustre"):
+        assert checkup.judge_store(Path("/home/me/store"), kind).level == "problem"
+    assert checkup.judge_store(Path("/home/me/store"), "overlay").level == "note"
+
+
+def test_a_link_that_leads_nowhere_is_found(base: Path) -> None:
+    place = headers.place_of_headers()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(base / "gone" / "precompiled_headers")
+    try:
+        code, told = findings()
+        [found] = about(told, place)
+        assert code == 1
+        assert found["remedy"] == f"rm {place}"
+    finally:
+        place.unlink()
+
+
+@pytest.mark.parametrize(
+    ("release", "level"), [("4.18.0-477.el8", "problem"), ("5.15.0-91-generic", "note"), ("6.9.1", "ok"), ("7.0", "ok")]
+)
+def test_what_a_kernel_lacks(release: str, level: str) -> None:
+    [found] = checkup.kernel(release)
+    assert found.level == level
+
+
+def test_who_may_see_a_mount(base: Path) -> None:
+    configuration = base / "fuse.conf"
+    assert [one.level for one in checkup.sharing(configuration)] == ["note"]
+    configuration.write_text("# user_allow_other\n")
+    assert [one.level for one in checkup.sharing(configuration)] == ["note"]
+    configuration.write_text("mount_max = 1000\nuser_allow_other\n")
+    assert [one.level for one in checkup.sharing(configuration)] == ["ok"]

@@ -1,0 +1,78 @@
+"""`kcachefs env`: which mount it means, and torch's header, which no variable moves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kcachefs.frameworks import headers
+from tests.engines.mounting import Mount
+from tests.frameworks.commands import PATIENCE, kcachefs
+
+pytestmark = pytest.mark.mount
+
+
+def test_only_some_frameworks(mount: Mount) -> None:
+    told = json.loads(kcachefs("env", "--mount", mount.mountpoint, "--only", "triton,jax", "--format", "json").stdout)
+    assert set(told) == {"KCACHEFS_MOUNT", "TRITON_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR"}
+
+
+def test_the_only_mount_is_found_by_itself(mount: Mount) -> None:
+    told = json.loads(kcachefs("env", "--format", "json").stdout)
+    assert told["KCACHEFS_MOUNT"] == str(mount.mountpoint)
+
+
+def test_no_mount_is_an_error_that_says_what_to_do(base: Path) -> None:
+    done = kcachefs("env", check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "kcachefs mount DIR" in done.stderr
+    done = kcachefs("env", "--mount", base, check=False)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert str(base) in done.stderr
+    assert not list(base.iterdir())
+
+
+def test_two_mounts_must_be_chosen_from(mount: Mount, base: Path) -> None:
+    with Mount(base / "other", base / "other store", "direct"):
+        done = kcachefs("env", check=False)
+        assert done.returncode == 4
+        assert "--mount" in done.stderr
+        told = json.loads(kcachefs("env", "--format", "json", env={"KCACHEFS_MOUNT": str(base / "other")}).stdout)
+        assert told["KCACHEFS_MOUNT"] == str(base / "other")
+
+
+def test_torchs_header_is_led_into_the_mount_and_back(mount: Mount) -> None:
+    place = headers.place_of_headers()
+    kcachefs("env", "--mount", mount.mountpoint)
+    assert place.resolve() == mount.mountpoint / "precompiled_headers"
+    mount.umount()
+    assert not place.is_symlink(), "a link that leads nowhere makes torch fail"
+    mount.start()
+
+
+def test_a_folder_with_headers_in_it_is_left_alone(mount: Mount) -> None:
+    place = headers.place_of_headers()
+    place.mkdir(parents=True)
+    (place / "c1.h.gch").write_bytes(b"header")
+    try:
+        assert not headers.link(mount.mountpoint)
+        kcachefs("env", "--mount", mount.mountpoint)
+        assert (place / "c1.h.gch").read_bytes() == b"header"
+        (place / "c1.h.gch").unlink()
+        (place / "locks").mkdir()
+        assert headers.link(mount.mountpoint)
+        assert place.is_symlink()
+    finally:
+        headers.unlink(mount.mountpoint)
+        shutil.rmtree(place.parent)
+
+
+def test_torch_keeps_its_header_where_we_think_it_does() -> None:
+    script = "import torch._inductor.codecache as c; print(c._HEADER_DIR)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert Path(done.stdout.strip()) == headers.place_of_headers()

@@ -1,0 +1,100 @@
+"""`kcachefs env`: what it prints is read back exactly by what it is for, whatever the path."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcachefs.frameworks import FRAMEWORKS, environment
+from kcachefs.frameworks.formats import FORMATS, render
+from tests.engines.mounting import Mount
+from tests.frameworks.commands import PATIENCE, kcachefs
+
+pytestmark = pytest.mark.mount
+
+HOSTILE = """it's "a" $HOME `id` $(id) \\ ünï ​ * ?;&|<>(){}[]!#~=%-- -x"""
+LONG = "/".join(["d" * 200] * 8)
+
+
+@pytest.fixture(
+    scope="module", params=["plain", HOSTILE, LONG, HOSTILE + "\nline"], ids=["plain", "hostile", "long", "newline"]
+)
+def hostile(request: pytest.FixtureRequest, surroundings: Path) -> Iterator[Mount]:
+    folder = surroundings / f"m{len(request.param)}"
+    with Mount(folder / request.param, folder / "store", "direct") as mount:
+        yield mount
+    shutil.rmtree(folder)
+
+
+def in_shell(program: list[str], script: str, *arguments: str) -> dict[str, str]:
+    """The environment that a shell has after the script, as the kernel would hand it to a program."""
+    clean = {name: value for name, value in os.environ.items() if not name.endswith(("_DIR", "_PATH"))}
+    clean |= {name: os.environ[name] for name in os.environ if name.startswith("KCACHEFS_") or name == "PYTHONPATH"}
+    done = subprocess.run([*program, script, *arguments], capture_output=True, timeout=PATIENCE, check=True, env=clean)
+    assert done.stderr == b""
+    pairs = (line.partition(b"=") for line in done.stdout.split(b"\0") if line)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_shell_that_evaluates_it_has_every_variable(hostile: Mount, shell: str) -> None:
+    script = 'eval "$("$1" -m kcachefs env --mount "$2")" && env -0'
+    seen = in_shell([shell, "-c"], script, shell, sys.executable, str(hostile.mountpoint))
+    wanted = environment(hostile.mountpoint)
+    assert {name: seen.get(name) for name in wanted} == wanted
+    assert all(Path(wanted[name]).is_dir() for one in FRAMEWORKS for name in one.variables)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_that_sources_it_has_every_variable(hostile: Mount) -> None:
+    script = "$argv[1] -m kcachefs env --format fish --mount $argv[2] | source; env -0"
+    seen = in_shell(["fish", "--no-config", "-c"], script, sys.executable, str(hostile.mountpoint))
+    wanted = environment(hostile.mountpoint)
+    assert {name: seen.get(name) for name in wanted} == wanted
+
+
+def test_json_and_the_pod_hold_the_same_strings(hostile: Mount) -> None:
+    wanted = environment(hostile.mountpoint)
+    assert json.loads(kcachefs("env", "--mount", hostile.mountpoint, "--format", "json").stdout) == wanted
+    pod = kcachefs("env", "--mount", hostile.mountpoint, "--format", "k8s").stdout.splitlines()
+    names = [line.removeprefix("  - name: ") for line in pod if line.startswith("  - name: ")]
+    values = [json.loads(line.removeprefix("    value: ")) for line in pod if line.startswith("    value: ")]
+    assert dict(zip(names, values, strict=False)) == {k: v.replace("$(", "$$(") for k, v in wanted.items()}
+    assert json.loads(next(line for line in pod if "mountPath" in line).partition(": ")[2]) == str(hostile.mountpoint)
+
+
+def test_a_file_of_variables_holds_them_or_says_that_it_cannot(hostile: Mount) -> None:
+    wanted = environment(hostile.mountpoint)
+    done = kcachefs("env", "--mount", hostile.mountpoint, "--format", "docker", check=False)
+    if "\n" in str(hostile.mountpoint):
+        assert done.returncode == 2
+        assert "cannot hold" in done.stderr
+    else:
+        assert dict(line.split("=", 1) for line in done.stdout.splitlines()) == wanted
+    done = kcachefs("env", "--mount", hostile.mountpoint, "--format", "dotenv", check=False)
+    if "'" in str(hostile.mountpoint):
+        assert done.returncode == 2
+        assert "use sh or json" in done.stderr
+    else:
+        seen = in_shell(["sh", "-c"], 'set -a; eval "$1"; env -0', "sh", done.stdout)
+        assert {name: seen.get(name) for name in wanted} == wanted
+
+
+def test_a_path_that_is_no_text_survives_a_shell() -> None:
+    value = os.fsdecode(b"/m/\xff\xfe x")
+    out = render({"A": value}, "sh", Path("/m"))
+    done = subprocess.run(["sh", "-c", os.fsdecode(out) + 'printf %s "$A"'], capture_output=True, check=True)
+    assert done.stdout == b"/m/\xff\xfe x"
+
+
+def test_every_format_is_told_in_the_error() -> None:
+    done = kcachefs("env", "--format", "toml", "--mount", "/", check=False)
+    assert done.returncode != 0
+    assert set(FORMATS) == {"sh", "fish", "dotenv", "docker", "json", "k8s"}

@@ -1,0 +1,75 @@
+"""Real TorchInductor on the CPU, with g++ building its kernels and its precompiled headers in the mount."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.frameworks.programs import INDUCTOR, finish_program, start_program
+from tests.frameworks.worlds import World, files_below, world
+
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
+
+MODELS = "mlp,transformer,dynamic,cpp_wrapper"
+RANKS = 8
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[World]:
+    with world("direct") as made:
+        yield made
+
+
+@pytest.mark.timeout(600)
+def test_a_new_process_finds_every_graph_and_builds_nothing(
+    made: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    artifacts = str(tmp_path_factory.mktemp("mega") / "artifacts")
+    cold = made.run(INDUCTOR, MODELS, "save", artifacts)
+    assert cold["built"] > 0
+    assert (cold["graph_hits"], cold["autograd_hits"]) == (0, 0)
+    inductor = str(made.folder("inductor"))
+    assert cold["mapped"]
+    assert all(path.startswith(inductor) for path in cold["mapped"]), "the libraries are loaded from the mount"
+    headers = [name for name in os.listdir(made.folder("precompiled_headers")) if name.endswith(".gch")]
+    assert headers, "torch put its precompiled header into the mount"
+
+    before = made.changes()
+    warm = made.run(INDUCTOR, MODELS)
+    assert made.changes() == before, "a full hit writes nothing"
+    assert warm["built"] == 0
+    assert (warm["graph_misses"], warm["autograd_misses"]) == (0, 0)
+    assert warm["graph_hits"] == cold["graph_misses"]
+    assert warm["autograd_hits"] == cold["autograd_misses"]
+    assert warm["results"] == cold["results"]
+
+    made.evict("inductor/*")
+    assert not [name for name in files_below(made.folder("inductor")) if name.endswith(".so")]
+    loaded = made.run(INDUCTOR, "mlp", "load", artifacts)
+    assert (loaded["graph_hits"], loaded["graph_misses"]) == (1, 0), "a Mega-Cache was loaded into the mount"
+    assert loaded["results"]["mlp"] == cold["results"]["mlp"]
+
+
+@pytest.mark.timeout(600)
+def test_many_ranks_start_cold_at_once(made: World) -> None:
+    made.evict("inductor/*")
+    first = [
+        finish_program(process) for process in [start_program(INDUCTOR, made.environment, "mlp") for _ in range(RANKS)]
+    ]
+    assert len({rank["results"]["mlp"] for rank in first}) == 1
+    libraries = {name for name in files_below(made.folder("inductor")) if name.endswith(".so")}
+    assert len({name.rpartition("/")[2] for name in libraries}) == len(libraries)
+    assert {path for rank in first for path in rank["mapped"]} <= {
+        str(made.folder("inductor") / name) for name in libraries
+    }
+    assert not [name for name in files_below(made.folder("inductor")) if name.endswith(".tmp")]
+
+    second = [
+        finish_program(process) for process in [start_program(INDUCTOR, made.environment, "mlp") for _ in range(RANKS)]
+    ]
+    for rank in second:
+        assert (rank["built"], rank["graph_misses"], rank["autograd_misses"]) == (0, 0, 0)
+        assert rank["results"] == first[0]["results"]
+    assert {name for name in files_below(made.folder("inductor")) if name.endswith(".so")} == libraries

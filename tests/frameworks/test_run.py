@@ -1,0 +1,212 @@
+"""`kcachefs run`: a command that notices nothing but its variables, and a mount that lasts as long as it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engines.mounting import Mount
+from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture(scope="module")
+def mount(surroundings: Path) -> Iterator[Mount]:
+    """One that is there already; the tests that want another name a store of their own."""
+    with Mount(surroundings / "there already", surroundings / "its store", "direct") as mount:
+        yield mount
+
+
+SHOW = "import json, os, sys; json.dump(dict(os.environ), sys.stdout)"
+
+
+def test_a_command_gets_every_variable_and_the_mount_goes_with_it(base: Path) -> None:
+    done = kcachefs("run", "--store", base / "store", "--", sys.executable, "-c", SHOW)
+    seen = json.loads(done.stdout)
+    assert seen["TRITON_CACHE_DIR"] == seen["KCACHEFS_MOUNT"] + "/triton"
+    assert not os.path.ismount(seen["KCACHEFS_MOUNT"])
+    again = json.loads(kcachefs("run", "--store", base / "store", "--", sys.executable, "-c", SHOW).stdout)
+    assert again["KCACHEFS_MOUNT"] == seen["KCACHEFS_MOUNT"], "what is cached holds absolute paths"
+
+
+def test_what_a_command_left_is_there_for_the_next(base: Path) -> None:
+    kcachefs(
+        "run",
+        "--store",
+        base / "store",
+        "--",
+        "sh",
+        "-c",
+        'mkdir "$TRITON_CACHE_DIR/K" && echo 1 > "$TRITON_CACHE_DIR/K/f"',
+    )
+    done = kcachefs("run", "--store", base / "store", "--", "sh", "-c", 'cat "$TRITON_CACHE_DIR/K/f"')
+    assert done.stdout == "1\n"
+
+
+def test_a_running_mount_is_used_and_stays(mount: Mount) -> None:
+    choices: list[list[str | Path]] = [[], ["--mount", mount.mountpoint], ["--store", mount.store]]
+    for choice in choices:
+        done = kcachefs("run", *choice, "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"')
+        assert done.stdout.strip() == str(mount.mountpoint)
+        assert mount.answers()
+
+
+def test_a_mount_can_be_made_where_it_is_wanted(base: Path) -> None:
+    where = base / "a place" / "for it"
+    done = kcachefs(
+        "run", "--mount", where, "--store", base / "s", "--", "sh", "-c", 'df "$KCACHEFS_MOUNT" | tail -n 1'
+    )
+    assert str(where) in done.stdout
+    assert not os.path.ismount(where)
+    assert mounted_under(base) == []
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_the_exit_code_passes_through(mount: Mount, code: int) -> None:
+    assert kcachefs("run", "--", "sh", "-c", f"exit {code}", check=False).returncode == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGINT])
+def test_a_command_that_dies_by_a_signal_is_seen_to(mount: Mount, number: signal.Signals) -> None:
+    script = f"kill -{int(number)} $$"
+    assert kcachefs("run", "--", "sh", "-c", script, check=False).returncode == -number
+
+
+def test_a_command_that_cannot_be_started_has_the_shells_codes(mount: Mount, base: Path) -> None:
+    done = kcachefs("run", "--", "no-such-command-at-all", check=False)
+    assert done.returncode == 127
+    assert "no-such-command-at-all" in done.stderr
+    (base / "text").write_text("hello")
+    assert kcachefs("run", "--", base / "text", check=False).returncode == 126
+    assert kcachefs("run", check=False).returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_to_us_reaches_the_command_once(mount: Mount, number: signal.Signals) -> None:
+    script = f"""
+import signal, sys
+got = []
+signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}, signal.SIGUSR2])
+print("ready", flush=True)
+print(signal.sigwait([{int(number)}]).name, flush=True)
+print(sorted(signal.sigpending()), flush=True)
+sys.exit(3)
+"""
+    with subprocess.Popen(
+        [*KCACHEFS, "run", "--", sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.read() == f"{number.name}\n[]\n"
+        assert process.wait(PATIENCE) == 3
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_once(mount: Mount) -> None:
+    """A terminal sends it to all of the foreground: passing it on as well would interrupt twice."""
+    script = (
+        "import signal,sys\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK,[signal.SIGINT])\n"
+        "print('ready',flush=True)\n"
+        "signal.sigwait([signal.SIGINT])\n"
+        "print('one',flush=True)\n"
+        "print('two' if signal.sigtimedwait([signal.SIGINT], 1) else 'only',flush=True)\n"
+    )
+    controller, terminal = os.openpty()
+    starter = (
+        "import os,sys,fcntl,termios\n"
+        "os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", starter, *KCACHEFS, "run", "-q", "--", sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(terminal)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.write(controller, b"\x03")
+        assert process.stdout.read() == "one\nonly\n"
+        assert process.wait(PATIENCE) == 0
+    os.close(controller)
+
+
+def test_the_command_has_our_streams_and_arguments(mount: Mount) -> None:
+    done = subprocess.run(
+        [*KCACHEFS, "run", "--", "sh", "-c", 'cat; printf "%s|" "$@" >&2', "sh", "--help", "-x", "", "a b"],
+        input="from outside",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout == "from outside"
+    assert done.stderr.startswith("--help|-x||a b|")
+
+
+def test_many_at_once_share_one_mount_and_the_last_takes_it_away(base: Path) -> None:
+    script = 'printf "%s\\n" "$KCACHEFS_MOUNT"; read -r _; mkdir "$TRITON_CACHE_DIR/$1"'
+    processes = [
+        subprocess.Popen(
+            [*KCACHEFS, "run", "--store", str(base / "store"), "--", "sh", "-c", script, "sh", str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(6)
+    ]
+    places = {process.stdout.readline().strip() for process in processes if process.stdout is not None}
+    [place] = places
+    for process in processes:
+        assert os.path.ismount(place)
+        process.communicate("go\n", timeout=PATIENCE)
+        assert process.returncode == 0
+    assert not os.path.ismount(place)
+    done = kcachefs("run", "--store", base / "store", "--", "sh", "-c", 'ls "$TRITON_CACHE_DIR"')
+    assert done.stdout.split() == [str(number) for number in range(6)]
+
+
+def test_a_run_inside_a_run_uses_its_mount(base: Path) -> None:
+    inner = [*KCACHEFS, "run", "-q", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"']
+    done = kcachefs(
+        "run",
+        "--store",
+        base / "s",
+        "--",
+        "sh",
+        "-c",
+        '"$@" && ls "$KCACHEFS_MOUNT/triton" && echo still',
+        "sh",
+        *inner,
+    )
+    place, still = done.stdout.split()
+    assert still == "still"
+    assert not os.path.ismount(place)
+
+
+def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
+    with subprocess.Popen(
+        [*KCACHEFS, "run", "--store", str(base / "s"), "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT $$"; exec sleep 1000'],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        place, command = process.stdout.readline().split()
+        process.kill()
+        process.wait(PATIENCE)
+        os.kill(int(command), signal.SIGKILL)
+    assert os.path.ismount(place)
+    done = kcachefs("run", "--store", base / "s", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"')
+    assert done.stdout.strip() == place
+    assert not os.path.ismount(place)

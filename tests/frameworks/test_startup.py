@@ -1,0 +1,97 @@
+"""`kcachefs.init()`: in a process that is running already."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engines.mounting import Mount
+from tests.frameworks.commands import PATIENCE
+
+pytestmark = pytest.mark.mount
+
+
+def python(script: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_variables_are_set_here_and_in_what_is_started_from_here(mount: Mount) -> None:
+    script = f"""
+import kcachefs, os, subprocess
+where = kcachefs.init({str(mount.mountpoint)!r})
+assert os.environ["TRITON_CACHE_DIR"] == str(where / "triton")
+import triton
+from triton import knobs
+assert knobs.cache.dir == str(where / "triton")
+assert os.path.isdir(os.environ["PYTORCH_KERNEL_CACHE_PATH"])
+subprocess.run(["sh", "-c", 'echo "$JAX_COMPILATION_CACHE_DIR"'], check=True)
+"""
+    assert python(script).strip() == str(mount.mountpoint / "jax")
+
+
+def test_triton_and_inductor_notice_even_after_import(mount: Mount) -> None:
+    """They read their variables at each use, so no warning is due (and -W error would have raised one)."""
+    script = f"""
+import torch, triton, kcachefs
+from torch._inductor.runtime.runtime_utils import cache_dir
+where = kcachefs.init({str(mount.mountpoint)!r})
+from triton import knobs
+assert knobs.cache.dir == str(where / "triton")
+assert cache_dir() == str(where / "inductor")
+"""
+    python(script)
+
+
+def test_a_framework_that_was_imported_too_early_is_named(mount: Mount, base: Path) -> None:
+    (base / "flashinfer.py").write_text("")
+    (base / "numba.py").write_text("")
+    script = f"""
+import warnings, kcachefs, flashinfer, numba, os
+os.environ["NUMBA_CACHE_DIR"] = {str(mount.mountpoint / "numba")!r}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    kcachefs.init({str(mount.mountpoint)!r})
+[warning] = caught
+assert warning.category is kcachefs.TooLate
+assert "FlashInfer was imported before" in str(warning.message)
+assert warning.filename == "<string>", warning.filename
+"""
+    python(script, PYTHONPATH=f"{base}:{os.environ.get('PYTHONPATH', '')}")
+
+
+def test_a_mount_is_made_when_asked_for_and_goes_with_the_process(base: Path) -> None:
+    script = f"""
+import kcachefs, os
+where = kcachefs.init(mount=True, store={str(base / "store")!r})
+assert os.path.ismount(where)
+(where / "triton" / "K").mkdir()
+print(where)
+"""
+    where = python(script).strip()
+    assert not os.path.ismount(where)
+    assert python(script.replace(".mkdir()", ".rmdir()")).strip() == where
+
+
+def test_without_a_mount_it_says_so(base: Path) -> None:
+    script = """
+import kcachefs
+from kcachefs.errors import MountError
+try:
+    kcachefs.init()
+except MountError as error:
+    print(error)
+"""
+    assert "kcachefs mount DIR" in python(script)

@@ -1,0 +1,55 @@
+"""A mount with its variables, and what the mount says it was asked to do."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kcachefs.frameworks import account, environment, headers, make_folders
+from tests.engines.mounting import Mount, temporary_folder
+from tests.frameworks.commands import kcachefs
+from tests.frameworks.programs import run_program
+
+CHANGES = ("write", "create", "mknod", "mkdir", "rename", "rename2", "unlink", "rmdir", "setattr", "link", "symlink")
+
+
+class World:
+    """One mount, and programs that run with their caches in it."""
+
+    def __init__(self, mount: Mount, programs: Path) -> None:
+        self.mount = mount
+        self.environment = {**environment(mount.mountpoint), "KCACHEFS_PROGRAMS": str(programs)}
+
+    def run(self, program: str, *arguments: str) -> dict[str, Any]:
+        return run_program(program, self.environment, *arguments)
+
+    def folder(self, namespace: str) -> Path:
+        return self.mount.mountpoint / namespace
+
+    def evict(self, *patterns: str) -> None:
+        account.read(self.mount.mountpoint)  # what was just written is an entry once it is sealed; this waits for it
+        kcachefs("evict", "--mount", self.mount.mountpoint, *patterns)
+
+    def changes(self) -> dict[str, int]:
+        """How often the engine was asked to change something."""
+        told = json.loads((self.mount.mountpoint / ".kcachefs" / "stats.json").read_bytes())["requests"]
+        return {name: told.get(name, 0) for name in CHANGES}
+
+
+@contextmanager
+def world(engine: str) -> Iterator[World]:
+    with temporary_folder() as base, Mount(base / "mount", base / "store", engine) as mount:
+        make_folders(mount.mountpoint)
+        headers.link(mount.mountpoint)
+        (base / "programs").mkdir()
+        yield World(mount, base / "programs")
+
+
+def files_below(folder: Path) -> set[str]:
+    return {
+        os.path.relpath(os.path.join(parent, name), folder) for parent, _, names in os.walk(folder) for name in names
+    }
