@@ -109,7 +109,7 @@ def show_sequential(chosen: argparse.Namespace) -> dict[str, Any]:
 def show_million(chosen: argparse.Namespace) -> dict[int, dict[str, float]]:
     few, many = 10_000, 100_000 if chosen.quick else 1_000_000
     with workplace(chosen.directory) as base:
-        found = scale.many_files(base, [few, many], 9_000)
+        found = scale.many_files(base, [few, many], 4_500)
     print("\nmany files\n")
     for count, row in found.items():
         print(f"    {count:9,}   " + "   ".join(f"{name} {value:.1f}" for name, value in row.items()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import statistics
 import time
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.subjects import Kcachefs, Subject, drop_caches
@@ -85,34 +86,42 @@ def _read(path: Path) -> float:
 
 def many_files(base: Path, counts: list[int], asked: int) -> dict[int, dict[str, float]]:
     """Stores of so many files: how soon they are mounted, what a lookup costs, what the daemon needs."""
-    return {count: _mounted(Kcachefs("direct", base / str(count)), count, asked) for count in counts}
-
-
-def _mounted(subject: Kcachefs, count: int, asked: int) -> dict[str, float]:
-    begin = time.perf_counter()
-    subject.base.mkdir(parents=True)
-    fill(subject.base / "store", count)
-    found = {"made in s": time.perf_counter() - begin}
-    drop_caches()
-    begin = time.perf_counter()
-    subject.open()
-    found["mounted in s"] = time.perf_counter() - begin
-    try:
-        folders = sorted(os.listdir(subject.folder))
-        for folder in folders:
-            os.stat(subject.folder / folder)
-        rng = random.Random(2)
-        names = [f"{subject.folder}/{rng.choice(folders)}/f{rng.randrange(PER_FOLDER)}" for _ in range(2 * asked)]
-        names = list(dict.fromkeys(names))
-        half = len(names) // 2
-        found["cold lookup in µs"] = _stat_all(names[:half])
-        (subject.base / "store" / "catalog" / "data.mdb").read_bytes()  # from here on no disk is measured
-        found["lookup in µs"] = _stat_all(names[half:])
-        found["RSS in MiB"], found["anonymous in MiB"] = memory_of(subject.worker())
-    finally:
-        with suppress(OSError):
-            subject.close()
+    found: dict[int, dict[str, float]] = {count: {} for count in counts}
+    with ExitStack() as stack:
+        subjects = {count: Kcachefs("direct", base / str(count)) for count in counts}
+        for count, subject in subjects.items():
+            begin = time.perf_counter()
+            fill(subject.base / "store", count)
+            found[count]["made in s"] = time.perf_counter() - begin
+        drop_caches()
+        for count, subject in subjects.items():
+            begin = time.perf_counter()
+            subject.open()
+            found[count]["mounted in s"] = time.perf_counter() - begin
+            stack.callback(subject.close)
+        names = {count: _some_names(subject, 2 * asked) for count, subject in subjects.items()}
+        for column in ("cold lookup in µs", "lookup in µs"):
+            costs: dict[int, list[float]] = {count: [] for count in counts}
+            for _ in range(asked // CHUNK):
+                for count in counts:
+                    chunk, names[count] = names[count][:CHUNK], names[count][CHUNK:]
+                    costs[count].append(_stat_all(chunk))
+            for count, subject in subjects.items():
+                found[count][column] = statistics.median(costs[count])
+                (subject.base / "store" / "catalog" / "data.mdb").read_bytes()  # from here on no disk is measured
+        time.sleep(2)  # the daemon looks at its memory every second
+        for count, subject in subjects.items():
+            found[count] |= memory_of(subject.worker())
     return found
+
+
+def _some_names(subject: Kcachefs, wanted: int) -> list[str]:
+    """Paths at random, none twice, in folders that the kernel knows."""
+    folders = os.listdir(subject.folder)
+    for folder in folders:
+        os.stat(subject.folder / folder)
+    every = [f"{subject.folder}/{folder}/f{number}" for folder in folders for number in range(PER_FOLDER)]
+    return random.Random(2).sample(every, min(wanted, len(every)))
 
 
 def _stat_all(names: list[str]) -> float:
@@ -122,11 +131,13 @@ def _stat_all(names: list[str]) -> float:
     return (time.perf_counter() - begin) / len(names) * 1e6
 
 
+CHUNK = 250
 PER_FOLDER = 1000
 
 
 def fill(store: Path, count: int) -> None:
     """Make files in a store through the core, without a mount."""
+    store.parent.mkdir(parents=True)
     with Store(store, Options()) as opened:
         fs = Filesystem(opened)
         triton = fs.lookup(ROOT_INO, b"triton") or ROOT_INO
@@ -139,6 +150,8 @@ def fill(store: Path, count: int) -> None:
         fs.settle()
 
 
-def memory_of(pid: int) -> tuple[float, float]:
+def memory_of(pid: int) -> dict[str, float]:
+    """What it has resident now, at most had, and has that is not of files."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return int(fields["VmRSS"].split()[0]) / 1024, int(fields["RssAnon"].split()[0]) / 1024
+    names = {"RSS in MiB": "VmRSS", "peak in MiB": "VmHWM", "anonymous in MiB": "RssAnon"}
+    return {name: int(fields[field].split()[0]) / 1024 for name, field in names.items()}

@@ -22,7 +22,7 @@ import trio
 
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
-from kcachefs.daemon import control, registry
+from kcachefs.daemon import control, memory, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
@@ -40,6 +40,7 @@ QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
 EVICT_PAUSE = 0.05
 REAP_PAUSE = 30.0
+TRIM_PAUSE = 1.0
 
 
 class Worker:
@@ -61,6 +62,7 @@ class Worker:
             nursery.start_soon(self._every, FLUSH_PAUSE, "writing down uses", self.fs.entries.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.evictor.reap)
+            nursery.start_soon(self._every, TRIM_PAUSE, "letting go of memory", self._trim)
             await nursery.start(control.serve, self._socket, self.administration)
             ready()
             await self.engine.run()
@@ -98,6 +100,9 @@ class Worker:
         except Exception as error:  # one bad file must not end the worker, and with its successor every one after it
             log.error("sealing failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
         return False
+
+    def _trim(self) -> None:
+        memory.trim(self.store.path.resolve() / "catalog" / "data.mdb")
 
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
         while True:

@@ -1,0 +1,45 @@
+"""Keeps what the daemon has resident small, however large the catalog is that it maps.
+
+Pages of a mapped file count as the daemon's, though they are the page cache's and can be taken back at any time. Who
+watches memory does not see the difference. So when many have gathered the mapping is emptied: the pages stay cached,
+and the next use of one is a minor fault.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+MAPPED_MAX = 160 << 20
+"""Bytes of files that may be resident before the mapping is emptied."""
+_MADV_DONTNEED = 4
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def trim(mapped: Path, most: int = MAPPED_MAX) -> bool:
+    """Let go of the resident pages of a file that is mapped for reading, if there are more than that. Any thread."""
+    if resident_file_bytes() <= most:
+        return False
+    for start, end in _places_of(mapped):
+        if _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), mapped)
+    return True
+
+
+def resident_file_bytes() -> int:
+    """What this process has resident of files."""
+    shared = int(Path("/proc/self/statm").read_text().split()[2])
+    return shared * os.sysconf("SC_PAGESIZE")
+
+
+def _places_of(mapped: Path) -> list[tuple[int, int]]:
+    """Where a file is mapped, as far as that is for reading alone: only then is nothing lost."""
+    found = []
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
+        for line in maps:
+            place, rights, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            if path == [str(mapped)] and rights.startswith("r--s"):
+                start, _, end = place.partition("-")
+                found.append((int(start, 16), int(end, 16)))
+    return found
