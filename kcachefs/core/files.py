@@ -32,7 +32,7 @@ from collections import deque
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, or_no_space
+from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
@@ -66,6 +66,8 @@ QUICK_READ = 64 << 10
 """Files up to this size are decoded where they are asked for: handing them to another thread would cost more."""
 OPEN_SPOOL_MAX = 512
 """Spool files held open; beyond it they are reopened by name."""
+HOLE_MIN = 256 << 20
+"""Files larger than this that are mostly holes stay plain files."""
 _SPOOL_BLOCK = 64
 _KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -137,8 +139,11 @@ class Files:
     def attributes(self, ino: int) -> Inode:
         """The inode with its size and times as they are now."""
         node = self._nodes.get(ino)
-        if node.content == Content.SPOOL and (spool := self._spool_of(ino, node)):
-            _refresh(node, spool)
+        if node.content == Content.SPOOL:
+            # Should the spool file be gone, the name is still there, and whoever reads it finds out.
+            with contextlib.suppress(ObjectMissing):
+                if spool := self._spool_of(ino, node):
+                    _refresh(node, spool)
         return node
 
     # --- changing -----------------------------------------------------------------------------------------------------
@@ -197,6 +202,10 @@ class Files:
         if mode & ~(_KEEP_SIZE | _PUNCH_HOLE | _ZERO_RANGE):
             raise FsError(errno.EOPNOTSUPP)
         end = offset + length
+        if length == 0:
+            raise FsError(errno.EINVAL)
+        if end > MAX_SIZE:
+            raise FsError(errno.EFBIG)
         while True:
             with self._lock:
                 node = self._nodes.get(ino)
@@ -251,7 +260,7 @@ class Files:
         found = []
         for table, content in ((b"a", Content.SLOT), (b"s", Content.SPOOL)):
             for key, raw in self._store.catalog.walk(table):
-                with contextlib.suppress(FsError):
+                with contextlib.suppress(FsError, RecordDamaged):
                     ino = unpack_number(raw or bytes(8))
                     node = self._nodes.get(ino)
                     if node.content == content and node.spool == number_of(key):
@@ -284,7 +293,7 @@ class Files:
         self._queued.discard(ino)
         with contextlib.suppress(FsError):  # unlinked while it waited
             age = (time.time_ns() - self.attributes(ino).mtime) / 1e9
-            if ino in self._nodes.handles or 0 <= age < rest_seconds:
+            if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
                 self._enqueue(ino, now - max(0.0, min(age, rest_seconds)))  # written since: it rests anew
             else:
                 self.seal(ino)
@@ -319,6 +328,8 @@ class Files:
                 spool = self._spool_of(ino, node) if node.content == Content.SPOOL else None
             staged: Staged | None = None
             try:
+                if spool is not None and _is_mostly_hole(spool.fd):
+                    return False
                 if spool is not None and os.fstat(spool.fd).st_size:
                     staged = self._store.objects.stage_file(spool.fd)
                 elif data:
@@ -503,7 +514,7 @@ class Files:
                 if number >= self._reserved_spool:
                     self._reserved_spool = number + _SPOOL_BLOCK
                     txn.put(META_SPOOL, pack_number(self._reserved_spool))
-        return SpoolFile(number, self._store.spool.open(number))
+        return SpoolFile(number, self._store.spool.open(number, create=True))
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
@@ -541,6 +552,12 @@ def _refresh(node: Inode, spool: SpoolFile) -> None:
     node.size = state.st_size
     node.mtime = max(node.mtime, state.st_mtime_ns)
     node.ctime = max(node.ctime, state.st_ctime_ns)
+
+
+def _is_mostly_hole(fd: int) -> bool:
+    """Whether sealing would be mostly reading zeros: of a file of terabytes that holds a page, for hours."""
+    state = os.fstat(fd)
+    return state.st_size > HOLE_MIN and state.st_blocks * 512 * 16 < state.st_size
 
 
 def is_damage(error: BaseException) -> bool:

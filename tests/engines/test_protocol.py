@@ -354,7 +354,6 @@ def test_a_file_of_whose_closing_nothing_is_told_is_sealed_and_let_go_all_the_sa
     assert not line.fs.nodes.exists(gone)
     line.fs.settle()
     assert line.fs.attributes(kept).content == Content.OBJECT
-    assert line.fs.nodes.handles == {}
     assert line.fs.nodes.orphans == set()
     assert line.read_file(kept) == b"content"
 
