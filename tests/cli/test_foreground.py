@@ -88,15 +88,17 @@ def test_a_signal_unmounts_a_daemon_in_the_background(scene: Scene, number: int)
     scene.open_store().close()
 
 
-def test_a_signal_hides_a_busy_mount_and_the_daemon_finishes(scene: Scene) -> None:
-    folder = scene.mount()
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_a_signal_hides_a_busy_mount_and_the_daemon_finishes(scene: Scene, engine: str) -> None:
+    folder = scene.mount("--engine", engine)
     (folder / "file").write_text("text")
     [state] = scene.status()
-    with holding("sh", "-c", f"exec 3<{folder}/file && echo holding && read -r _"), open(folder / "file") as mine:
+    script = f"exec 3<{folder}/file 4>{folder}/new && echo written >&4 && echo holding && read -r _"
+    with holding("sh", "-c", script), open(folder / "file") as mine:
         os.kill(state["supervisor_pid"], signal.SIGTERM)
         until(scene.is_over)
         with refused(errno.ENOTCONN):
-            os.fstat(mine.fileno()) and os.pread(mine.fileno(), 10, 1 << 20)
             os.fsync(mine.fileno())
         scene.mount()
         assert (folder / "file").read_text() == "text"
+        assert (folder / "new").read_text() == "written\n"
