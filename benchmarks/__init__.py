@@ -1,1 +1,1 @@
-"""Measurements: each prints what it found, with the machine and versions it found it on."""
+"""Benchmarks: each module prints a table of ratios, measured in one run on one machine."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # known to type checkers; importing typing would cost more than all else here
 if TYPE_CHECKING:
+    from kcachefs import keys as keys
+    from kcachefs.caches import Cache as Cache
+    from kcachefs.caches import Entry as Entry
+    from kcachefs.caches import cached as cached
     from kcachefs.frameworks.startup import TooLate as TooLate
     from kcachefs.frameworks.startup import init as init
     from kcachefs.store import ContentStore as ContentStore
@@ -12,7 +15,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Cache": "kcachefs.caches",
     "ContentStore": "kcachefs.store",
+    "Entry": "kcachefs.caches",
+    "cached": "kcachefs.caches",
     "TooLate": "kcachefs.frameworks.startup",
     "init": "kcachefs.frameworks.startup",
 }
@@ -20,8 +26,10 @@ _PUBLIC = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "keys":
+        return importlib.import_module("kcachefs.keys")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)

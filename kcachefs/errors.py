@@ -101,6 +101,12 @@ class FsError(KcachefsError):
         self.errno = number
 
 
+class RequestGarbled(KcachefsError):
+    """A request of the kernel that makes no sense: too short, a name without an end, a count beyond its bytes."""
+
+    errno = errno.EINVAL
+
+
 # --- mounts ----------------------------------------------------------------------------------------------------------
 
 
@@ -116,8 +122,19 @@ class MountBusy(MountError):
     errno = errno.EBUSY
 
 
+class MountDenied(MountError):
+    """This user may not mount there, or may not see what is there."""
+
+    errno = errno.EACCES
+    exit_code = 6
+
+
 class DaemonError(MountError):
-    """The daemon did not start, does not answer, or died."""
+    """The daemon did not start, does not answer, or died. The exit code is that of the cause, where it is known."""
+
+    def __init__(self, message: str, exit_code: int = 4) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def or_no_space(error: OSError, thing: object) -> Exception:
@@ -127,14 +144,61 @@ def or_no_space(error: OSError, thing: object) -> Exception:
     return error
 
 
+# --- keys and library caches -----------------------------------------------------------------------------------------
+
+
+class Unkeyable(KcachefsError):
+    """A value whose meaning cannot be read, so that any key made of it could serve the wrong kernel."""
+
+    errno = errno.EINVAL
+    exit_code = 2
+
+
+class CacheError(KcachefsError):
+    """A library cache cannot be used as asked."""
+
+    exit_code = 3
+
+
+class CacheClosed(CacheError):
+    """A library cache was used after it was closed."""
+
+
+class CacheRecursion(CacheError):
+    """The computation of a key asked the cache for that same key, which would wait for itself for ever."""
+
+    errno = errno.EDEADLK
+
+
+class CompileFailed(KcachefsError):
+    """The compiler refused a program; its log is in the message."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
 # --- the edges -------------------------------------------------------------------------------------------------------
+
+
+def describe(error: BaseException) -> str:
+    """One line that names the thing and what is wrong with it."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error).replace("\n", " ") or type(error).__name__
+
+
+_PASSED_ON = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOMEM))
+"""Errors of the disk beneath that answer the request as it was made; any other is a fault of ours."""
 
 
 def errno_of(error: BaseException) -> int:
     """The errno that a filesystem request answered with `error` returns."""
     if isinstance(error, KcachefsError):
         return error.errno
-    if isinstance(error, OSError) and error.errno is not None:
+    if isinstance(error, OSError) and error.errno in _PASSED_ON:
         return error.errno
     return errno.EIO
 

@@ -26,9 +26,10 @@ need_packages() {
     if ! { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}" >"$log" 2>&1 ||
            { "${sudo[@]}" apt-get update -q >"$log" 2>&1 &&
              "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${missing[@]}" >>"$log" 2>&1; }; }; then
-        tail -n 5 "$log" >&2
+        local reason
+        reason=$(grep '^E: ' "$log" | head -n 1)
         rm -f "$log"
-        die "could not install ${missing[*]} (no network?); get them with: apt-get install ${missing[*]}"
+        die "missing: ${missing[*]}; apt-get could not install them (${reason#E: }); with a network, run: apt-get install ${missing[*]}"
     fi
     rm -f "$log"
 }
@@ -45,27 +46,36 @@ find_python() {
     return 1
 }
 
+# is_set_up NAME: .venv was made under that name, by this checkout as it is now.
+is_set_up() {
+    [ -f "$venv/.kcachefs-$1" ] && [ "$(head -n 1 "$venv/.kcachefs-$1")" = "$(fingerprint)" ] && [ -x "$venv/bin/kcachefs" ]
+}
+
+fingerprint() { printf '%s %s\n' "$root" "$(cksum <"$root/pyproject.toml")"; }
+
 # set_up NAME EXTRAS [PIP ARGUMENT...]: .venv holds the project with those extras; NAME is the stamp that remembers it.
 set_up() {
     local name=$1 extras=$2 stamp want python
     shift 2
     stamp=$venv/.kcachefs-$name
-    want=$(cksum <"$root/pyproject.toml" | tr ' ' -)-$extras-$*-$root
-    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x "$venv/bin/kcachefs" ] && return 0
+    want=$(fingerprint && printf '%s %s' "$extras" "$*")
+    is_set_up "$name" && [ "$(cat "$stamp")" = "$want" ] && return 0
     if ! python=$(find_python); then
         need_packages python3 python3-venv
         python=$(find_python) || die "needs Python 3.11 or newer with venv; this system's is older: install python3.11 and python3.11-venv"
     fi
     if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
-        "$python" -m venv --clear "$venv" || die "could not make $venv"
+        local said
+        said=$("$python" -m venv --clear "$venv" 2>&1) || die "could not make $venv (${said##*$'\n'}); is the checkout yours to write?"
     fi
     say "installing kcachefs${extras:+ with $extras} into .venv (once)"
     local log
     log=$(mktemp)
     if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" -e "$root${extras:+[$extras]}" >"$log" 2>&1; then
-        grep -E '^ERROR' "$log" >&2 || tail -n 5 "$log" >&2
+        local reason
+        reason=$(grep -oE '(No matching distribution found for|Cannot install|Could not|Failed) .*' "$log" | tail -n 1)
         rm -f "$log"
-        die "pip could not install the packages above (no network?); put their wheels where pip finds them and run again"
+        die "pip: ${reason:-the packages could not be installed}; without a network, put their wheels where pip finds them (PIP_FIND_LINKS) and run again"
     fi
     rm -f "$log"
     printf '%s' "$want" >"$stamp"

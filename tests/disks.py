@@ -44,13 +44,13 @@ class Disk:
 
 @contextlib.contextmanager
 def ext4(folder: Path, name: str = "disk", megabytes: int = 24, image: Path | None = None) -> Iterator[Disk]:
-    """A new ext4, or the one in `image`. Nothing is committed to it until something is synced."""
+    """A new ext4, or the one in `image`. It does no one a favour: what is not synced stays in memory."""
     if image is None:
         image = folder / f"{name}.img"
         with open(image, "wb") as file:
             file.truncate(megabytes << 20)
         _run("mkfs.ext4", "-q", "-m", "0", "-J", "size=4", "-E", "lazy_itable_init=0", str(image))
-    with _mounted(folder / name, "-o", "loop,commit=300", str(image)) as path:
+    with _mounted(folder / name, "-o", "loop,commit=300,noauto_da_alloc", str(image)) as path:
         yield Disk(path, image)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ from kcachefs.cli.run import run
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
-from kcachefs.errors import KcachefsError, exit_code_of
+from kcachefs.errors import KcachefsError, describe, exit_code_of
 
 app = typer.Typer(
     name="kcachefs",
@@ -59,6 +59,9 @@ for _verb in (
 
 _debug = False
 
+_Refused: Any = typer.BadParameter.__bases__[0]
+"""What the parser raises for wrong usage. typer does not export it."""
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -80,16 +83,22 @@ def _root(
 def main() -> None:
     """The `kcachefs` command."""
     try:
-        app()
+        sys.exit(app(prog_name="kcachefs", standalone_mode=False))
     except (KcachefsError, OSError) as error:
         if _debug:
             raise
         print(f"kcachefs: {describe(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))
+    except _Refused as error:
+        if error.format_message():  # without arguments the help has been shown instead
+            print(f"kcachefs: {_usage(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
 
 
-def describe(error: BaseException) -> str:
-    """One line that names the thing and what is wrong with it."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split())
+def _usage(error: _Refused) -> str:
+    """What the parser found wrong, in one line that says where to read on."""
+    command = error.ctx.command_path if error.ctx is not None else "kcachefs"
+    said = " ".join(error.format_message().split()).rstrip(".")
+    return f"{said}; see: {command} --help"

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kcachefs import config
-from kcachefs.errors import MountError, UsageError
+from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, UsageError
+
+if TYPE_CHECKING:
+    from kcachefs.daemon.registry import MountConfig
+    from kcachefs.daemon.supervisor import Refusal
+
+MAX_SIZE = "20GiB"
+MIN_FREE = "64MiB"
+_DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
 
 
 def mount(
@@ -18,9 +29,9 @@ def mount(
     store: Annotated[
         Path | None, typer.Option(help="The store's directory.", show_default="$KCACHEFS_STORE or the user's cache")
     ] = None,
-    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = "20GiB",
+    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota of stored bytes.")] = MAX_SIZE,
     max_files: Annotated[int, typer.Option(min=0, metavar="N", help="Quota of files; 0: as many as fit.")] = 0,
-    min_free: Annotated[str, typer.Option(metavar="SIZE", help="Free space that the disk keeps.")] = "64MiB",
+    min_free: Annotated[str, typer.Option(metavar="SIZE", help="Free space that the disk keeps.")] = MIN_FREE,
     grace: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long after its last use an entry is safe.")
     ] = 30.0,
@@ -38,37 +49,76 @@ def mount(
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
-    from kcachefs.core.eviction import Limits
-    from kcachefs.daemon import registry
-    from kcachefs.daemon.supervisor import launch
+    settings = checked(
+        directory,
+        store,
+        max_size=max_size,
+        max_files=max_files,
+        min_free=min_free,
+        grace=grace,
+        floors=floor or [],
+        ceilings=ceiling or [],
+        engine=engine,
+        read_only=read_only,
+        allow_other=not no_allow_other,
+    )
+    if foreground:
+        serve_here(settings)
+    else:
+        serve_in_background(settings)
 
-    if engine not in ("direct", "pyfuse3"):
-        raise UsageError(f"--engine {engine}: there are two, direct and pyfuse3")
-    mountpoint = prepare(directory)
-    settings = registry.MountConfig(
-        mountpoint=str(mountpoint),
-        store=str(Path(store or config.default_store()).absolute()),
+
+def checked(
+    directory: Path,
+    store: Path | None = None,
+    *,
+    max_size: str = MAX_SIZE,
+    max_files: int = 0,
+    min_free: str = MIN_FREE,
+    grace: float = 30.0,
+    floors: Sequence[str] = (),
+    ceilings: Sequence[str] = (),
+    engine: str = "direct",
+    read_only: bool = False,
+    allow_other: bool = True,
+) -> MountConfig:
+    """What was asked for, if it makes sense. Touches nothing."""
+    from kcachefs.core.eviction import Limits
+    from kcachefs.daemon.registry import MountConfig
+    from kcachefs.engines import ENGINES
+
+    if engine not in ENGINES:
+        raise UsageError(f"engine {engine}: is not known; there are two, direct and pyfuse3")
+    # A dead mount cannot be resolved any further, which is as far as it need be.
+    mountpoint = os.path.realpath(directory)
+    place = os.path.abspath(store or config.default_store())
+    for path in (mountpoint, place):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{path!r}: is not UTF-8; choose another name") from None
+    if _is_inside(os.path.realpath(place), mountpoint) or _is_inside(mountpoint, os.path.realpath(place)):
+        raise UsageError(f"{mountpoint}: a mount and its store cannot be inside each other; choose another --store")
+    return MountConfig(
+        mountpoint=mountpoint,
+        store=place,
         engine=engine,
         limits=Limits(
-            max_size=config.parse_size(max_size),
+            max_size=config.parse_size(max_size, least=1),
             max_files=max_files,
             min_free=config.parse_size(min_free),
             grace=grace,
-            floors=_sizes_by_namespace(floor),
-            ceilings=_sizes_by_namespace(ceiling),
+            floors=_sizes_by_namespace(floors),
+            ceilings=_sizes_by_namespace(ceilings),
         ),
         read_only=read_only,
-        allow_other=not no_allow_other,
-        log=str(registry.log_path(str(mountpoint))),
+        allow_other=allow_other,
     )
-    if foreground:
-        sys.exit(run_here(settings))
-    launch(settings)
 
 
-def _sizes_by_namespace(texts: list[str] | None) -> dict[str, int]:
+def _sizes_by_namespace(texts: Sequence[str]) -> dict[str, int]:
     sizes = {}
-    for text in texts or ():
+    for text in texts:
         name, equals, size = text.partition("=")
         if not equals or not name:
             raise UsageError(f"{text!r}: write it like triton=2GiB")
@@ -76,43 +126,120 @@ def _sizes_by_namespace(texts: list[str] | None) -> dict[str, int]:
     return sizes
 
 
-def prepare(directory: Path) -> Path:
-    """The directory to mount on: made if absent, freed of a dead mount, refused when it is taken."""
-    from kcachefs.engines import mounting
+def serve_in_background(settings: MountConfig) -> None:
+    """Start the daemon; returns when the mount answers."""
+    import msgspec
 
-    path = Path(os.path.abspath(directory))
-    found = mounting.mounted_at(path)
-    if found is not None and found.fstype == mounting.FSTYPE:
-        try:
-            os.statvfs(path)  # always asks the daemon; a stat may be answered from what the kernel remembers
-        except OSError:
-            mounting.unmount(path, lazy=True)
-        else:
-            raise MountError(f"{path}: is mounted already; see: kcachefs status")
-    elif found is not None:
-        raise MountError(f"{path}: a {found.fstype} filesystem is mounted there; choose another directory")
-    path.mkdir(parents=True, exist_ok=True)
-    path = path.resolve()
-    if not path.is_dir():
-        raise MountError(f"{path}: is no directory")
-    if any(path.iterdir()):
-        raise MountError(f"{path}: is not empty, and a mount would hide what is in it; choose an empty directory")
-    return path
+    from kcachefs.daemon import registry
+    from kcachefs.daemon.supervisor import launch
+
+    with taken(settings):
+        launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
 
 
-def run_here(settings: object) -> int:
-    """Be the supervisor, in the foreground; tell a service manager when the mount answers."""
+def serve_here(settings: MountConfig) -> None:
+    """Be the supervisor; tells a service manager when the mount answers, and returns when it is gone."""
     from kcachefs.daemon.notify import notify
-    from kcachefs.daemon.registry import MountConfig
     from kcachefs.daemon.supervisor import Supervisor
 
-    assert isinstance(settings, MountConfig)
+    refused: list[Refusal] = []
+    with contextlib.ExitStack() as claim:
+        claim.enter_context(taken(settings))
 
-    def ready(message: str) -> None:
-        if message:
-            print(f"kcachefs: {message}", file=sys.stderr)
-        else:
+        def ready(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                refused.append(refusal)
+                return
+            claim.pop_all().close()
             os.statvfs(settings.mountpoint)
             notify("READY=1")
 
-    return Supervisor(settings).run(ready)
+        os.chdir("/")
+        code = Supervisor(settings).run(ready, foreground=True)
+        if refused:
+            raise DaemonError(refused[0].message, refused[0].exit_code)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def taken(settings: MountConfig) -> Iterator[None]:
+    """The directory is ours to mount on: made if absent, freed of a dead mount, left as it was found on failure."""
+    from kcachefs.daemon import registry
+
+    mountpoint = Path(settings.mountpoint)
+    with registry.claimed(settings.mountpoint):
+        free(mountpoint)
+        refuse_taken_store(settings.store)
+        with made(mountpoint):
+            refuse_what_is_there(mountpoint)
+            yield
+
+
+def free(mountpoint: Path) -> None:
+    """Take a dead mount away; refuse a living one."""
+    from kcachefs.engines import mounting
+
+    while (found := mounting.mounted_at(mountpoint)) is not None:
+        if found.fstype != mounting.FSTYPE:
+            raise MountError(f"{mountpoint}: a {found.fstype} filesystem is mounted there; choose another directory")
+        try:
+            os.statvfs(mountpoint)  # always asks the daemon; a stat may be answered from what the kernel remembers
+        except OSError as error:
+            if error.errno in _DEAD:
+                mounting.unmount(mountpoint, lazy=True)
+                continue
+        raise MountError(f"{mountpoint}: is mounted already; see: kcachefs status")
+
+
+def refuse_taken_store(store: str) -> None:
+    """Say at which mount it is in use. What else may have it open is found when the daemon opens it."""
+    from kcachefs.daemon import registry
+    from kcachefs.engines import mounting
+
+    for other in registry.all_mounts():
+        if os.path.realpath(other.store) != os.path.realpath(store):
+            continue
+        if mounting.mounted_at(Path(other.mountpoint)) is None:
+            raise StoreBusy(
+                f"{store}: what was mounted at {other.mountpoint} is still in use; "
+                f"end what uses it (process {other.worker_pid} serves it), or choose another --store"
+            )
+        raise StoreBusy(
+            f"{store}: is mounted at {other.mountpoint}; "
+            f"unmount that first (kcachefs umount {other.mountpoint}), or choose another --store"
+        )
+
+
+@contextlib.contextmanager
+def made(directory: Path) -> Iterator[None]:
+    """The directory, and what leads to it, made where absent; taken away again when something goes wrong."""
+    absent = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise MountDenied(f"{directory}: cannot be made: {error.strerror}; choose another directory") from None
+    except (FileExistsError, NotADirectoryError):
+        raise MountError(f"{directory}: is a file, or leads through one; choose a directory") from None
+    except OSError as error:
+        raise MountError(f"{directory}: cannot be made: {error.strerror}; choose another directory") from None
+    try:
+        yield
+    except BaseException:
+        for folder in absent:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def refuse_what_is_there(directory: Path) -> None:
+    """A mount hides what a directory holds, so it must hold nothing."""
+    try:
+        empty = not any(directory.iterdir())
+    except PermissionError:
+        raise MountDenied(f"{directory}: is not yours to read; choose another directory") from None
+    if not empty:
+        raise MountError(f"{directory}: is not empty, and a mount would hide what is in it; choose an empty directory")
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder

@@ -1,4 +1,95 @@
-"""`mount.kcachefs`, which mount(8) runs for fstab lines of type kcachefs."""
+"""`mount.kcachefs STORE DIR [-o options]`, which mount(8) runs for lines of type kcachefs in fstab.
+
+    /var/cache/kcachefs  /mnt/kcache  kcachefs  max_size=100GiB,nofail  0 0
+
+The exit codes are mount(8)'s: 1 wrong usage, 32 the mount failed.
+"""
+
+from __future__ import annotations
+
+import getopt
+import sys
+from pathlib import Path
+from typing import TypedDict
+
+from kcachefs.cli.mount import checked, serve_in_background
+from kcachefs.errors import KcachefsError, UsageError, describe
+
+USAGE = "mount.kcachefs STORE DIR [-o ro,max_size=20GiB,engine=direct,allow_other,no_allow_other]"
+
+_FOR_MOUNT_8 = {
+    *("defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "comment"),
+    *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime"),
+    *("lazytime", "nolazytime", "iversion", "noiversion", "mand", "nomand", "sync", "async", "dirsync"),
+    *("silent", "loud", "nosuid", "nodev"),
+}
+"""Options that mean something to mount(8) or to other filesystems, and here nothing that is not so anyway."""
 
 
-def main() -> None: ...
+class Wanted(TypedDict, total=False):
+    """What the options ask for, in the words of `kcachefs mount`."""
+
+    max_size: str
+    engine: str
+    read_only: bool
+    allow_other: bool
+
+
+def main() -> None:
+    try:
+        _run(sys.argv[1:])
+    except (KcachefsError, OSError) as error:
+        print(f"mount.kcachefs: {describe(error)}", file=sys.stderr)
+        sys.exit(1 if isinstance(error, UsageError) else 32)
+
+
+def _run(arguments: list[str]) -> None:
+    try:
+        flags, operands = getopt.gnu_getopt(arguments, "sfnvo:t:N:")
+    except getopt.GetoptError as error:
+        raise UsageError(f"{error}; use: {USAGE}") from None
+    if len(operands) != 2:
+        raise UsageError(f"takes a store and a directory; use: {USAGE}")
+    source, directory = operands
+    options = ",".join(value for flag, value in flags if flag == "-o")
+    sloppy, fake = any(flag == "-s" for flag, _ in flags), any(flag == "-f" for flag, _ in flags)
+    store = None if source in ("none", "kcachefs") else Path(source)
+    settings = checked(Path(directory), store, **parse_options(options, sloppy=sloppy))
+    if not fake:
+        serve_in_background(settings)
+
+
+def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
+    """What a list of options asks for.
+
+    >>> parse_options("ro,max_size=5G,noauto,x-systemd.requires=network.target")
+    {'read_only': True, 'max_size': '5G'}
+    """
+    wanted: Wanted = {}
+    executable = True
+    for option in filter(None, text.split(",")):
+        name, _, value = option.partition("=")
+        match name:
+            case "ro" | "rw":
+                wanted["read_only"] = name == "ro"
+            case "allow_other" | "no_allow_other":
+                wanted["allow_other"] = name == "allow_other"
+            case "max_size":
+                wanted["max_size"] = value
+            case "engine":
+                wanted["engine"] = value
+            case "exec" | "noexec":
+                executable = name == "exec"
+            case "suid" | "dev":
+                raise UsageError(f"option {name}: a cache is always mounted no{name}; leave it out")
+            case "remount":
+                raise UsageError("option remount: cannot be done; unmount it and mount it again")
+            case _ if not sloppy and name not in _FOR_MOUNT_8 and not name.lower().startswith("x-"):
+                raise UsageError(f"option {option}: is not known; use: {USAGE}")
+    if not executable:  # `user` means noexec too, unless exec stands behind it
+        raise UsageError("option noexec: generated libraries could not be loaded; add exec behind it")
+    return wanted
+
+
+if __name__ == "__main__":
+    main()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kcachefs.daemon.registry import MountState
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
@@ -15,8 +18,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
 
     mounts = registry.all_mounts()
     if as_json:
-        rows = [{**msgspec.to_builtins(state), "uptime_s": round(state.uptime_s, 1)} for state in mounts]
-        print(msgspec.json.format(msgspec.json.encode({"mounts": rows})).decode())
+        print(msgspec.json.format(msgspec.json.encode({"mounts": [_row(state) for state in mounts]})).decode())
         return
     if not mounts:
         print("no mounts; make one with: kcachefs mount DIR")
@@ -28,7 +30,20 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
         last = f", the last after {state.last_exit}" if state.last_exit else ""
         print(f"  restarts  {state.restarts}{last}")
-        print(f"  log       {state.log}")
+        print(f"  log       {state.log or 'standard error of the supervisor'}")
+
+
+def _row(state: MountState) -> dict[str, object]:
+    return {
+        "mountpoint": state.mountpoint,
+        "store": state.store,
+        "engine": state.engine,
+        "supervisor_pid": state.supervisor_pid,
+        "worker_pid": state.worker_pid,
+        "restarts": state.restarts,
+        "uptime_s": round(state.uptime_s, 1),
+        "log": state.log,
+    }
 
 
 def _duration(seconds: float) -> str:

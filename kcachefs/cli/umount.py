@@ -11,6 +11,9 @@ import typer
 
 from kcachefs.errors import MountBusy, MountError
 
+SHOWN = 5
+"""Users of a busy mount that are named; the others are counted."""
+
 
 def umount(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A kcachefs mount.")],
@@ -23,33 +26,27 @@ def umount(
     from kcachefs.engines import mounting
     from kcachefs.frameworks import headers
 
-    mountpoint = Path(os.path.abspath(directory))
-    if mounting.mounted_at(mountpoint) is None:
-        mountpoint = mountpoint.resolve()
+    mountpoint = Path(os.path.realpath(directory))
+    os.chdir("/")  # or we would be the ones who use it
     found = mounting.mounted_at(mountpoint)
     if found is None or found.fstype != mounting.FSTYPE:
         raise MountError(f"{mountpoint}: is no kcachefs mount; see: kcachefs status")
     state = registry.read(str(mountpoint))
+    processes = [state.supervisor_pid, state.worker_pid] if state is not None else []
+    daemon = [os.pidfd_open(pid) for pid in processes if registry.is_alive(pid)]
     try:
         mounting.unmount(mountpoint, lazy=lazy)
     except MountBusy:
-        users = mounting.users_of(mountpoint)
-        who = "; ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
-        raise MountBusy(
-            f"{mountpoint}: is in use by {who or 'something that cannot be seen from here'}; close it, or use --lazy"
-        ) from None
+        raise MountBusy(f"{mountpoint}: is in use by {_users(mountpoint)}; close that, or use --lazy") from None
     headers.unlink(mountpoint)
-    if state is not None and not lazy:
-        wait_for_exit(state.supervisor_pid)
+    if not lazy:
+        for process in daemon:
+            select.select([process], [], [])  # a pidfd is readable once the process has ended
 
 
-def wait_for_exit(pid: int) -> None:
-    """Return when the process is gone."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        select.select([handle], [], [])
-    finally:
-        os.close(handle)
+def _users(mountpoint: Path) -> str:
+    from kcachefs.engines import mounting
+
+    users = mounting.users_of(mountpoint)
+    more = f" and {len(users) - SHOWN} more" if len(users) > SHOWN else ""
+    return "; ".join(users[:SHOWN]) + more or "something that cannot be seen from here"

@@ -11,6 +11,8 @@ drop whatever nobody uses; what it still knows after that is open or mapped, and
 The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
 keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
+While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests.
+
 The bound. Between two turns the total can overshoot the quota by what is written in that time, and by what is younger
 than the grace period, which above the quota itself shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when
 their volume is compacted, which a turn does as soon as they are a twentieth of the quota.
@@ -18,8 +20,10 @@ their volume is compacted, which a turn does as soon as they are a twentieth of 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,7 +32,7 @@ import msgspec
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
-from kcachefs.errors import FsError
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
@@ -58,6 +62,7 @@ COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
+WAIT_SECONDS = 0.05
 BATCH = 32
 """Entries probed at a time."""
 TEMPORARY_SECONDS = 60.0
@@ -94,6 +99,9 @@ class Evictor:
         self.grace_seconds = limits.grace
         self.temporary_seconds = TEMPORARY_SECONDS
         self.temporary_unknown_seconds = TEMPORARY_UNKNOWN_SECONDS
+        self.room = threading.Event()
+        self.room.set()
+        """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
         self.full = False
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
@@ -127,11 +135,12 @@ class Evictor:
     def turn(self, seconds: float = 0.2) -> int:
         """Evict for a while if a limit is near. Returns how many entries went."""
         self._apply_ceilings()
+        self.note_pressure()
         if self._excess(HIGH_WATER) <= 0 and self._excess_files(HIGH_WATER) <= 0:
             self.full = False
             return 0
         until = time.monotonic() + seconds
-        self.seal_waiting(until)
+        self._seal(until)
         self._entries.flush()
         gone = 0
         while True:
@@ -146,10 +155,20 @@ class Evictor:
             self.full = not batch and self._excess(1.0) > 0 and self._nothing_left()
             if not batch or time.monotonic() > until:
                 break
+        self.note_pressure()
         if gone:
             self._reclaim()
             log.info("evicted %d entries; %d bytes in use of %d", gone, self.used_bytes(), self.limits.max_size)
         return gone
+
+    def _seal(self, until: float) -> None:
+        """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
+        with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
+            while self.waiting() and time.monotonic() < until:
+                self.seal_waiting(min(until, time.monotonic() + 0.02))
+                self._store.fold()
+                self._store.arena.trim()
+                self.note_pressure()
 
     def _reclaim(self) -> None:
         """Give the bytes of deleted objects back to the disk: of the emptiest volumes, and of fuller ones at need."""
@@ -158,7 +177,18 @@ class Evictor:
             totals = self._store.objects.totals()
             if totals.volumes - totals.live < self.limits.max_size * 0.02 or self._excess(LOW_WATER) <= 0:
                 return
-            self._store.compact(share)
+            try:
+                self._store.compact(share)
+            except NoSpace:
+                self._store.fold()  # no room to copy: what was emptied goes all the same
+                return
+
+    def note_pressure(self) -> None:
+        """See whether writes have to wait."""
+        if self._excess(1.0) > 0:
+            self.room.clear()
+        else:
+            self.room.set()
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import Evictor, Limits
+from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import Nodes
@@ -29,9 +29,13 @@ from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode
 log = logging.getLogger(__name__)
 
 BLOCK = 4096
+PRESSURE_BYTES = 1 << 20
+"""Bytes written after which the limits are looked at again, between the evictor's turns."""
+_DOTS = (b".", b"..")
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
 class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +74,7 @@ class Filesystem:
         """On whose behalf the request at hand is made: a thread's number, or 0."""
         self.requests: Callable[[], dict[str, int]] = dict
         """The engine's count of its requests."""
+        self._unchecked = 0
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
@@ -87,17 +92,18 @@ class Filesystem:
         """The inode under a name, and one more reference that the kernel holds; None for a miss."""
         if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
             return FOLDER_INO if parent == ROOT_INO else self.report.find(name)
+        if name in _DOTS:
+            return self.found(parent if name == b"." else self.nodes.get(parent).parent)
+        ino = self.tree.find(parent, name)
+        if ino is None:
+            return None
         with self._lock:  # so that what is found here is not evicted before it is counted as in use
-            if name == b"..":
-                return self.found(self.nodes.get(parent).parent)
-            if name == b".":
-                return self.found(parent)
-            ino = self.tree.find(parent, name)
-            if ino is None:
-                return None
-            entry = self.nodes.get(ino).entry
-            if entry and (entry == ino or entry >= GROUP_BASE):
-                self.entries.touch(entry, self.pid)
+            try:
+                node = self.nodes.get(ino)
+            except FsError:
+                return None  # it was, just now
+            if self._is_heartbeat(ino, node):
+                self.entries.touch(node.entry, self.pid)
             return self.found(ino)
 
     def found(self, ino: int) -> int:
@@ -108,10 +114,18 @@ class Filesystem:
 
     def name_seconds(self, ino: int, node: Inode) -> int:
         """How long the kernel may trust a name of this inode without asking again."""
-        entry = node.entry
         if ino >= VIRTUAL_BASE:
             return 0
-        return HEARTBEAT_SECONDS if entry and (entry == ino or entry >= GROUP_BASE) else FOREVER_SECONDS
+        return HEARTBEAT_SECONDS if self._is_heartbeat(ino, node) else FOREVER_SECONDS
+
+    def is_listed_whole(self, ino: int) -> bool:
+        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
+        return ino < VIRTUAL_BASE and self.nodes.exists(ino) and not self._is_heartbeat(ino, self.nodes.get(ino))
+
+    def _is_heartbeat(self, ino: int, node: Inode) -> bool:
+        """Whether a lookup of this inode's name is a use of its entry."""
+        entry = node.entry
+        return entry != 0 and (entry == ino or entry >= GROUP_BASE)
 
     def make(
         self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
@@ -119,6 +133,8 @@ class Filesystem:
         """mkdir, mknod, symlink: a new inode, which the kernel then holds."""
         if stat.S_IFMT(mode) in (stat.S_IFCHR, stat.S_IFBLK):
             raise FsError(errno.EPERM, "device files are refused")
+        if stat.S_IFMT(mode) not in _KINDS or mode > 0o177777:
+            raise FsError(errno.EINVAL)
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, mode, uid, gid, rdev=rdev, target=target, pid=self.pid)
         self.found(ino)
@@ -194,7 +210,17 @@ class Filesystem:
         """Whether a read can be answered without keeping others waiting."""
         return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
 
+    def is_quick_to_write(self, ino: int) -> bool:
+        """Whether a write can: not when an object has to be brought back for it, nor while there is no room."""
+        return self.files.is_quick_to_change(ino) and self.evictor.room.is_set()
+
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        self._unchecked += len(data)
+        if self._unchecked > PRESSURE_BYTES:
+            self._unchecked = 0
+            self.evictor.note_pressure()
+        if not self.evictor.room.is_set():
+            self.evictor.room.wait(WAIT_SECONDS)
         if self.evictor.full:
             raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
         return self.files.write(ino, offset, data)
@@ -261,10 +287,18 @@ class Filesystem:
         left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
 
-    def condemn(self, ino: int) -> None:
-        """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again."""
-        log.error("inode %d is dropped: its bytes cannot be trusted", ino)
-        for parent, name in self.tree.drop_files({ino}):
+    def condemn(self, ino: int, error: Exception) -> None:
+        """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again. Any thread.
+
+        Where even that fails, it stays as it is, and fails again when it is read again.
+        """
+        log.error("inode %d is dropped: %s", ino, error)
+        try:
+            dropped = self.tree.drop_files({ino}) if self.nodes.get(ino).is_file else []
+        except Exception:
+            log.exception("inode %d could not be dropped", ino)
+            return
+        for parent, name in dropped:
             self.on_dropped(parent, name)
 
     # --- beside the requests ------------------------------------------------------------------------------------------
@@ -273,9 +307,16 @@ class Filesystem:
         return statistics(self.store, self.entries, self.options.limits.max_size, self.requests())
 
     def settle(self) -> None:
-        """Seal everything that waits and put it all on disk: what an unmount waits for."""
-        while self.files.seal_next(0):
-            pass
+        """Seal everything that waits and put it all on disk: what an unmount waits for.
+
+        What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
+        """
+        while True:
+            try:
+                if not self.files.seal_next(0):
+                    break
+            except Exception as error:
+                log.error("a file could not be sealed, and is left as it is: %s", error)
         self.entries.flush()
         self.store.fold()
 

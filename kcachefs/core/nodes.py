@@ -43,7 +43,7 @@ class Nodes:
         self.lookups: dict[int, int] = {}
         """References that the kernel holds, by inode. Only the engine's thread touches it."""
         self.handles: dict[int, int] = {}
-        """Open handles that the engine was told of, by inode."""
+        """New files that may still be in the making, each with the entry that it was made in."""
         store.fold()
         self.orphans = {number_of(key) for key, _ in store.catalog.walk(b"x")}
         """Inodes without a name that something still uses."""
@@ -104,7 +104,8 @@ class Nodes:
             self._remove(txn, ino, node)
 
     def in_use(self, ino: int) -> bool:
-        return ino in self.lookups or ino in self.handles
+        """Whether the kernel knows it, as it does every inode that is open or mapped anywhere."""
+        return ino in self.lookups
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel lets go of `count` references."""

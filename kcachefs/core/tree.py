@@ -36,6 +36,8 @@ RENAME_EXCHANGE = 2
 
 DOT, DOTDOT = 1, 2
 """Cookies of `.` and `..`; those of names are larger."""
+COOKIE_END = 1 << 63
+"""No name stands as far behind as this."""
 
 
 class Tree:
@@ -63,6 +65,8 @@ class Tree:
         """Names behind `cookie` as (cookie, name, inode, type), at most `limit`; 0 starts from the top."""
         node = self._directory(ino)
         rows: list[tuple[int, bytes, int, int]] = []
+        if cookie >= COOKIE_END:
+            return rows
         if cookie < DOT:
             rows.append((DOT, b".", ino, stat.S_IFDIR >> 12))
         if cookie < DOTDOT:
@@ -95,9 +99,8 @@ class Tree:
         pid: int = 0,
     ) -> tuple[int, Inode]:
         """A new inode of any type under a new name. EEXIST when the name is taken."""
-        if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
-            raise FsError(errno.EINVAL)
-        if len(name) > NAME_MAX or len(target) > TARGET_MAX:
+        _check_name(name)
+        if len(target) > TARGET_MAX:
             raise FsError(errno.ENAMETOOLONG)
         nodes = self._nodes
         key = name_key(parent, name)
@@ -108,14 +111,15 @@ class Tree:
             if txn.get(key) is not None:
                 raise FsError(errno.EEXIST)
             ino = nodes.allocate(txn)
+            is_dir = stat.S_ISDIR(mode)
             if folder.mode & stat.S_ISGID:
                 gid = folder.gid
-                if stat.S_ISDIR(mode):
+                if is_dir:
                     mode |= stat.S_ISGID
             node = new_inode(mode, uid, gid, parent)
             node.rdev = rdev
-            node.entry = self._entries.label(txn, ino, parent, folder, name, stat.S_ISDIR(mode), pid)
-            if stat.S_ISDIR(mode):
+            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, pid)
+            if is_dir:
                 node.nlink = 2
                 node.target = name
                 folder.nlink += 1
@@ -128,8 +132,7 @@ class Tree:
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
-        if len(name) > NAME_MAX:
-            raise FsError(errno.ENAMETOOLONG)
+        _check_name(name)
         key = name_key(parent, name)
         with self._nodes.change() as txn:
             node, folder = self._nodes.get(ino), self._directory(parent)
@@ -218,8 +221,7 @@ class Tree:
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, pid: int = 0) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise FsError(errno.EINVAL)
-        if len(new_name) > NAME_MAX:
-            raise FsError(errno.ENAMETOOLONG)
+        _check_name(new_name)
         with self._nodes.change() as txn:
             ino, node = self._child(txn, parent, name)
             raw = txn.get(name_key(new_parent, new_name))
@@ -325,6 +327,8 @@ class Tree:
     def _child(self, txn: Transaction, parent: int, name: bytes) -> tuple[int, Inode]:
         if name in (b".", b".."):
             raise FsError(errno.EINVAL if name == b"." else errno.ENOTEMPTY)
+        if len(name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
         raw = txn.get(name_key(parent, name))
         if raw is None:
             raise FsError(errno.ENOENT)
@@ -335,3 +339,11 @@ class Tree:
         folder.size += names
         folder.mtime = folder.ctime = now
         self._nodes.save(txn, ino, folder)
+
+
+def _check_name(name: bytes) -> None:
+    """Refuse what no name can be."""
+    if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise FsError(errno.EINVAL)
+    if len(name) > NAME_MAX:
+        raise FsError(errno.ENAMETOOLONG)

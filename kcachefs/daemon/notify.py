@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import socket
+
+from kcachefs import config
 
 
 def notify(message: str) -> None:
     """Say `message`; nothing happens where nobody listens."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
+    address = config.notify_socket()
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)

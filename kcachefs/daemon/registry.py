@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import re
+import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from kcachefs import config
 from kcachefs.core.eviction import Limits
+from kcachefs.errors import MountDenied, MountError
 
 
 class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
@@ -47,20 +52,47 @@ class MountState(msgspec.Struct, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        return is_alive(self.supervisor_pid)
+        """Whether it is served: a worker goes on though its supervisor was killed."""
+        return is_alive(self.supervisor_pid) or is_alive(self.worker_pid)
 
 
 def directory() -> Path:
     """The runtime directory, made if absent, for its owner alone."""
     path = config.runtime_directory()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(path)
+    except OSError as error:
+        raise MountDenied(f"{path}: cannot be used: {error.strerror}; set KCACHEFS_RUNTIME_DIR") from None
+    # In a folder that all may write to, somebody else may have made it first.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise MountDenied(f"{path}: is not a directory that is yours alone; remove it, or set KCACHEFS_RUNTIME_DIR")
     return path
 
 
 def name_of(mountpoint: str) -> str:
-    """What a mount's files are called: readable, and different for different paths."""
-    digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=4).hexdigest()
-    return f"{Path(mountpoint).name[:40] or 'root'}-{digest}"
+    """What a mount's files are called: readable, short enough for a socket, and different for different paths."""
+    digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(mountpoint).name)[:32] or 'root'}-{digest}"
+
+
+@contextlib.contextmanager
+def claimed(mountpoint: str) -> Iterator[None]:
+    """Nobody else of this user mounts there until it ends."""
+    path = directory() / f"{name_of(mountpoint)}.lock"
+    while True:
+        with open(path, "wb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise MountError(f"{mountpoint}: another process is mounting there; see: kcachefs status") from None
+            if os.fstat(file.fileno()).st_nlink == 0:
+                continue  # whoever had it has just let go of it and removed it
+            try:
+                yield
+                return
+            finally:
+                path.unlink()
 
 
 def state_path(mountpoint: str) -> Path:
@@ -73,7 +105,12 @@ def socket_path(mountpoint: str) -> Path:
 
 def log_path(mountpoint: str) -> Path:
     folder = config.log_directory()
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError
+    except OSError:  # a user without a home
+        folder = directory()
     return folder / f"{name_of(mountpoint)}.log"
 
 
@@ -108,13 +145,15 @@ def all_mounts() -> list[MountState]:
                 found.append(state)
             else:
                 remove(state.mountpoint)
+                path.unlink(missing_ok=True)
     return found
 
 
 def is_alive(pid: int) -> bool:
-    """Whether that process exists and is no zombie."""
+    """Whether that process is one of ours and no zombie: numbers come round again."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return state not in ("Z", "X")
+    return state not in ("Z", "X") and b"kcachefs" in command

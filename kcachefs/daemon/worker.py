@@ -6,6 +6,7 @@ interpreter for every request, never waits long for it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -14,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import trio
@@ -22,9 +24,9 @@ from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.supervisor import REFUSED, UNMOUNTED
+from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
-from kcachefs.errors import KcachefsError
+from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
@@ -36,7 +38,7 @@ BUSY_REQUESTS = 20
 """Requests in one pause that mean someone is at work."""
 QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
-EVICT_PAUSE = 0.25
+EVICT_PAUSE = 0.05
 REAP_PAUSE = 30.0
 
 
@@ -44,7 +46,7 @@ class Worker:
     """A store, its filesystem and the engine that serves it."""
 
     def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
-        self.store = Store(config.store, Options(volume_size=volume_size(config.limits.max_size)))
+        self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self.fs = Filesystem(self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid()))
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
@@ -67,7 +69,8 @@ class Worker:
     def close(self) -> None:
         """Put everything on disk."""
         log.info("served %s", self.engine.statistics())
-        self.fs.settle()
+        with contextlib.suppress(NoSpace):  # what cannot be folded now stays in the journal
+            self.fs.settle()
         self.store.close()
 
     async def _watch_signals(self, scope: trio.CancelScope) -> None:
@@ -92,8 +95,8 @@ class Worker:
             while self.fs.files.seal_next():
                 if time.monotonic() > until:
                     return True
-        except (KcachefsError, OSError) as error:
-            log.error("sealing failed, and is tried again: %s", error)
+        except Exception as error:  # one bad file must not end the worker, and with its successor every one after it
+            log.error("sealing failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
         return False
 
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
@@ -101,13 +104,17 @@ class Worker:
             await trio.sleep(pause)
             try:
                 await trio.to_thread.run_sync(work)
-            except (KcachefsError, OSError) as error:
-                log.error("%s failed, and is tried again: %s", what, error)
+            except Exception as error:
+                known = isinstance(error, KcachefsError | OSError)
+                log.error("%s failed, and is tried again: %s", what, error, exc_info=not known)
 
 
-def volume_size(max_size: int) -> int:
-    """Volumes small enough that compacting one does not matter beside the quota."""
-    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, max_size // 64))
+def volume_size(config: MountConfig) -> int:
+    """Volumes small enough that compacting one does not matter beside the quota, or the disk."""
+    there = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
+    disk = os.statvfs(there)
+    room = min(config.limits.max_size, disk.f_blocks * disk.f_frsize)
+    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, room // 64))
 
 
 def raise_descriptor_limit() -> None:
@@ -119,7 +126,9 @@ def raise_descriptor_limit() -> None:
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     device, ready_fd, resend = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C goes to the supervisor, which unmounts
+    sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
+    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals are for the supervisor, which unmounts
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(
         level=logging.DEBUG if config.debug else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -131,12 +140,12 @@ def main() -> None:
         try:
             worker = Worker(config, device, resend=resend)
         except (KcachefsError, OSError) as error:
-            pipe.write(" ".join(str(error).split()).encode() + b"\n")
+            pipe.write(Refusal.of(error).to_line())
             sys.exit(REFUSED)
         gc.freeze()
 
         def ready() -> None:
-            pipe.write(b"ready\n")
+            pipe.write(READY)
             pipe.close()
 
         trio.run(worker.run, ready)

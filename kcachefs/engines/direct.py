@@ -32,14 +32,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import trio
 
 from kcachefs.core import Filesystem
-from kcachefs.core.files import is_damage
+from kcachefs.core.files import MAX_SIZE, is_damage
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
-from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
-from kcachefs.errors import FsError, KcachefsError, errno_of
+from kcachefs.errors import FsError, NoSpace, RequestGarbled, errno_of
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,8 @@ MAX_REQUEST = 1 << 20
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
 _U64 = (1 << 64) - 1
+_read_header = p.IN_HEADER.unpack_from
+_reply_header = p.OUT_HEADER.pack
 
 Handler = Callable[["DirectEngine", int, int, int], bytes | None]
 """(engine, node, unique, length of the request) → reply body, or None when the reply is sent otherwise or never."""
@@ -70,8 +71,7 @@ class DirectEngine:
         self._complained: set[int] = set()
         self._listed: dict[int, int] = {}
         """When each directory that was opened had last changed by then."""
-        self._requests = 0
-        self.counts = [0] * 64
+        self.counts = [0] * _OPCODES
         """Requests so far, by opcode."""
         self.minor = 0
         """Protocol version of the kernel, known after INIT."""
@@ -101,12 +101,16 @@ class DirectEngine:
                     raise
                 self.handle(length)
         finally:
-            self._pool.shutdown(wait=True)
-            self.notifier.stop()
+            self.close()
+
+    def close(self) -> None:
+        """Answer what is still deferred, and stop."""
+        self._pool.shutdown(wait=True)
+        self.notifier.stop()
 
     def feed(self, request: bytes) -> None:
         """Handle one request as if the kernel had sent it."""
-        self._buffer[: len(request)] = request
+        self._view[: len(request)] = request
         self.handle(len(request))
 
     def handle(self, length: int) -> None:
@@ -114,23 +118,20 @@ class DirectEngine:
         if length < _HEADER:
             log.warning("a request of %d bytes is shorter than its header", length)
             return
-        self._requests += 1
-        self._header = header = p.IN_HEADER.unpack_from(self._buffer)
-        opcode, unique, node = header[1], header[2], header[3]
-        self._fs.pid = header[6]
-        if header[0] != length:
-            log.warning("request %d: says it has %d bytes and has %d", opcode, header[0], length)
+        header = self._header = _read_header(self._buffer)
+        said, opcode, unique, node, _, _, self._fs.pid, _, _ = header
+        if said != length:
+            log.warning("request %d: says it has %d bytes and has %d", opcode, said, length)
             self._reply_error(unique, errno.EIO)
             return
-        try:
-            handler = _HANDLERS[opcode]
-        except IndexError:
-            handler = None
-        if handler is None:
+        if opcode >= _OPCODES:
             self._unknown(opcode, unique)
             return
+        handler, shortest = _HANDLERS[opcode]
         self.counts[opcode] += 1
         try:
+            if length < shortest:
+                raise RequestGarbled(f"{length} bytes are too few")
             body = handler(self, node, unique, length)
         except Exception as error:
             self._fail(error, opcode, unique, node)
@@ -140,21 +141,22 @@ class DirectEngine:
 
     @property
     def requests(self) -> int:
-        return self._requests
+        return sum(self.counts)
 
     def statistics(self) -> dict[str, int]:
         """Requests so far, by name."""
-        return {Op(code).name.lower(): count for code, count in enumerate(self.counts) if count}
+        known = {op.value: op.name.lower() for op in Op}
+        return {known.get(code, f"opcode {code}"): count for code, count in enumerate(self.counts) if count}
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
     def _reply(self, unique: int, body: bytes) -> None:
-        header = p.OUT_HEADER.pack(16 + len(body), 0, unique)
+        length = 16 + len(body)
         try:
-            if len(body) < 8192:
-                os.write(self._device, header + body)
+            if length < 8192:
+                os.write(self._device, _reply_header(length, 0, unique) + body)
             else:
-                os.writev(self._device, (header, body))
+                os.writev(self._device, (_reply_header(length, 0, unique), body))
         except OSError as error:
             self._unsent(error)
 
@@ -170,18 +172,22 @@ class DirectEngine:
             log.error("a reply was refused: %s", error)
 
     def _fail(self, error: Exception, opcode: int, unique: int, node: int) -> None:
-        number = errno_of(error)
-        if isinstance(error, struct.error | UnicodeError | ValueError | OverflowError) and not isinstance(
-            error, KcachefsError
-        ):
+        if is_damage(error) and opcode in _OF_BYTES:
+            # Looking for its names may take long. The reply comes behind it: who asks again then finds it gone.
+            self._pool.submit(self._condemn, node, unique, error)
+            return
+        if isinstance(error, RequestGarbled):
             log.warning("request %d on node %d cannot be read: %s", opcode, node, error)
-            number = errno.EINVAL
-        elif is_damage(error) and opcode == Op.READ:
-            number = errno.EIO
-            self._fs.condemn(node)
         elif not isinstance(error, FsError):
-            log.error("request %d on node %d failed", opcode, node, exc_info=not isinstance(error, KcachefsError))
-        self._reply_error(unique, number)
+            story = None if isinstance(error, NoSpace) else error
+            log.error("request %d on node %d failed: %s", opcode, node, error, exc_info=story)
+        self._reply_error(unique, errno_of(error))
+
+    def _condemn(self, node: int, unique: int, error: Exception) -> None:
+        try:
+            self._fs.condemn(node, error)
+        finally:
+            self._reply_error(unique, errno.EIO)
 
     def _unknown(self, opcode: int, unique: int) -> None:
         if opcode not in self._complained and len(self._complained) < 256:
@@ -200,17 +206,14 @@ class DirectEngine:
                 self._fail(error, opcode, unique, node)
             else:
                 self._reply(unique, body)
-            finally:
-                self._deferred.pop(unique, None)
 
         future = self._deferred[unique] = self._pool.submit(run)
-        if future.done():
-            self._deferred.pop(unique, None)
+        future.add_done_callback(lambda _: self._deferred.pop(unique, None))
 
     # --- names --------------------------------------------------------------------------------------------------------
 
     def _lookup(self, node: int, unique: int, length: int) -> bytes:
-        ino = self._fs.lookup(node, bytes(self._view[_HEADER : length - 1]))
+        ino = self._fs.lookup(node, self._name(_HEADER, length))
         if ino is None:
             return _MISS
         return self._entry(ino)
@@ -227,8 +230,9 @@ class DirectEngine:
     def _batch_forget(self, node: int, unique: int, length: int) -> None:
         count = p.BATCH_FORGET_IN.unpack_from(self._buffer, _HEADER)[0]
         start = _HEADER + p.BATCH_FORGET_IN.size
-        for index in range(count):
-            ino, references = p.FORGET_ONE.unpack_from(self._buffer, start + index * p.FORGET_ONE.size)
+        if start + count * p.FORGET_ONE.size > length:
+            raise RequestGarbled(f"{count} nodes do not fit into {length} bytes")
+        for ino, references in p.FORGET_ONE.iter_unpack(self._view[start : start + count * p.FORGET_ONE.size]):
             self._fs.forget(ino, references)
 
     def _mkdir(self, node: int, unique: int, length: int) -> bytes:
@@ -320,7 +324,8 @@ class DirectEngine:
             room -= len(record) + p.ENTRY.size
             if room < 0:
                 break
-            if position <= DOTDOT or ino >= VIRTUAL_BASE:
+            # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
+            if position <= DOTDOT or not fs.is_listed_whole(ino):
                 out.append(_NO_ENTRY + record)
                 continue
             try:
@@ -347,9 +352,9 @@ class DirectEngine:
         now = time.time_ns()
         atime = mtime = None
         if valid & Fattr.ATIME:
-            atime = now if valid & Fattr.ATIME_NOW else fields[5] * _NS + fields[8]
+            atime = now if valid & Fattr.ATIME_NOW else _moment(fields[5], fields[8])
         if valid & Fattr.MTIME:
-            mtime = now if valid & Fattr.MTIME_NOW else fields[6] * _NS + fields[9]
+            mtime = now if valid & Fattr.MTIME_NOW else _moment(fields[6], fields[9])
         record = self._fs.set_attributes(
             node,
             mode=fields[11] if valid & Fattr.MODE else None,
@@ -363,6 +368,8 @@ class DirectEngine:
 
     def _read(self, node: int, unique: int, length: int) -> bytes | None:
         _, offset, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
+        if offset + size > MAX_SIZE or size > MAX_REQUEST:
+            raise RequestGarbled(f"cannot read {size} bytes at {offset}")
         if self._fs.is_quick_to_read(node, offset):
             return self._fs.read(node, offset, size)
         self._defer(unique, node, lambda: self._fs.read(node, offset, size))
@@ -370,10 +377,10 @@ class DirectEngine:
 
     def _write(self, node: int, unique: int, length: int) -> bytes | None:
         _, offset, size = p.WRITE_IN.unpack_from(self._buffer, _HEADER)
+        if p.WRITE_DATA + size > length:
+            raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
         data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
-        if len(data) != size or p.WRITE_DATA + size > length:
-            raise ValueError("a write without its data")
-        if self._fs.files.is_quick_to_change(node):
+        if self._fs.is_quick_to_write(node):
             return p.WRITE_OUT.pack(self._fs.write(node, offset, data), 0)
         copy = bytes(data)
         self._defer(unique, node, lambda: p.WRITE_OUT.pack(self._fs.write(node, offset, copy), 0))
@@ -386,10 +393,17 @@ class DirectEngine:
 
         self._defer(unique, node, sync)
 
-    def _fallocate(self, node: int, unique: int, length: int) -> bytes:
+    def _fallocate(self, node: int, unique: int, length: int) -> bytes | None:
         _, offset, size, mode, _ = p.FALLOCATE_IN.unpack_from(self._buffer, _HEADER)
-        self._fs.fallocate(node, mode, offset, size)
-        return b""
+
+        def allocate() -> bytes:
+            self._fs.fallocate(node, mode, offset, size)
+            return b""
+
+        if self._fs.files.is_quick_to_change(node):
+            return allocate()
+        self._defer(unique, node, allocate)
+        return None
 
     # --- the filesystem as a whole ------------------------------------------------------------------------------------
 
@@ -399,8 +413,10 @@ class DirectEngine:
         if flags & p.Init.INIT_EXT and length >= _HEADER + 20:
             offered |= struct.unpack_from("<I", self._buffer, _HEADER + 16)[0] << 32
         self.minor = minor
-        if major != p.MAJOR:
+        if major < p.MAJOR:
             raise FsError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}")
+        if major > p.MAJOR:  # it asks again with ours
+            return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
         wanted = offered & _CAPABILITIES
         log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
         self.can_resend = bool(wanted & p.Init.HAS_RESEND)
@@ -453,14 +469,15 @@ class DirectEngine:
     # --- reading the request ------------------------------------------------------------------------------------------
 
     def _name(self, start: int, length: int) -> bytes:
-        name = bytes(self._view[start : length - 1])
-        if not name or b"\0" in name:
-            raise ValueError("a name that is none")
-        return name
+        if self._buffer[length - 1]:
+            raise RequestGarbled("a name without an end")
+        return self._view[start : length - 1].tobytes()
 
     def _two_names(self, start: int, length: int) -> tuple[bytes, bytes]:
-        first, second = bytes(self._view[start : length - 1]).split(b"\0")
-        return first, second
+        names = self._name(start, length).split(b"\0")
+        if len(names) != 2:
+            raise RequestGarbled(f"{len(names)} names instead of two")
+        return names[0], names[1]
 
 
 _CAPABILITIES = (
@@ -474,6 +491,9 @@ _CAPABILITIES = (
     | p.Init.INIT_EXT
     | p.Init.HAS_RESEND
 )
+
+_OF_BYTES = (Op.READ, Op.WRITE, Op.SETATTR, Op.FALLOCATE, Op.FSYNC)
+"""What fails when a file's bytes are damaged; its node is that file."""
 
 _MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
 _NO_ENTRY = bytes(p.ENTRY.size)
@@ -543,49 +563,57 @@ def pack_attributes(ino: int, node: Inode) -> bytes:
     )
 
 
+def _moment(seconds: int, nanoseconds: int) -> int:
+    """Nanoseconds; what lies beyond the years 1677 to 2262 becomes the nearest that can be kept."""
+    return max(-MAX_SIZE, min(MAX_SIZE, seconds * _NS + nanoseconds))
+
+
 def _dirent(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
     record = p.DIRENT.pack(ino, cookie, len(name), kind) + name
     return record + bytes(-len(record) % 8)
 
 
-def _table() -> list[Handler | None]:
-    table: list[Handler | None] = [None] * 64
-    engine = DirectEngine
-    table[Op.LOOKUP] = engine._lookup
-    table[Op.FORGET] = engine._forget
-    table[Op.GETATTR] = engine._getattr
-    table[Op.SETATTR] = engine._setattr
-    table[Op.READLINK] = engine._readlink
-    table[Op.SYMLINK] = engine._symlink
-    table[Op.MKNOD] = engine._mknod
-    table[Op.MKDIR] = engine._mkdir
-    table[Op.UNLINK] = engine._unlink
-    table[Op.RMDIR] = engine._rmdir
-    table[Op.RENAME] = engine._rename
-    table[Op.LINK] = engine._link
-    table[Op.READ] = engine._read
-    table[Op.WRITE] = engine._write
-    table[Op.STATFS] = engine._statfs
-    table[Op.RELEASE] = engine._done
-    table[Op.FSYNC] = engine._fsync
-    table[Op.INIT] = engine._init
-    table[Op.OPENDIR] = engine._opendir
-    table[Op.RELEASEDIR] = engine._done
-    table[Op.READDIR] = engine._readdir
-    table[Op.FSYNCDIR] = engine._fsync
-    table[Op.CREATE] = engine._create
-    table[Op.INTERRUPT] = engine._interrupt
-    table[Op.DESTROY] = engine._done
-    table[Op.BATCH_FORGET] = engine._batch_forget
-    table[Op.FALLOCATE] = engine._fallocate
-    table[Op.READDIRPLUS] = engine._readdirplus
-    table[Op.RENAME2] = engine._rename2
-    table[Op.SYNCFS] = engine._fsync
-    table[Op.NOTIFY_REPLY] = engine._ignored
-    for op in Op:
-        if table[op] is None:
-            table[op] = engine._not_offered
+def _table() -> list[tuple[Handler, int]]:
+    """By opcode: who answers it, and the length below which it cannot be answered."""
+    engine, name = DirectEngine, 2
+    answered: dict[Op, tuple[Handler, int]] = {
+        Op.LOOKUP: (engine._lookup, name),
+        Op.FORGET: (engine._forget, p.FORGET_IN.size),
+        Op.GETATTR: (engine._getattr, 0),
+        Op.SETATTR: (engine._setattr, p.SETATTR_IN.size),
+        Op.READLINK: (engine._readlink, 0),
+        Op.SYMLINK: (engine._symlink, 2 * name),
+        Op.MKNOD: (engine._mknod, p.MKNOD_IN.size + name),
+        Op.MKDIR: (engine._mkdir, p.MKDIR_IN.size + name),
+        Op.UNLINK: (engine._unlink, name),
+        Op.RMDIR: (engine._rmdir, name),
+        Op.RENAME: (engine._rename, p.RENAME_IN.size + 2 * name),
+        Op.LINK: (engine._link, p.LINK_IN.size + name),
+        Op.READ: (engine._read, p.READ_IN.size),
+        Op.WRITE: (engine._write, p.WRITE_DATA - _HEADER),
+        Op.STATFS: (engine._statfs, 0),
+        Op.RELEASE: (engine._done, 0),
+        Op.FSYNC: (engine._fsync, 0),
+        Op.INIT: (engine._init, p.INIT_IN.size),
+        Op.OPENDIR: (engine._opendir, 0),
+        Op.RELEASEDIR: (engine._done, 0),
+        Op.READDIR: (engine._readdir, p.READ_IN.size),
+        Op.FSYNCDIR: (engine._fsync, 0),
+        Op.CREATE: (engine._create, p.CREATE_IN.size + name),
+        Op.INTERRUPT: (engine._interrupt, p.INTERRUPT_IN.size),
+        Op.DESTROY: (engine._done, 0),
+        Op.BATCH_FORGET: (engine._batch_forget, p.BATCH_FORGET_IN.size),
+        Op.FALLOCATE: (engine._fallocate, p.FALLOCATE_IN.size),
+        Op.READDIRPLUS: (engine._readdirplus, p.READ_IN.size),
+        Op.RENAME2: (engine._rename2, p.RENAME2_IN.size + 2 * name),
+        Op.SYNCFS: (engine._fsync, 0),
+        Op.NOTIFY_REPLY: (engine._ignored, 0),
+    }
+    table: list[tuple[Handler, int]] = [(engine._not_offered, 0)] * (max(Op) + 1)
+    for op, (handler, body) in answered.items():
+        table[op] = handler, _HEADER + body
     return table
 
 
 _HANDLERS = _table()
+_OPCODES = len(_HANDLERS)

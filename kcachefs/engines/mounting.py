@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import ctypes
 import errno
 import os
@@ -11,10 +12,11 @@ import shutil
 import socket
 import stat
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcachefs.errors import MountBusy, MountError
+from kcachefs.errors import MountBusy, MountDenied, MountError
 
 FSTYPE = "fuse.kcachefs"
 MNT_DETACH = 2
@@ -40,6 +42,8 @@ def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool, read_only:
     if _libc.mount(*arguments) != 0:
         number = ctypes.get_errno()
         os.close(device)
+        if number == errno.EPERM:
+            raise MountDenied(f"{mountpoint}: may not be mounted; in a container, give it SYS_ADMIN and /dev/fuse")
         raise MountError(f"{mountpoint}: cannot be mounted: {os.strerror(number)}")
     return device
 
@@ -61,7 +65,7 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool,
             text=True,
         )
         if done.returncode != 0:
-            raise MountError(_explain(done.stderr.strip(), mountpoint))
+            raise _refusal(done.stderr, mountpoint)
         _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_LEN(4))
     descriptors = array.array("i")
     for _, _, data in ancillary:
@@ -70,13 +74,22 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool,
     return descriptors[0]
 
 
-def _explain(message: str, mountpoint: Path) -> str:
+def _refusal(message: str, mountpoint: Path) -> MountError:
+    """What fusermount3 said, with what to do about it."""
     if "allow_other" in message:
-        return (
+        return MountError(
             f"{mountpoint}: only root may share a mount with other users here; "
             "add user_allow_other to /etc/fuse.conf, or mount with --no-allow-other"
         )
-    return f"{mountpoint}: {message.splitlines()[-1] if message else 'fusermount3 failed'}"
+    if "/dev/fuse" in message:
+        return MountDenied(
+            f"{mountpoint}: cannot be mounted: /dev/fuse is closed to users; open it: chmod 666 /dev/fuse"
+        )
+    return MountDenied(f"{mountpoint}: cannot be mounted: {_last_line(message)}")
+
+
+def _last_line(message: str) -> str:
+    return message.strip().rpartition("\n")[2].rpartition("fusermount3: ")[2] or "fusermount3 failed"
 
 
 def _escape(text: str) -> str:
@@ -97,7 +110,7 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     if done.returncode != 0:
         if "busy" in done.stderr.lower():
             raise MountBusy(f"{mountpoint}: is in use")
-        raise MountError(f"{mountpoint}: cannot be unmounted: {done.stderr.strip()}")
+        raise MountDenied(f"{mountpoint}: cannot be unmounted: {_last_line(done.stderr)}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,7 @@ class Mounted:
 def mounts() -> list[Mounted]:
     """Everything mounted in this mount namespace, in mounting order."""
     found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             before, _, after = line.partition(" - ")
             fields, rest = before.split(" "), after.split(" ")
@@ -151,32 +164,26 @@ def set_readahead(mountpoint: Path, kilobytes: int) -> None:
 
 def users_of(mountpoint: Path) -> list[str]:
     """Who keeps a mount busy, as far as /proc lets us see: `python3 (1234): /mnt/kcache/triton/x`."""
-    found = mounted_at(mountpoint)
     prefix = os.fspath(mountpoint)
-    users = []
+    users = [f"a mount: {mount.mountpoint}" for mount in mounts() if mount.mountpoint.startswith(prefix + "/")]
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        used = _used_path(pid, prefix) if found is not None else None
-        if used is not None:
-            try:
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
-            except OSError:
-                continue
-            users.append(f"{name} ({pid}): {used}")
+        try:
+            used = next((path for path in _paths_used_by(pid) if path == prefix or path.startswith(prefix + "/")), None)
+            if used is not None:
+                users.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} ({pid}): {used}")
+        except OSError:
+            continue  # it ended, or is not ours to look at
     return users
 
 
-def _used_path(pid: str, prefix: str) -> str | None:
-    links = [f"/proc/{pid}/cwd", f"/proc/{pid}/root", f"/proc/{pid}/exe"]
-    try:
-        links += [f"/proc/{pid}/fd/{number}" for number in os.listdir(f"/proc/{pid}/fd")]
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            mapped = {line.split(maxsplit=5)[5].strip() for line in maps if line.count(" ") > 5 and "/" in line}
-    except (OSError, IndexError):
-        mapped = set()
-    targets = []
-    for link in links:
-        try:
-            targets.append(os.readlink(link))
-        except OSError:
-            continue
-    return next((t for t in (*targets, *mapped) if t == prefix or t.startswith(prefix + "/")), None)
+def _paths_used_by(pid: str) -> Iterator[str]:
+    """What a process works in, runs, holds open or has mapped."""
+    links = [f"/proc/{pid}/{name}" for name in ("cwd", "root", "exe")]
+    for link in (*links, *(entry.path for entry in os.scandir(f"/proc/{pid}/fd"))):
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(link)
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
+        for line in maps:
+            fields = line.rstrip("\n").split(maxsplit=5)
+            if len(fields) == 6:
+                yield fields[5]

@@ -22,11 +22,13 @@ from kcachefs.core.files import is_damage
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
-from kcachefs.errors import FsError, KcachefsError, errno_of
+from kcachefs.errors import FsError, NoSpace, errno_of
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
+_OF_BYTES = ("read", "write", "setattr", "fsync")
+"""What fails when a file's bytes are damaged; its first argument is that file."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
@@ -75,11 +77,11 @@ def _guarded(method: _Method) -> _Method:
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
-            if is_damage(error) and verb == "read":
-                self.fs.condemn(arguments[0])
+            if is_damage(error) and verb in _OF_BYTES:
+                await trio.to_thread.run_sync(self.fs.condemn, arguments[0], error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
             if not isinstance(error, FsError):
-                log.error("%s%r failed", verb, arguments[:2], exc_info=not isinstance(error, KcachefsError))
+                log.error("%s%r failed: %s", verb, arguments[:2], error, exc_info=not isinstance(error, NoSpace))
             raise pyfuse3.FUSEError(errno_of(error)) from None
 
     return cast(_Method, call)
@@ -169,6 +171,8 @@ class Operations(pyfuse3.Operations):
                     entry = self._entry(ino, self.fs.attributes(ino))
                 except FsError:
                     continue
+                if not self.fs.is_listed_whole(ino):
+                    entry.entry_timeout = 0  # the next use of an entry is to be a lookup, for that is its heartbeat
                 if not pyfuse3.readdir_reply(token, name, entry, position):
                     return
                 if position > DOTDOT:  # the kernel takes no reference for `.` and `..`
@@ -217,7 +221,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
-        if self.fs.files.is_quick_to_change(fh):
+        if self.fs.is_quick_to_write(fh):
             return self.fs.write(fh, off, buf)
         return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
 

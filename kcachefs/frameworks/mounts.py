@@ -16,7 +16,6 @@ from pathlib import Path
 from kcachefs import config
 from kcachefs.core.eviction import Limits
 from kcachefs.daemon import registry
-from kcachefs.daemon.supervisor import launch
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy, MountError
 
@@ -135,10 +134,9 @@ def answers(mountpoint: Path) -> bool:
 
 
 def _mount(settings: registry.MountConfig) -> None:
-    from kcachefs.cli.mount import prepare
+    from kcachefs.cli.mount import serve_in_background
 
-    prepare(Path(settings.mountpoint))
-    launch(settings)
+    serve_in_background(settings)
     state = registry.read(settings.mountpoint)
     if state is not None:
         _marker(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))

@@ -1,0 +1,27 @@
+"""Keys that never serve the wrong kernel and do not depend on the machine.
+
+Each kind of key is a digest of a canonical encoding under a context of its own with a schema version, so that no two
+different inputs meet, in one kind or across kinds, now or after the encoding changes.
+"""
+
+from kcachefs.keys.devices import DeviceClass
+from kcachefs.keys.encoding import SCHEMA
+from kcachefs.keys.functions import hash_function, hash_value
+from kcachefs.keys.graphs import CacheKey, Dim, InputSpec
+from kcachefs.keys.programs import program_key
+from kcachefs.keys.projects import project_fingerprint
+from kcachefs.keys.tensors import TensorSpec, hash_tensor_signature
+
+__all__ = [
+    "SCHEMA",
+    "CacheKey",
+    "DeviceClass",
+    "Dim",
+    "InputSpec",
+    "TensorSpec",
+    "hash_function",
+    "hash_tensor_signature",
+    "hash_value",
+    "program_key",
+    "project_fingerprint",
+]

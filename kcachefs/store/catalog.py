@@ -31,6 +31,7 @@ import lmdb.verify
 from blake3 import blake3
 
 from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError, or_no_space
+from kcachefs.store.descriptor import sync_directory
 from kcachefs.store.journal import Changes, Journal, Mark, replay
 from kcachefs.store.records import EXPENDABLE, META_FOLDED
 
@@ -412,13 +413,16 @@ def _open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
 
 
 def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """An LMDB file with nothing in it, or with `records`."""
+    """An LMDB file with nothing in it, or with `records`, that survives power loss."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     _write_lock_file(directory)
     try:
-        with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, mode=0o600) as env, env.begin(write=True) as txn:
-            for key, value in records:
-                txn.put(key, with_check(key, value))
+        with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, mode=0o600) as env:
+            with env.begin(write=True) as txn:
+                for key, value in records:
+                    txn.put(key, with_check(key, value))
+            env.sync(True)  # an empty transaction is not committed, and the first pages of a new file are not synced
+        sync_directory(directory)
     except lmdb.Error as error:
         raise _lmdb_error(directory, error) from error
 

@@ -12,7 +12,7 @@ import re
 import threading
 from pathlib import Path
 
-from kcachefs.errors import or_no_space
+from kcachefs.errors import ObjectMissing, or_no_space
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 
@@ -33,10 +33,13 @@ class Spool:
         with self._lock:
             return self._free.pop() if self._free else None
 
-    def open(self, number: int, flags: int = os.O_RDWR) -> int:
+    def open(self, number: int, *, create: bool = False) -> int:
+        """A descriptor of it. One that should be there and is not must not come back as an empty file."""
         path = self.path(number)
         try:
-            return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        except FileNotFoundError:
+            raise ObjectMissing(f"{path}: the spool file is gone") from None
         except OSError as error:
             raise or_no_space(error, path) from error
 

@@ -344,6 +344,8 @@ def _make(path: Path) -> Header:
     make_lmdb(path / "catalog")
     header = _new_header()
     _write_header(path, header)  # last: a directory with a header is a whole store
+    with contextlib.suppress(OSError):  # it may not be ours to read
+        sync_directory(path.absolute().parent)
     return header
 
 

@@ -1,11 +1,12 @@
 """Volumes: the files in which objects lie. One active volume takes small objects; a large object has one of its own.
 
-Small objects share a file because a file each costs a block and an inode. The h200 corpus, 855 files, 25.7 MB plain,
-27.6 MB on ext4 (allocated blocks, the store's catalog included):
+Small objects share a file because a file each costs a block and an inode. The corpus of benchmarks/store.py, 855 files
+with 25.7 MB, in allocated blocks with folders and everything (its `size` table prints these):
 
-    one zstd file per object      5.2 MB    5.3x
-    values in LMDB                5.6 MB    4.9x      (a value over half a page takes whole pages)
-    volumes                       3.6 MB    7.6x
+    files as they are             28.4 MB
+    a zstd file for each           6.3 MB    4.5 times smaller
+    values in LMDB                 4.3 MB    6.6               a value over half a page takes whole pages
+    volumes                        3.9 MB    7.2               the store's catalog included
 
 A volume is only appended to. Deleting an object makes its bytes dead; a volume with nothing alive is unlinked, one that
 is mostly dead is copied together by `Objects.compact`. Any thread may append (under one lock) and read (under none).

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -121,7 +120,7 @@ class Comparison(RuleBasedStateMachine):
     def must_agree(self, got: object, expected: object) -> None:
         if got != expected:
             self.sound = False
-            pytest.fail(f"a plain directory gives {shortened(expected)}, and this gives {shortened(got)}")
+            raise AssertionError(f"a plain directory gives {shortened(expected)}, and this gives {shortened(got)}")
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +344,7 @@ class Comparison(RuleBasedStateMachine):
         trees = [comparable(snapshot(side, contents=contents)) for side in self.sides]
         if different := differences(*trees):
             self.sound = False
-            pytest.fail(different)
+            raise AssertionError(different)
 
 
 def comparison_in(place: Place) -> type[Comparison]:

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,22 +35,19 @@ of_a_mount_only = pytest.mark.parametrize(
 class Mount:
     """One store mounted at one directory with one engine, for as long as the scope lasts."""
 
-    def __init__(self, mountpoint: Path, store: Path, engine: str, *options: str) -> None:
+    def __init__(self, mountpoint: Path, store: Path, engine: str, *options: str, lifeline: int = -1) -> None:
         self.mountpoint = mountpoint
         self.store = store
         self.engine = engine
         self.options = options
-        self._daemon: list[int] = []
-        self._guardian: subprocess.Popen[bytes] | None = None
+        self._lifeline = lifeline
 
     def start(self) -> None:
         where = ("mount", str(self.mountpoint), "--store", str(self.store))
-        _kcachefs(*where, "--engine", self.engine, *self.options)
-        self._daemon = [self._status()[name] for name in ("supervisor_pid", "worker_pid")]
+        self._kcachefs(*where, "--engine", self.engine, *self.options)
 
     def umount(self) -> None:
-        _kcachefs("umount", str(self.mountpoint))
-        self._daemon = []
+        self._kcachefs("umount", str(self.mountpoint))
 
     def remount(self) -> None:
         self.umount()
@@ -59,34 +55,27 @@ class Mount:
 
     def sigkill(self) -> None:
         """End the daemon as the kernel's memory killer would, and return when it is gone."""
-        status = self._status()
-        # The supervisor first: it would put a new worker in the place of a dead one.
-        _kill(status["supervisor_pid"], status["worker_pid"])
-        self._daemon = []
+        daemon = self._daemon()
+        assert daemon, f"{self.mountpoint} is not among the mounts that `kcachefs status` knows"
+        _kill(*daemon)
 
     def kill(self) -> None:
         """SIGKILL, then mount again over what the crash left."""
         self.sigkill()
         self.start()
 
-    def answers(self) -> bool:
-        try:
-            return os.path.ismount(self.mountpoint) and bool(os.listdir(self.mountpoint))
-        except OSError:
-            return False
+    def revive(self) -> None:
+        """Mount again if a test has left the mount dead, so that the next one is judged by itself."""
+        if not self.answers():
+            self._detach()
+            self.start()
 
     def __enter__(self) -> Self:
         self.mountpoint.mkdir(parents=True, exist_ok=True)
-        # A test run that is itself killed cannot unmount: this reads until its writing end is gone, and then does.
-        self._guardian = subprocess.Popen(
-            ["sh", "-c", 'read -r _; umount -l "$1" 2>/dev/null', "guardian", str(self.mountpoint)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
         try:
             self.start()
         except BaseException:
-            self._take_away()
+            self._detach()
             raise
         return self
 
@@ -97,21 +86,43 @@ class Mount:
             if _is_mounted(self.mountpoint):
                 self.umount()
         finally:
-            self._take_away()
+            self._detach()
 
-    def _take_away(self) -> None:
+    def _detach(self) -> None:
+        """The last resort: off the tree at once, and the daemon gone."""
         if _is_mounted(self.mountpoint):
+            daemon: list[int] = []
+            with suppress(RuntimeError, ValueError):
+                daemon = self._daemon()
             subprocess.run(["umount", "-l", str(self.mountpoint)], check=False, timeout=PATIENCE)
-            _kill(*self._daemon)
-        if self._guardian is not None:
-            assert self._guardian.stdin is not None
-            self._guardian.stdin.close()
-            self._guardian.wait(PATIENCE)
+            _kill(*daemon)
 
-    def _status(self) -> dict[str, int]:
-        mounts = json.loads(_kcachefs("status", "--json"))["mounts"]
-        [mine] = [mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint)]
-        return {name: mine[name] for name in ("supervisor_pid", "worker_pid")}
+    def answers(self) -> bool:
+        try:
+            return _is_mounted(self.mountpoint) and os.statvfs(self.mountpoint).f_namemax > 0
+        except OSError:
+            return False
+
+    def _daemon(self) -> list[int]:
+        """The supervisor, then the worker: in the other order a dead worker would be replaced before it is its turn."""
+        mounts = json.loads(self._kcachefs("status", "--json"))["mounts"]
+        mine = [mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint)]
+        return [mount[name] for mount in mine for name in ("supervisor_pid", "worker_pid")]
+
+    def _kcachefs(self, *arguments: str) -> str:
+        # Who mounts holds the lifeline too: a mount that is under way when the tests are killed is taken away as well.
+        done = subprocess.run(
+            [sys.executable, "-m", "kcachefs", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            pass_fds=[self._lifeline] if self._lifeline >= 0 else [],
+        )
+        if done.returncode != 0:
+            said = done.stdout + done.stderr
+            raise RuntimeError(f"kcachefs {' '.join(arguments)} ended with {done.returncode}: {said}")
+        return done.stdout
 
 
 @dataclass
@@ -124,8 +135,8 @@ class Place:
 
     def fresh(self) -> Path:
         """An empty folder that every user may write to."""
-        if self.mount is not None and not self.mount.answers():
-            self.mount.start()
+        if self.mount is not None:
+            self.mount.revive()
         work = self.folder / "work"
         if not work.exists():
             work.mkdir()
@@ -148,37 +159,47 @@ class Place:
             self.mount.start()
 
 
+# Nothing comes on the standard input but its end. A daemon, which has the folder among its arguments, leaves once its
+# mount is gone, and must have left before the folder goes, or it makes a part of it anew.
+CLEAN_UP = """
+read -r _
+umount -l "$1/mount" 2>/dev/null
+for _ in $(seq 300); do pgrep -f "$1/" >/dev/null || break; sleep 0.1; done
+rm -rf --one-file-system "$1"
+"""
+
+
 @contextmanager
 def opened(kind: str) -> Iterator[Place]:
     """A place of this kind: "plain", or the name of an engine."""
-    with temporary_folder() as base:
+    with _guarded_folder() as (folder, lifeline):
         if kind == "plain":
-            yield Place(base)
+            yield Place(folder)
         else:
-            with Mount(base / "mount", base / "store", kind) as mount:
+            with Mount(folder / "mount", folder / "store", kind, lifeline=lifeline) as mount:
                 yield Place(mount.mountpoint, mount)
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A folder that every user can reach, gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="kcachefs-test-")).resolve()
-    try:
-        folder.chmod(0o755)
+    with _guarded_folder() as (folder, _):
         yield folder
+
+
+@contextmanager
+def _guarded_folder() -> Iterator[tuple[Path, int]]:
+    """The folder, and a descriptor: when no process holds that any more, however they ended, the folder goes."""
+    folder = Path(tempfile.mkdtemp(prefix="kcachefs-test-")).resolve()
+    folder.chmod(0o755)
+    watched, lifeline = os.pipe()
+    guardian = subprocess.Popen(["sh", "-c", CLEAN_UP, "guardian", folder], stdin=watched, start_new_session=True)
+    os.close(watched)
+    try:
+        yield folder, lifeline
     finally:
-        # A mount that would not go must not have its files deleted through it.
-        if not any(_is_mounted(child) for child in folder.iterdir()):
-            shutil.rmtree(folder)
-
-
-def _kcachefs(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "kcachefs", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"kcachefs {' '.join(arguments)} ended with {done.returncode}: {done.stdout}{done.stderr}")
-    return done.stdout
+        os.close(lifeline)
+        guardian.wait(PATIENCE)
 
 
 def _kill(*pids: int) -> None:

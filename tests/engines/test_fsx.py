@@ -16,12 +16,16 @@ from tests.engines.mounting import Place
 from tests.engines.syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, fallocate
 
 LARGEST = 1 << 20
-STEPS = 3000
+STEPS = 2000
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_file_is_what_its_history_says(root: Path, place: Place, seed: int) -> None:
-    exerciser = Exerciser(root / "file", place, seed)
+    exercise(root / "file", place, seed)
+
+
+def exercise(path: Path, place: Place, seed: int) -> None:
+    exerciser = Exerciser(path, seed)
     try:
         for step in range(STEPS):
             exerciser.step()
@@ -35,9 +39,8 @@ def test_one_file_is_what_its_history_says(root: Path, place: Place, seed: int) 
 class Exerciser:
     """The file, what it should hold, and the operations done so far, the last of which a failure shows."""
 
-    def __init__(self, path: Path, place: Place, seed: int) -> None:
+    def __init__(self, path: Path, seed: int) -> None:
         self.path = path
-        self.place = place
         self.choose = random.Random(seed)
         self.model = bytearray()
         self.history: list[str] = []
@@ -184,7 +187,7 @@ class Exerciser:
         expected = self.model[offset : offset + length]
         if got != expected:
             where = next((at for at, (a, b) in enumerate(zip(got, expected, strict=False)) if a != b), "the end")
-            pytest.fail(self.story(f"{len(got)} bytes for {len(expected)}, differing from {where} on"))
+            raise AssertionError(self.story(f"{len(got)} bytes for {len(expected)}, differing from {where} on"))
 
     def note(self, name: str, offset: int, length: int) -> None:
         self.history.append(f"{len(self.history):5} {name} at {offset}, {length} bytes; size {len(self.model)}")

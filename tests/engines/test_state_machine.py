@@ -13,7 +13,7 @@ SUITE = settings(
     derandomize=True,
     database=None,
     deadline=None,
-    max_examples=40,
+    max_examples=30,
     stateful_step_count=80,
     suppress_health_check=list(HealthCheck),
 )

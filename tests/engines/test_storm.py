@@ -15,7 +15,7 @@ from tests.engines.stormers import CONTESTED, Stormer, check_contested
 PROCESSES = 16
 SECONDS = float(os.environ.get("KCACHEFS_TEST_STORM_SECONDS", "20"))
 SECONDS_OF_CONTROL = 5.0
-ROUNDS = 4
+ROUNDS = 3
 PATIENCE = 90.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 3 * PATIENCE)]

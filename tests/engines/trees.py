@@ -8,8 +8,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 
 @dataclass(frozen=True)
 class Node:
@@ -28,7 +26,7 @@ class Node:
 def same_trees(one: dict[str, Node], two: dict[str, Node]) -> None:
     """Fails with the names that differ, and how."""
     if different := differences(one, two):
-        pytest.fail(different)
+        raise AssertionError(different)
 
 
 def differences(one: dict[str, Node], two: dict[str, Node]) -> str:

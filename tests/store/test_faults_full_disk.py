@@ -195,7 +195,7 @@ def test_opening_a_store_that_was_closed(small_disk: Disk) -> None:
     kept.check(path)
 
 
-_WRITE_AND_WAIT = """
+WRITE_AND_WAIT = """
 import sys
 from pathlib import Path
 from kcachefs.store import Store
@@ -214,7 +214,7 @@ sys.stdin.read()
 def test_opening_a_store_whose_owner_was_killed_and_making_room_by_deleting(small_disk: Disk) -> None:
     """A daemon that dies on a full disk must come up again, and must be able to evict."""
     path = small_disk.path / "store"
-    command = [sys.executable, "-c", _WRITE_AND_WAIT, str(path)]
+    command = [sys.executable, "-c", WRITE_AND_WAIT, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
         assert owner.stdout is not None
         said = dict(line.split() for line in iter(owner.stdout.readline, "done\n"))

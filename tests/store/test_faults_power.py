@@ -7,7 +7,8 @@ import os
 import random
 import signal
 import subprocess
-import time
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,8 @@ from kcachefs.store.store import HEADER
 from tests.disks import Disk, ext4, need_root
 from tests.store import tree
 from tests.store.kill import OPTIONS, content, writers
-from tests.store.test_objects import delete, put, record
+from tests.store.test_faults_full_disk import ROOT, WRITE_AND_WAIT
+from tests.store.test_objects import delete, in_threads, put, record
 
 pytestmark = [need_root, pytest.mark.slow]
 
@@ -102,31 +104,55 @@ def test_folded_is_as_good_as_synced(disk: Disk, store: Store, tmp_path: Path) -
 
 def test_a_journal_that_comes_back_does_not_undo_later_folds(disk: Disk, store: Store, tmp_path: Path) -> None:
     """The removal of a segment may not reach the disk when the commits behind it do."""
-    first = os.urandom(3000)
-    there = {put(store, first): first}
-    store.sync()  # the segment is on the disk, and its removal will not be
-    store.fold()
-    for _ in range(4):
-        for data in (os.urandom(3000) for _ in range(20)):
-            there[put(store, data)] = data
+
+    def put_and_fold(value: bytes) -> None:
+        with store.transaction() as txn:
+            txn.put(b"ythe key", value)
         store.fold()
+
+    for number in range(20):  # LMDB has pages to use again from now on, and commits without a word to ext4's journal
+        put_and_fold(b"%d" % number)
+    with store.transaction() as txn:
+        txn.put(b"ythe key", b"old")
+    store.sync()
+    store.fold()
+    for number in range(3):
+        put_and_fold(b"new %d" % number)
     with after_power_loss(disk, tmp_path, "lost") as path:
-        expect(path, there)
+        assert os.listdir(path / "journal"), "the removed segment did not come back: this says nothing"
+        with Store(path, QUIET) as lost:
+            assert lost.catalog.get(b"ythe key") == b"new 2"
+        expect(path, {})
 
 
 def test_what_a_killed_owner_wrote_is_synced_by_the_next(disk: Disk, tmp_path: Path) -> None:
-    with writers() as server:
-        pid = server.start(disk.path / "store", 1, ("object",))
-        lines = server.lines(60)
-        os.kill(pid, signal.SIGKILL)
-        lines += server.finish()[1]
-    made, removed = _settled(lines)
-    with Store(disk.path / "store", QUIET) as store:
+    path = disk.path / "store"
+    command = [sys.executable, "-c", WRITE_AND_WAIT, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        said = dict(line.split() for line in iter(owner.stdout.readline, "done\n"))
+        owner.kill()
+    there = {bytes.fromhex(digest): bytes.fromhex(data) for digest, data in said.items()}
+    with Store(path, QUIET) as store:
+        assert store.recovered
         store.sync()
-        with after_power_loss(disk, tmp_path, "lost") as path:
-            there = {blake3(content(tag)).digest(): content(tag) for tag in made - removed}
-            assert there
-            expect(path, there)
+        with after_power_loss(disk, tmp_path, "lost") as lost:
+            expect(lost, there)
+
+
+def test_nobody_returns_from_a_sync_before_it_is_done(disk: Disk, store: Store, tmp_path: Path) -> None:
+    """Also not those who find that another thread is at it already."""
+    contents = {put(store, data): data for data in (os.urandom(400_000) for _ in range(60))}
+    barrier, first = threading.Barrier(6), threading.Lock()
+
+    def sync() -> None:
+        barrier.wait()
+        store.sync()
+        if first.acquire(blocking=False):
+            with after_power_loss(disk, tmp_path, "lost") as path:
+                expect(path, contents)
+
+    in_threads(*[sync] * 6)
 
 
 def test_compaction_never_leaves_an_object_in_no_place(
@@ -155,7 +181,7 @@ def stop(pid: int) -> None:
         states = [Path(task, "stat").read_text().rsplit(")", 1)[1].split()[0] for task in _tasks(pid)]
         if all(state == "T" for state in states):
             return
-        time.sleep(0)
+        os.sched_yield()
 
 
 def _tasks(pid: int) -> list[str]:

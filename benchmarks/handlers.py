@@ -1,0 +1,76 @@
+"""What a request costs in the daemon itself: fed to the engine in-process, microseconds of processor time by kind."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kcachefs.core import Filesystem
+from kcachefs.engines import protocol as p
+from kcachefs.engines.direct import DirectEngine
+from kcachefs.engines.protocol import Op
+from kcachefs.store import Options, Store
+
+PUT = {"lookup, a miss": 2, "getattr of a folder": 2, "create": 1, "write 16 KiB": 1, "rename": 1}
+"""The requests of one put."""
+
+_DATA = os.urandom(16 << 10)
+_EXCLUSIVE = p.CREATE_IN.pack(os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o100644, 0o22, 0)
+
+
+def measure(rounds: int, count: int, directory: Path | None = None) -> dict[str, list[float]]:
+    """Several stores, one after the other; a list of averages for every kind of request."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="kcachefs-bench-", dir=directory) as base:
+            for name, cost in _one_round(Path(base) / "store", count).items():
+                found.setdefault(name, []).append(cost)
+    return found
+
+
+def put_sum(found: dict[str, list[float]]) -> float:
+    """What one put costs altogether."""
+    return sum(times * statistics.median(found[name]) for name, times in PUT.items())
+
+
+def _one_round(place: Path, count: int) -> dict[str, float]:
+    with Store(place, Options(background=False)) as store:
+        fs = Filesystem(store)
+        engine = DirectEngine(fs, os.open("/dev/null", os.O_RDWR))
+        found: dict[str, float] = {}
+
+        def timed(name: str, request: Callable[[int], bytes]) -> None:
+            requests = [request(i) for i in range(count)]
+            begin = time.thread_time()
+            for each in requests:
+                engine.feed(each)
+            found[name] = (time.thread_time() - begin) / count * 1e6
+
+        folder = fs.make(fs.lookup(1, b"triton") or 1, b"folder", 0o040755, 0, 0)[0]
+        timed("lookup, a miss", lambda i: _request(Op.LOOKUP, folder, b"tmp.%d\0" % i))
+        timed("create", lambda i: _request(Op.CREATE, folder, _EXCLUSIVE + b"tmp.%d\0" % i))
+        nodes = [fs.tree.find(folder, b"tmp.%d" % i) or 0 for i in range(count)]
+        write = p.WRITE_IN.pack(0, 0, len(_DATA)) + bytes(20) + _DATA
+        timed("write 16 KiB", lambda i: _request(Op.WRITE, nodes[i], write))
+        timed("lookup, a second miss", lambda i: _request(Op.LOOKUP, folder, b"f%d\0" % i))
+        rename = p.RENAME_IN.pack(folder)
+        timed("rename", lambda i: _request(Op.RENAME, folder, rename + b"tmp.%d\0f%d\0" % (i, i)))
+        timed("release", lambda i: _request(Op.RELEASE, nodes[i], bytes(24)))
+        timed("getattr of a folder", lambda i: _request(Op.GETATTR, folder, bytes(16)))
+        timed("getattr of a file", lambda i: _request(Op.GETATTR, nodes[i], bytes(16)))
+        timed("lookup, a hit", lambda i: _request(Op.LOOKUP, folder, b"f%d\0" % i))
+        timed("read 16 KiB, unsealed", lambda i: _request(Op.READ, nodes[i], struct.pack("<QQI20x", 0, 0, 1 << 17)))
+        timed("mkdir", lambda i: _request(Op.MKDIR, folder, p.MKDIR_IN.pack(0o755, 0o22) + b"dir.%d\0" % i))
+        timed("rmdir", lambda i: _request(Op.RMDIR, folder, b"dir.%d\0" % i))
+        timed("unlink", lambda i: _request(Op.UNLINK, folder, b"f%d\0" % i))
+        engine.close()
+        return found
+
+
+def _request(opcode: Op, node: int, body: bytes) -> bytes:
+    return p.IN_HEADER.pack(p.IN_HEADER.size + len(body), opcode, 1, node, 0, 0, 0, 0, 0) + body

@@ -1,0 +1,138 @@
+"""What a mount costs beside ext4 and bindfs: python -m benchmarks.mount [--quick] [--handlers] [--json FILE].
+
+Everything is measured in turns and given as the median with the tenth and ninetieth percentile behind it. A ratio is
+the median of the ratios of neighbouring rounds, so that it holds on a machine that others use too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks import handlers, operations, scale
+from benchmarks.operations import COLUMNS, TARGETS, TITLES, ratio, spread
+from benchmarks.subjects import opened, workplace
+
+SUBJECTS = ["ext4", "bindfs", "direct", "pyfuse3"]
+PARTS = ("operations", "first", "sequential", "million")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mount", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="a few short rounds, and a tenth of the files")
+    parser.add_argument("--handlers", action="store_true", help="only what a request costs in the daemon itself")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="some of the parts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--directory", type=Path, help="where to work; its filesystem is what is called ext4 here")
+    chosen = parser.parse_args()
+    results: dict[str, Any] = {}
+    if chosen.handlers:
+        results["handlers"] = show_handlers(chosen)
+    else:
+        for part in chosen.only:
+            results[part] = {
+                "operations": show_operations,
+                "first": show_first_reads,
+                "sequential": show_sequential,
+                "million": show_million,
+            }[part](chosen)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def show_operations(chosen: argparse.Namespace) -> dict[str, Any]:
+    rounds, files = (5, 300) if chosen.quick else (21, 1000)
+    with opened(SUBJECTS, chosen.directory) as subjects:
+        found = operations.measure(subjects, rounds, files)
+    print(f"\nmicroseconds per operation, {rounds} rounds in turn\n")
+    for column in COLUMNS:
+        print(TITLES[column])
+        for name in SUBJECTS:
+            if name in found:
+                middle, low, high = spread([each[column] for each in found[name]])
+                print(f"    {name:8} {middle:9.1f}   ({low:.1f} to {high:.1f}){_ratios(found, name, column)}")
+            else:
+                print(f"    {name:8}    absent")
+    return found
+
+
+def _ratios(found: dict[str, list[operations.Round]], name: str, column: str) -> str:
+    if name != "direct":
+        return ""
+    said = ""
+    for other, targets in TARGETS.items():
+        if other in found:
+            factor = ratio(found, name, other, column)
+            goal = targets.get(column)
+            said += f"   {factor:.2f} of {other}" + (f" {_verdict(factor <= goal)} {goal}" if goal else "")
+    return said
+
+
+def _verdict(holds: bool) -> str:
+    return "≤" if holds else "MISSES"
+
+
+def show_first_reads(chosen: argparse.Namespace) -> dict[str, list[float]]:
+    rounds, files = (3, 300) if chosen.quick else (9, 1000)
+    with opened(["bindfs", "direct"], chosen.directory) as subjects:
+        found = scale.first_reads(subjects, rounds, files)
+    print("\nfirst open+read+close of sealed files of 16 KiB after a remount, nothing cached, microseconds\n")
+    for name, values in found.items():
+        middle, low, high = spread(values)
+        print(f"    {name:8} {middle:9.1f}   ({low:.1f} to {high:.1f})")
+    if "bindfs" in found:
+        factor = statistics.median(a / b for a, b in zip(found["direct"], found["bindfs"], strict=True))
+        print(f"    {factor:.2f} of bindfs {_verdict(factor <= 2.5)} 2.5")
+    return found
+
+
+def show_sequential(chosen: argparse.Namespace) -> dict[str, Any]:
+    rounds, megabytes = (1, 256) if chosen.quick else (3, 1024)
+    with opened(["ext4", "direct"], chosen.directory) as subjects:
+        found = scale.sequential(subjects, rounds, megabytes)
+    print(f"\n{megabytes} MiB in one file, MB/s of plain bytes; reading with nothing cached\n")
+    for name, row in found.items():
+        write, read = statistics.median(row["write"]), statistics.median(row["read"])
+        print(
+            f"    {name:20} write {write:7.0f}   read {read:7.0f}   ({min(row['read']):.0f} to {max(row['read']):.0f})"
+        )
+    share = statistics.median(found["direct, raw"]["read"]) / statistics.median(found["ext4, raw"]["read"])
+    speed = statistics.median(found["direct, compressed"]["read"])
+    print(f"    raw: {share:.2f} of ext4 {'≥' if share >= 0.5 else 'MISSES'} 0.5")
+    print(f"    compressed: {speed:.0f} MB/s {'≥' if speed >= 400 else 'MISSES'} 400")
+    return found
+
+
+def show_million(chosen: argparse.Namespace) -> dict[int, dict[str, float]]:
+    few, many = 10_000, 100_000 if chosen.quick else 1_000_000
+    with workplace(chosen.directory) as base:
+        found = scale.many_files(base, [few, many], 9_000)
+    print("\nmany files\n")
+    for count, row in found.items():
+        print(f"    {count:9,}   " + "   ".join(f"{name} {value:.1f}" for name, value in row.items()))
+    factor = found[many]["lookup in µs"] / found[few]["lookup in µs"]
+    ready, memory = found[many]["mounted in s"], found[many]["RSS in MiB"]
+    print(
+        f"    mounted in {ready:.1f} s {_verdict(ready <= 2)} 2   lookup {factor:.2f} {_verdict(factor <= 1.3)} 1.3",
+        end="",
+    )
+    print(f"   RSS {memory:.0f} MiB {_verdict(memory < 256)} 256")
+    return found
+
+
+def show_handlers(chosen: argparse.Namespace) -> dict[str, list[float]]:
+    rounds, count = (3, 1000) if chosen.quick else (9, 2000)
+    found = handlers.measure(rounds, count, chosen.directory)
+    print(f"\nmicroseconds of handler time per request, {rounds} rounds of {count}\n")
+    for name, values in found.items():
+        middle, low, high = spread(values)
+        print(f"    {name:24} {middle:7.1f}   ({low:.1f} to {high:.1f})")
+    print(f"    {'one put':24} {handlers.put_sum(found):7.1f}")
+    return found
+
+
+if __name__ == "__main__":
+    main()

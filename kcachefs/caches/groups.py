@@ -1,0 +1,184 @@
+"""Folders of files that are useless apart: found whole or not at all, stored by one rename, evicted together by LRU.
+
+`<root>/<key>/` holds the files of a group and a manifest with the size and the digest of each. A group is filled in a
+folder of its own beneath `<root>/.kcachefs/` and appears by a rename. Whoever has been given a group keeps a shared
+lock on its folder until it says that it is done, and nothing removes a folder that it cannot lock for itself: a reader
+never finds a file gone that it was promised. Locks are the kernel's, so they die with their holders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blake3 import blake3
+
+from kcachefs.caches.bound import BLOCK, LOW_WATER, Bound, on_disk
+
+_PRIVATE = ".kcachefs"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Pin:
+    """A promise that a folder stays until `close`."""
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+
+    def touch(self) -> None:
+        """The folder has been used: it is the youngest now."""
+        now = time.time_ns()
+        with contextlib.suppress(OSError):
+            os.utime(self._file, ns=(now, now))
+
+    def close(self) -> None:
+        """The files are no longer needed."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Groups:
+    """All groups beneath one root, shared by any number of processes."""
+
+    def __init__(self, root: Path, max_bytes: int | None) -> None:
+        self.root = root
+        self._private = root / _PRIVATE
+        self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
+
+    def pin(self, key: str) -> Pin | None:
+        """Hold on to the folder of `key`, where there is one."""
+        return _pinned(self.root / key, fcntl.LOCK_SH)
+
+    def stage(self, key: str) -> Pin:
+        """A new folder to fill, which is removed if its writer dies."""
+        while True:
+            path = self._private / f"{key}-{uuid.uuid4().hex}"
+            os.makedirs(path)
+            pin = _pinned(path, fcntl.LOCK_SH)
+            if pin is not None:  # else the sweep took it before it was locked
+                return pin
+
+    def publish(self, key: str, staged: Pin, is_whole: Callable[[Path], bool]) -> bool:
+        """Make a filled folder the group of `key`, unless a whole one is there; whether it now is."""
+        target = self.root / key
+        # A rename does not replace a folder with anything in it; what is there and not whole is in the way.
+        is_there = _moved(staged.path, target)
+        if not is_there and not is_whole(target) and self.remove(key):
+            is_there = _moved(staged.path, target)
+        if not is_there:
+            return False
+        staged.path = target
+        staged.touch()
+        if self._bound is not None:
+            self._bound.grew(_size(target))
+        return True
+
+    def remove(self, key: str) -> bool:
+        """Remove the folder of `key` unless someone holds on to it."""
+        return self._remove(self.root / key, None)
+
+    def sweep(self) -> None:
+        """Remove what dead writers have left."""
+        for folder in _folders(self._private):
+            self._remove(folder, None)
+
+    def keys(self) -> list[str]:
+        """The keys of all folders, the least recently used first."""
+        return [path.name for _, path in sorted(self._aged())]
+
+    def _remove(self, path: Path, age: int | None) -> bool:
+        pin = _pinned(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if pin is None:
+            return False
+        try:
+            if age is not None and path.stat().st_mtime_ns != age:
+                return False  # used since it was picked
+            gone = self._private / f"removed-{uuid.uuid4().hex}"
+            self._private.mkdir(parents=True, exist_ok=True)
+            os.rename(path, gone)
+            shutil.rmtree(gone, ignore_errors=True)
+            return True
+        except OSError:
+            return False
+        finally:
+            pin.close()
+
+    def _evict(self, bound: int) -> int:
+        self.sweep()
+        found = [(age, path, _size(path)) for age, path in self._aged()]
+        total = sum(size for _, _, size in found)
+        if total <= bound:
+            return total
+        for age, path, size in sorted(found):
+            if total <= bound * LOW_WATER:
+                break
+            if self._remove(path, age):
+                total -= size
+        return total
+
+    def _aged(self) -> Iterator[tuple[int, Path]]:
+        for folder in _folders(self.root):
+            if folder.name != _PRIVATE:
+                with contextlib.suppress(OSError):
+                    yield folder.stat().st_mtime_ns, folder
+
+
+def file_facts(path: Path) -> tuple[int, str]:
+    """The size and the digest of a file, as a manifest states them."""
+    content = path.read_bytes()
+    return len(content), blake3(content).hexdigest()
+
+
+def _pinned(path: Path, how: int) -> Pin | None:
+    """A locked folder that still has its name; None where there is none, or it is locked against us."""
+    while True:
+        try:
+            file = os.open(path, _FOLDER)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, how)
+            if os.fstat(file).st_ino == os.stat(path).st_ino:
+                return Pin(path, file)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(file)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return None
+            raise
+        os.close(file)
+
+
+def _moved(source: Path, target: Path) -> bool:
+    try:
+        os.rename(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        with os.scandir(root) as found:
+            return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _size(folder: Path) -> int:
+    total = BLOCK
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            with contextlib.suppress(OSError):
+                total += on_disk(entry.stat(follow_symlinks=False).st_size)
+    return total

@@ -1,0 +1,135 @@
+"""Who writes to a folder: each process holds a locked file, and by it its temporary files are known for its own."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+
+_READ = os.O_RDONLY | os.O_CLOEXEC
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+class Writers:
+    """The writers of one folder: this process, which signs up with its first write, and the others."""
+
+    def __init__(self, folder: str, entries: str) -> None:
+        self._folder = folder
+        self._entries = entries
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._name = ""
+        self._leave: weakref.finalize[[str, int], Writers] | None = None
+
+    def temporary(self, path: str) -> str:
+        """A new name beside `path`, signed by this process."""
+        name = self._name or self._sign_up()
+        return f"{os.path.dirname(path)}/.{name}-{next(self._numbers)}"
+
+    def sweep(self, everywhere: bool) -> None:
+        """Remove the temporary files of writers that are dead; `everywhere` also of those that nobody knows any more.
+
+        Looking through the folders of the entries is only needed after a crash, and when they are scanned anyway.
+        """
+        # Held until their files are gone, so that a process about to lock one of them waits, and takes another name.
+        dead = {file.name: held for file in listed(self._folder) if (held := _locked(file.path)) is not None}
+        if dead or everywhere:
+            found = list(self._temporaries())
+            # Read after the files were found: whoever wrote one had signed up before.
+            living = {file.name for file in listed(self._folder)} - dead.keys()
+            for file in found:
+                name = _writer_of(file)
+                if name in dead or (everywhere and name not in living):
+                    with contextlib.suppress(OSError):
+                        os.unlink(file.path)
+        for name, held in dead.items():
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder + name)
+            os.close(held)
+
+    def close(self) -> None:
+        """Sign off."""
+        if self._leave is not None:
+            self._leave()
+        self._name = ""
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's writer is the parent's."""
+        self._lock = threading.Lock()
+        if self._leave is not None:
+            kept = self._leave.detach()
+            if kept is not None:
+                os.close(kept[2][1])
+        self._leave = None
+        self._name = ""
+
+    def _temporaries(self) -> Iterator[os.DirEntry[str]]:
+        for version in listed(self._entries):
+            for folder in listed(version.path):
+                yield from (file for file in listed(folder.path) if file.name.startswith("."))
+
+    def _sign_up(self) -> str:
+        with self._lock:
+            while not self._name:
+                os.makedirs(self._folder, exist_ok=True)
+                name = f"{os.getpid()}-{os.urandom(6).hex()}"
+                file = os.open(self._folder + name, _CREATE, 0o666)
+                with contextlib.suppress(OSError):  # a filesystem without locks: then nobody is ever found dead
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                if not os.path.exists(self._folder + name):  # a sweep took it in the instant before it was locked
+                    os.close(file)
+                    continue
+                self._leave = weakref.finalize(self, _sign_off, self._folder + name, file)
+                self._name = name
+            return self._name
+
+
+def remove_if_free(path: str) -> None:
+    """Remove a file that nobody holds a lock on.
+
+    Whoever removes such a file holds its lock, so once we hold it the name cannot change hands.
+    """
+    held = _locked(path)
+    if held is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(held)
+
+
+def listed(folder: str) -> Iterator[os.DirEntry[str]]:
+    """What is in a folder; nothing where there is none."""
+    try:
+        with os.scandir(folder) as found:
+            yield from found
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _locked(path: str) -> int | None:
+    """The descriptor of a file that nobody else holds, locked; else None."""
+    try:
+        file = os.open(path, _READ)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file).st_ino == os.stat(path).st_ino:
+            return file
+    except OSError:
+        pass
+    os.close(file)
+    return None
+
+
+def _writer_of(file: os.DirEntry[str]) -> str:
+    return file.name[1:].rpartition("-")[0]
+
+
+def _sign_off(path: str, file: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    os.close(file)

@@ -1,0 +1,177 @@
+"""`NvrtcCache`: PTX and CUBIN of programs compiled with NVRTC, kept across processes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kcachefs
+from kcachefs.caches import Cache, Entry
+from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
+from kcachefs.cuda.options import include_folders
+from kcachefs.errors import UsageError
+from kcachefs.keys.programs import OptionOrder, program_key
+
+_ARCH = re.compile(r"(sm|compute)_(\d+)([af]?)")
+_ARCH_OPTION = re.compile(r"(?:-arch|--gpu-architecture)(?:=|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled program.
+
+    `arch` is what it was compiled for, which is lower than what was asked where PTX of a lower virtual architecture
+    answered. `cubin` is None for a virtual architecture, and then too.
+    """
+
+    ptx: bytes
+    cubin: bytes | None
+    arch: str
+    lowered_names: Mapping[str, str]
+    log: str
+    was_cached: bool
+
+
+class NvrtcCache:
+    """Compiles with NVRTC, or finds what has been compiled: the same source, architecture, options, includes, compiler.
+
+    An entry is bound to the exact build of the compiler and to the version of kcachefs. What a compile failed with is
+    not kept.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
+        self.cache = Cache(path, name="nvrtc", max_bytes=max_bytes)
+
+    def compile(
+        self,
+        source: str | bytes,
+        arch: str,
+        options: Sequence[str] = (),
+        *,
+        name: str = "kernel.cu",
+        headers: Mapping[str, str | bytes] | None = None,
+        name_expressions: Sequence[str] = (),
+        option_order: OptionOrder = "preserved",
+        older_ptx: bool = False,
+    ) -> Compiled:
+        """PTX, and for an `sm_` architecture CUBIN.
+
+        PTX runs on every device from its virtual architecture on. With `older_ptx`, where there is no entry for `arch`
+        itself, PTX kept for the highest architecture below it answers, and nothing is compiled.
+        """
+        kind, number, variant = _parsed(arch)
+        _check(options)
+        asked = _Asked(source, tuple(options), name, dict(headers or {}), tuple(name_expressions), option_order)
+        key = bytes.fromhex(self._key(asked, arch))
+        found = self.cache.entry(key)
+        if found is None and older_ptx:
+            older = self._older(asked, number, variant)
+            if older is not None:
+                return older
+        if found is not None:
+            return _compiled(found, arch, was_cached=True)
+        compiled_here = False
+
+        def compile_it() -> Entry:
+            nonlocal compiled_here
+            compiled_here = True
+            return _compile(asked, arch, kind == "sm")
+
+        entry = self.cache.entry_or_compute(key, compile_it)
+        return _compiled(entry, arch, was_cached=not compiled_here)
+
+    def key(self, source: str | bytes, arch: str, options: Sequence[str] = (), **how: Any) -> str:
+        """The key that `compile` looks up, given the same arguments."""
+        how.setdefault("option_order", "preserved")
+        asked = _Asked(
+            source,
+            tuple(options),
+            how.get("name", "kernel.cu"),
+            dict(how.get("headers") or {}),
+            tuple(how.get("name_expressions", ())),
+            how["option_order"],
+        )
+        return self._key(asked, arch)
+
+    def close(self) -> None:
+        """Free the memory; what is on disk stays."""
+        self.cache.close()
+
+    def __enter__(self) -> NvrtcCache:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _key(self, asked: _Asked, arch: str) -> str:
+        return program_key(
+            asked.source,
+            asked.options,
+            target="ptx+cubin",
+            arch=arch,
+            compiler_version=compiler_version(),
+            name=asked.name,
+            name_expressions=asked.name_expressions,
+            headers=asked.headers,
+            include_paths=include_folders(asked.options, asked.name),
+            option_order=asked.option_order,
+            extra=("kcachefs", kcachefs.__version__),
+        )
+
+    def _older(self, asked: _Asked, number: int, variant: str) -> Compiled | None:
+        """PTX of a lower virtual architecture; never of an `a` or `f` one, which runs on no later device."""
+        below = [arch for arch in supported_archs() if arch < number or (arch == number and variant)]
+        for arch in reversed(below):
+            for kind in ("compute", "sm"):
+                found = self.cache.entry(bytes.fromhex(self._key(asked, f"{kind}_{arch}")))
+                if found is not None:
+                    return _compiled(found, f"compute_{arch}", was_cached=True, ptx_only=True)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """All of a request but the architecture."""
+
+    source: str | bytes
+    options: tuple[str, ...]
+    name: str
+    headers: dict[str, str | bytes]
+    name_expressions: tuple[str, ...]
+    option_order: OptionOrder
+
+
+def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
+    output = compile_program(
+        asked.source,
+        [f"--gpu-architecture={arch}", *asked.options],
+        name=asked.name,
+        headers=asked.headers,
+        name_expressions=asked.name_expressions,
+        want_cubin=want_cubin,
+    )
+    # The log is a diagnostic and may be long; metadata is small.
+    meta = {"ptx": len(output.ptx), "names": dict(output.lowered_names), "log": output.log[:4096], "arch": arch}
+    return Entry(output.ptx + (output.cubin or b""), meta)
+
+
+def _compiled(entry: Entry, arch: str, *, was_cached: bool, ptx_only: bool = False) -> Compiled:
+    meta = entry.meta
+    ptx, cubin = entry.value[: meta["ptx"]], entry.value[meta["ptx"] :]
+    return Compiled(ptx, None if ptx_only else cubin or None, arch, meta["names"], meta["log"], was_cached)
+
+
+def _parsed(arch: str) -> tuple[str, int, str]:
+    match = _ARCH.fullmatch(arch)
+    if match is None:
+        raise UsageError(f"{arch!r} is no architecture; write it like sm_90a or compute_80")
+    return match[1], int(match[2]), match[3]
+
+
+def _check(options: Sequence[str]) -> None:
+    for option in options:
+        if _ARCH_OPTION.match(option):
+            raise UsageError(f"{option!r} belongs into `arch`, not into the options")

@@ -1,0 +1,149 @@
+"""`ProgramCache`: what `cuda.core.Program.compile` takes as `cache=`, on a kcachefs cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cuda.core import ObjectCode, Program, ProgramOptions
+from cuda.core.utils import ProgramCacheResource, make_program_cache_key
+
+from kcachefs.caches import Cache, Entry
+from kcachefs.caches.record import Key
+from kcachefs.cuda.compiler import compiler_version
+from kcachefs.cuda.options import include_folders
+from kcachefs.keys.encoding import digest, encode
+from kcachefs.keys.includes import include_closure
+
+_FROM_BYTES = {"cubin": ObjectCode.from_cubin, "ptx": ObjectCode.from_ptx, "ltoir": ObjectCode.from_ltoir}
+
+
+class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
+    """A program cache for cuda.core: memory over a folder that processes share, each entry checked as it is read.
+
+        Program(code, "c++", options).compile("cubin", cache=ProgramCache())
+
+    What `Program.compile` refuses to cache goes through `compile` here: name expressions, whose mapping to symbols is
+    kept with the binary, and include paths, whose contents become part of the key.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, *, max_size_bytes: int | None = None, **bounds: Any
+    ) -> None:
+        if max_size_bytes is not None and max_size_bytes <= 0:
+            raise ValueError("max_size_bytes must be more than 0, or None for no bound")
+        self._cache = Cache(path, name="programs", max_bytes=max_size_bytes, **bounds)
+
+    @property
+    def cache(self) -> Cache:
+        """The cache beneath, with its statistics."""
+        return self._cache
+
+    def __getitem__(self, key: Key) -> bytes:
+        found = self._cache.entry(key)
+        if found is None:
+            raise KeyError(key)
+        return found.value
+
+    def get(self, key: Key, default: bytes | None = None) -> bytes | None:
+        return self._cache.get(key, default)  # type: ignore[no-any-return]
+
+    def __setitem__(self, key: Key, value: bytes | bytearray | memoryview | ObjectCode) -> None:
+        self._cache.put(key, _content(value))
+
+    def __delitem__(self, key: Key) -> None:
+        del self._cache[key]
+
+    def __len__(self) -> int:
+        return len(self._cache)
+
+    def clear(self) -> None:
+        self._cache.clear()
+
+    def close(self) -> None:
+        self._cache.close()
+
+    def compile(
+        self,
+        code: str | bytes,
+        code_type: str,
+        target_type: str,
+        options: ProgramOptions | None = None,
+        *,
+        name_expressions: Sequence[str] = (),
+    ) -> ObjectCode:
+        """Compile a program, or find it; with name expressions and include paths too."""
+        options = ProgramOptions() if options is None else options
+        target = target_type.lower()
+        key = self.key(code, code_type, target, options, name_expressions=name_expressions)
+        entry = self._cache.entry_or_compute(
+            key, lambda: _compile(code, code_type, target, options, tuple(name_expressions))
+        )
+        return _FROM_BYTES[target](
+            entry.value, name=options.name or "", symbol_mapping=entry.meta.get("symbols") or None
+        )
+
+    def key(
+        self,
+        code: str | bytes,
+        code_type: str,
+        target_type: str,
+        options: ProgramOptions,
+        *,
+        name_expressions: Sequence[str] = (),
+    ) -> bytes:
+        """cuda.core's own key, with the contents of all includes and the compiler's exact build in it.
+
+        Options with effects beside the result, such as writing a precompiled header, raise ValueError as they do there.
+        """
+        told: list[Any] = []
+        if code_type.lower() == "c++":
+            words = [word.decode() for word in options.as_bytes("nvrtc", target_type)]
+            before = [_text(word) for word in _listed(options.pre_include)]
+            quoted = "".join(f'#include "{name}"\n' for name in before) + _text(code)
+            told = [compiler_version(), include_closure(quoted, include_folders(words, options.name or ""))]
+            told += [_file(path) for path in (options.use_pch,) if path]
+        return bytes(
+            make_program_cache_key(
+                code=code,
+                code_type=code_type,
+                options=options,
+                target_type=target_type,
+                name_expressions=name_expressions,
+                extra_digest=digest("cuda.core", encode(told)),
+            )
+        )
+
+
+def _compile(
+    code: str | bytes, code_type: str, target: str, options: ProgramOptions, name_expressions: tuple[str, ...]
+) -> Entry:
+    made = Program(code, code_type, options=options).compile(target, name_expressions=name_expressions)
+    symbols = {_text(name): _text(symbol) for name, symbol in made.symbol_mapping.items()}
+    return Entry(_content(made), {"symbols": symbols} if symbols else {})
+
+
+def _content(value: object) -> bytes:
+    """The binary itself: one that an ObjectCode only points to may be moved or changed later."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, ObjectCode):
+        code = value.code
+        return Path(code).read_bytes() if isinstance(code, str) else bytes(code)
+    raise TypeError(f"a program cache keeps bytes or ObjectCode, not {type(value).__name__}")
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _file(path: str) -> bytes:
+    return Path(path).read_bytes()

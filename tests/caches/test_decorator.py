@@ -1,0 +1,81 @@
+"""`cached`: what a function makes is kept for its text and its arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcachefs import Cache, cached
+from kcachefs.errors import CacheError, Unkeyable
+
+
+def test_a_function_runs_once_for_each_set_of_arguments(tmp_path: Path) -> None:
+    ran = []
+
+    def decorated(cache: Cache) -> object:
+        @cached(cache=cache, ignore=["ran"])
+        def compile(source: str, *, arch: str = "sm_90") -> bytes:
+            """Compiles."""
+            ran.append((source, arch))
+            return f"{source} {arch}".encode()
+
+        assert (compile.__name__, compile.__doc__) == ("compile", "Compiles.")
+        return [compile("a"), compile("a"), compile("b"), compile("a", arch="sm_80")]
+
+    expected = [b"a sm_90", b"a sm_90", b"b sm_90", b"a sm_80"]
+    assert decorated(Cache(tmp_path)) == expected
+    assert decorated(Cache(tmp_path)) == expected
+    assert ran == [("a", "sm_90"), ("b", "sm_90"), ("a", "sm_80")]
+
+
+def test_another_function_of_the_same_name_starts_anew(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+
+    def factor(by: int) -> bytes:
+        @cached(cache=cache)
+        def compile(n: int) -> bytes:
+            return bytes([n * by])
+
+        return compile(3)
+
+    assert [factor(2), factor(3), factor(2)] == [b"\6", b"\t", b"\6"]
+
+
+def test_what_is_decoded_is_kept_as_it_is(tmp_path: Path) -> None:
+    @cached(cache=Cache(tmp_path), encode=lambda kernel: kernel["code"], decode=lambda code: {"code": code})
+    def make(name: str) -> dict[str, bytes]:
+        return {"code": name.encode()}
+
+    one = make("a")
+    assert one == {"code": b"a"}
+    assert make("a") is one
+    assert make("b") is not one
+
+
+def test_the_default_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCACHEFS_CACHE_DIR", str(tmp_path))
+    assert Cache(name="tuned").path == tmp_path / "tuned"
+
+
+def test_other_results_are_refused(tmp_path: Path) -> None:
+    @cached(cache=Cache(tmp_path))
+    def make() -> object:
+        return {"a": 1}
+
+    with pytest.raises(TypeError, match=r"make returned dict.*encode and decode"):
+        make()
+
+
+def test_arguments_that_cannot_be_keyed_are_refused(tmp_path: Path) -> None:
+    @cached(cache=Cache(tmp_path))
+    def make(stream: object) -> bytes:
+        return b""
+
+    with pytest.raises(Unkeyable):
+        make(_ for _ in ())
+
+
+def test_half_a_codec_is_refused() -> None:
+    with pytest.raises(CacheError, match="both encode and decode"):
+        cached(encode=str.encode)  # type: ignore[call-overload]

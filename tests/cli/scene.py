@@ -1,0 +1,184 @@
+"""Where a test of the commands plays: folders of its own for mounts, stores, logs and the list of mounts.
+
+Whatever is mounted in it or serves a mount of it is found, by the mount table and by the environment that it runs in,
+and taken away at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kcachefs
+from kcachefs.engines.mounting import mounts
+from kcachefs.store import Options, Store
+
+PATIENCE = 60.0
+PACKAGE = Path(kcachefs.__file__).parent
+KCACHEFS = (sys.executable, "-m", "kcachefs")
+HELPER = (sys.executable, "-m", "kcachefs.cli.mount_helper")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused_with(self, code: int, *words: str) -> None:
+        """It ended with that code and one line, in which every word is found."""
+        assert (self.code, self.out) == (code, ""), self
+        assert self.err.count("\n") == 1, self
+        assert self.err.endswith("\n"), self
+        for word in words:
+            assert word in self.err, self
+
+
+class Scene:
+    """A folder and the environment that keeps everything inside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runtime = folder / "runtime"
+        self.mountpoint = folder / "mount"
+        self.store = folder / "store"
+        self.environment = {
+            **os.environ,
+            "KCACHEFS_RUNTIME_DIR": str(self.runtime),
+            "KCACHEFS_LOG_DIR": str(folder / "log"),
+            "KCACHEFS_STORE": str(self.store),
+            "PYTHONPATH": f"{PACKAGE.parent}:{os.environ.get('PYTHONPATH', '')}",
+        }
+        self.environment.pop("NOTIFY_SOCKET", None)
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def run(self, *arguments: str | bytes | Path, command: tuple[str, ...] = KCACHEFS, **options: Any) -> Outcome:
+        options.setdefault("cwd", self.folder)
+        options.setdefault("env", self.environment)
+        done = subprocess.run(
+            [*command, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            **options,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def must(self, *arguments: str | bytes | Path, **options: Any) -> str:
+        """Run a command that is to work without a word of complaint."""
+        outcome = self.run(*arguments, **options)
+        assert (outcome.code, outcome.err) == (0, ""), outcome
+        return outcome.out
+
+    def mount(self, *options: str | Path) -> Path:
+        """Mount at the usual place; returns a folder in it that is there to be written to."""
+        self.must("mount", self.mountpoint, *options)
+        return self.mountpoint / "triton"
+
+    def umount(self, *options: str | Path) -> None:
+        self.must("umount", self.mountpoint, *options)
+
+    def status(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.must("status", "--json"))["mounts"]
+        return found
+
+    # --- what there is ------------------------------------------------------------------------------------------------
+
+    def mounted(self) -> list[str]:
+        """Where anything is mounted in the scene."""
+        return [mount.mountpoint for mount in mounts() if mount.mountpoint.startswith(f"{self.folder}/")]
+
+    def daemons(self) -> list[int]:
+        """Processes that serve a mount of the scene."""
+        mark = f"KCACHEFS_RUNTIME_DIR={self.runtime}".encode()
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if mark in environment and b"kcachefs" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
+        return found
+
+    def is_over(self) -> bool:
+        return not self.mounted() and not self.daemons()
+
+    def files(self) -> dict[str, bytes]:
+        """Everything in the scene but logs and the list of mounts, by path, directories ending in a slash."""
+        found = {}
+        for path in self.folder.rglob("*"):
+            if path.parts[len(self.folder.parts)] not in ("log", "runtime"):
+                found[f"{path}/" if path.is_dir() else str(path)] = path.read_bytes() if path.is_file() else b""
+        return found
+
+    def open_store(self) -> Store:
+        """Fails at once when someone still has it."""
+        return Store(self.store, Options(create=False, background=False))
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def take_away(self) -> None:
+        for mountpoint in reversed(self.mounted()):
+            subprocess.run(["umount", "-l", mountpoint], check=False, timeout=PATIENCE)
+        for pid in self.daemons():
+            kill_and_wait(pid)
+
+
+@contextmanager
+def scene() -> Iterator[Scene]:
+    folder = Path(tempfile.mkdtemp(prefix="kcachefs-test-")).resolve()
+    folder.chmod(0o755)
+    place = Scene(folder)
+    try:
+        yield place
+    finally:
+        place.take_away()
+        shutil.rmtree(folder)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Return when it holds; fail when it does not come to hold."""
+    with subprocess.Popen(["sleep", str(PATIENCE)]) as clock:
+        try:
+            while not condition():
+                assert clock.poll() is None, "waited in vain"
+                select.select([], [], [], 0.01)
+        finally:
+            clock.kill()
+
+
+def kill_and_wait(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            assert select.select([handle], [], [], PATIENCE)[0], f"process {pid} outlives SIGKILL"
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def holding(*command: str, user: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that says a line when it has what it is to hold, and then holds it until the scope ends."""
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user, group=user) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"holding\n"
+            yield process
+        finally:
+            process.kill()

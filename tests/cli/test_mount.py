@@ -1,0 +1,298 @@
+"""`kcachefs mount`: what comes about, and what is left when nothing does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.scene import KCACHEFS, PATIENCE, Scene, holding, kill_and_wait, until
+from tests.engines.callers import OTHER, in_child
+from tests.engines.refusals import refused
+
+pytestmark = pytest.mark.mount
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def test_a_mount_answers_when_the_command_returns_and_keeps_what_it_was_given(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "kernel").write_bytes(b"cubin")
+    assert {"triton", "inductor", "cuda", "nvrtc"} <= set(os.listdir(scene.mountpoint))
+    scene.umount()
+    assert scene.is_over()
+    assert os.listdir(scene.mountpoint) == []
+    scene.mount("--engine", "direct", "--max-size", "1GiB")
+    assert (folder / "kernel").read_bytes() == b"cubin"
+    state = os.statvfs(scene.mountpoint)
+    assert state.f_blocks * state.f_frsize == 1 << 30
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ü-日本-🜂, space\ttab\\backslash=\nnewline#'\"", "/".join(["x" * 200] * 18), "-dash"],
+    ids=["odd", "long", "dash"],
+)
+def test_any_path_can_be_mounted_and_hold_a_store(scene: Scene, name: str) -> None:
+    mountpoint, store = scene.folder / "m" / name, scene.folder / "s" / name
+    scene.must("mount", mountpoint, "--store", store)
+    (mountpoint / "triton" / "file").write_text("text")
+    [state] = scene.status()
+    assert (state["mountpoint"], state["store"]) == (str(mountpoint), str(store))
+    scene.must("umount", mountpoint)
+    assert scene.is_over()
+
+
+def test_paths_may_be_relative(scene: Scene) -> None:
+    scene.must("mount", "here/mount", "--store", "./here/store")
+    [state] = scene.status()
+    assert state["mountpoint"] == str(scene.folder / "here" / "mount")
+    assert state["store"] == str(scene.folder / "here" / "store")
+    scene.must("umount", "mount/../mount", cwd=scene.folder / "here")
+    assert scene.is_over()
+
+
+def test_a_symlink_leads_to_the_mount(scene: Scene) -> None:
+    scene.mountpoint.mkdir()
+    (scene.folder / "link").symlink_to(scene.mountpoint)
+    scene.must("mount", "link")
+    assert scene.mounted() == [str(scene.mountpoint)]
+    scene.run("mount", "link").refused_with(4, str(scene.mountpoint), "mounted already", "kcachefs status")
+    for pid in scene.daemons():
+        kill_and_wait(pid)
+    scene.must("mount", "link")
+    scene.must("umount", "link")
+    assert scene.is_over()
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["mount", "--max-size", "20 parsecs"], 2, ["20 parsecs", "20GiB"]),
+        (["mount", "--max-size", "0"], 2, ["'0'", "20GiB"]),
+        (["mount", "--max-size", "-1"], 2, ["-1", "20GiB"]),
+        (["mount", "--max-size", "9" * 19 + "T"], 2, ["9" * 19 + "T", "20GiB"]),
+        (["mount", "--engine", "steam"], 2, ["steam", "direct", "pyfuse3"]),
+        (["mount", "--colour", "blue"], 2, ["--colour", "kcachefs mount --help"]),
+        ([], 2, ["DIR", "kcachefs mount --help"]),
+        (["one", "two"], 2, ["two", "kcachefs mount --help"]),
+        (["file"], 4, ["{}/file", "is a file", "choose a directory"]),
+        (["file/under/it"], 4, ["{}/file/under/it", "is a file", "choose a directory"]),
+        (["full"], 4, ["{}/full", "not empty", "choose an empty directory"]),
+        (["x" * 256], 4, ["x" * 256, "too long", "choose another"]),
+        (["mount", "--store", "file"], 3, ["{}/file", "is a file"]),
+        (["mount", "--store", "file/store"], 3, ["{}/file/store", "is a file"]),
+        (["mount", "--store", "full"], 3, ["{}/full", "no kcachefs store", "choose an empty directory"]),
+        (["mount", "--store", "mount/store"], 2, ["{}/mount", "inside each other"]),
+        (["store/mount", "--store", "store"], 2, ["{}/store/mount", "inside each other"]),
+        (["new/mount", "--store", "/proc/nothing"], 3, ["/proc/nothing"]),
+        (["/proc/nothing/mount"], 4, ["/proc/nothing/mount", "cannot be made"]),
+        ([b"not-utf8-\xff"], 2, ["not-utf8-", "UTF-8"]),
+    ],
+    ids=lambda value: " ".join(map(str, value))[:30] if isinstance(value, list) else "",
+)
+def test_what_cannot_be_mounted_is_one_line_and_touches_nothing(
+    scene: Scene, arguments: list[str], code: int, words: list[str]
+) -> None:
+    (scene.folder / "file").write_text("untouched")
+    (scene.folder / "full").mkdir()
+    (scene.folder / "full" / "file").write_text("untouched")
+    before = scene.files()
+    outcome = scene.run("mount", *arguments)
+    outcome.refused_with(code, *(word.format(scene.folder) for word in words))
+    assert scene.files() == before
+    assert scene.is_over()
+
+
+def test_a_mount_is_not_mounted_twice(scene: Scene) -> None:
+    folder = scene.mount()
+    daemons = scene.daemons()
+    scene.run("mount", scene.mountpoint).refused_with(4, str(scene.mountpoint), "mounted already", "kcachefs status")
+    scene.run("mount", scene.mountpoint, "--store", "other").refused_with(4, str(scene.mountpoint), "mounted already")
+    scene.run("mount", "second").refused_with(3, str(scene.store), f"kcachefs umount {scene.mountpoint}", "--store")
+    assert scene.mounted() == [str(scene.mountpoint)]
+    assert scene.daemons() == daemons
+    assert not (scene.folder / "second").exists()
+    assert not (scene.folder / "other").exists()
+    (folder / "still").write_text("served")
+
+
+def test_a_store_that_another_process_has_open_is_named_with_that_process(scene: Scene) -> None:
+    scene.mount()
+    scene.umount()
+    for options in ([], ["-f"], ["--engine", "pyfuse3"]):
+        with scene.open_store():
+            scene.run("mount", "new/mount", *options).refused_with(3, str(scene.store), f"process {os.getpid()}")
+        assert not (scene.folder / "new").exists()
+        assert scene.is_over()
+
+
+def test_a_directory_where_another_filesystem_is_mounted_is_refused(scene: Scene) -> None:
+    scene.run("mount", "/proc").refused_with(4, "/proc", "proc filesystem", "choose another directory")
+
+
+@as_root
+def test_a_directory_of_someone_else_is_refused_to_a_user_without_rights(scene: Scene) -> None:
+    # The check is the command's own, made before any process is started.
+    from kcachefs.cli.mount import made, refuse_what_is_there
+    from kcachefs.errors import MountDenied
+
+    closed = scene.folder / "closed"
+    closed.mkdir(mode=0o700)
+
+    def attempt() -> None:
+        with pytest.raises(MountDenied, match="not yours to read"):
+            refuse_what_is_there(closed)
+        with pytest.raises(MountDenied, match="cannot be made"), made(closed / "new"):
+            pass
+
+    in_child(attempt, OTHER)
+
+
+def test_of_two_that_mount_at_one_place_at_once_one_wins(scene: Scene) -> None:
+    commands = [
+        subprocess.Popen(
+            [*KCACHEFS, "mount", scene.mountpoint, "--store", scene.folder / name],
+            env=scene.environment,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two", "three")
+    ]
+    said = [command.communicate(timeout=PATIENCE)[1] for command in commands]
+    assert sorted(command.returncode for command in commands) == [0, 4, 4], said
+    assert all("another process is mounting" in line or "mounted already" in line for line in said if line)
+    assert scene.mounted() == [str(scene.mountpoint)]
+    scene.umount()
+    assert scene.is_over()
+
+
+# --- after a crash ----------------------------------------------------------------------------------------------------
+
+
+def test_a_mount_that_a_crash_left_is_mounted_anew_though_someone_is_still_in_it(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "file").write_text("acknowledged")
+    with holding("sh", "-c", f"cd {folder} && echo holding && read -r _"):
+        for pid in scene.daemons():
+            kill_and_wait(pid)
+        with refused(errno.ENOTCONN):
+            os.statvfs(scene.mountpoint)
+        scene.mount()
+        assert (folder / "file").read_text() == "acknowledged"
+        assert scene.mounted() == [str(scene.mountpoint)]
+        scene.umount()
+    assert scene.is_over()
+
+
+def test_a_mount_outlives_its_supervisor_and_is_unmounted_cleanly(scene: Scene) -> None:
+    folder = scene.mount()
+    [state] = scene.status()
+    kill_and_wait(state["supervisor_pid"])
+    (folder / "file").write_text("served")
+    assert [mount["worker_pid"] for mount in scene.status()] == [state["worker_pid"]]
+    scene.umount()
+    scene.open_store().close()
+    assert scene.is_over()
+    assert scene.status() == []
+
+
+# --- terminals, services, signals -------------------------------------------------------------------------------------
+
+
+def test_a_mount_survives_the_terminal_it_was_made_in(scene: Scene) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*KCACHEFS, "mount", str(scene.mountpoint)], scene.environment)
+    said = b""
+    try:
+        while piece := os.read(terminal, 1024):
+            said += piece
+    except OSError:
+        pass  # EIO: everything on the terminal has let go of it
+    finally:
+        os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0, said
+    assert said == b""
+    (scene.mountpoint / "triton" / "file").write_text("served")
+    for daemon in scene.daemons():
+        assert os.getsid(daemon) != os.getsid(0)
+        assert Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[4] == "0", "has a terminal"
+    scene.umount()
+
+
+def test_a_mount_in_the_foreground_ends_with_its_terminal(scene: Scene) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [*KCACHEFS, "mount", "-f", str(scene.mountpoint)], scene.environment)
+    try:
+        until(lambda: os.path.ismount(scene.mountpoint) and os.path.exists(scene.mountpoint / "triton"))
+    finally:
+        os.close(terminal)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert scene.is_over()
+    scene.open_store().close()
+
+
+def test_an_engine_that_is_asked_for_serves(scene: Scene) -> None:
+    folder = scene.mount("--engine", "pyfuse3")
+    (folder / "file").write_text("text")
+    assert [mount["engine"] for mount in scene.status()] == ["pyfuse3"]
+    scene.umount()
+    assert scene.is_over()
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_a_read_only_mount_can_be_read_and_nothing_else(scene: Scene, engine: str) -> None:
+    folder = scene.mount()
+    (folder / "file").write_text("text")
+    scene.umount()
+    scene.mount("--read-only", "--engine", engine)
+    assert (folder / "file").read_text() == "text"
+    assert os.listdir(folder) == ["file"]
+    for attempt in (
+        lambda: (folder / "new").touch(),
+        lambda: (folder / "file").write_text("other"),
+        lambda: (folder / "new").mkdir(),
+        lambda: (folder / "file").unlink(),
+        lambda: (folder / "file").rename(folder / "moved"),
+        lambda: (folder / "file").chmod(0o600),
+        lambda: os.truncate(folder / "file", 0),
+    ):
+        with refused(errno.EROFS):
+            attempt()
+    scene.umount()
+    scene.mount()
+    assert (folder / "file").read_text() == "text"
+
+
+@as_root
+def test_other_users_see_the_mount_unless_it_is_kept_to_its_owner(scene: Scene) -> None:
+    folder = scene.mount()
+
+    def write() -> None:
+        (folder / "theirs").write_text("text")
+
+    in_child(write, OTHER)
+    assert (folder / "theirs").stat().st_uid == OTHER.uid
+    scene.umount()
+    scene.mount("--no-allow-other")
+    assert (folder / "theirs").read_text() == "text"
+
+    def look() -> None:
+        with refused(errno.EACCES):
+            os.listdir(folder)
+
+    in_child(look, OTHER)

@@ -1,0 +1,67 @@
+"""`kcachefs status`: what there is, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.scene import Scene, kill_and_wait, until
+
+pytestmark = pytest.mark.mount
+
+
+def test_without_mounts_it_says_how_to_make_one(scene: Scene) -> None:
+    assert scene.must("status") == "no mounts; make one with: kcachefs mount DIR\n"
+    assert json.loads(scene.must("status", "--json")) == {"mounts": []}
+
+
+def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scene) -> None:
+    folder = scene.mount()
+    [mount] = scene.status()
+    assert list(mount) == [
+        "mountpoint",
+        "store",
+        "engine",
+        "supervisor_pid",
+        "worker_pid",
+        "restarts",
+        "uptime_s",
+        "log",
+    ]
+    assert (mount["mountpoint"], mount["store"], mount["engine"], mount["restarts"]) == (
+        str(scene.mountpoint),
+        str(scene.store),
+        "direct",
+        0,
+    )
+    assert sorted(scene.daemons()) == sorted((mount["supervisor_pid"], mount["worker_pid"]))
+    assert 0 <= mount["uptime_s"] < 1000
+    assert Path(mount["log"]).parent == scene.folder / "log"
+
+    kill_and_wait(mount["worker_pid"])
+    (folder / "file").write_text("served by the next")
+    until(lambda: scene.status()[0]["restarts"] == 1)
+    assert scene.status()[0]["worker_pid"] != mount["worker_pid"]
+    text = scene.must("status")
+    for word in (mount["mountpoint"], mount["store"], "direct", mount["log"], "signal SIGKILL"):
+        assert word in text
+    assert "the worker ended (signal SIGKILL) and is replaced" in Path(mount["log"]).read_text()
+
+
+def test_what_a_crash_left_is_not_shown(scene: Scene) -> None:
+    scene.mount()
+    for pid in scene.daemons():
+        kill_and_wait(pid)
+    assert scene.status() == []
+    assert os.listdir(scene.runtime) == []
+
+
+def test_a_list_of_mounts_that_someone_else_could_write_to_is_not_believed(scene: Scene) -> None:
+    scene.runtime.mkdir()
+    scene.runtime.chmod(0o777)
+    scene.run("status").refused_with(6, str(scene.runtime), "yours alone", "KCACHEFS_RUNTIME_DIR")
+    scene.run("mount", scene.mountpoint).refused_with(6, str(scene.runtime), "yours alone")
+    assert not scene.mountpoint.exists()

@@ -1,0 +1,135 @@
+"""`kcachefs umount`: waits until all is on disk, and says who is in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem
+from tests.cli.scene import Scene, holding, kill_and_wait, until
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_the_store_is_whole_and_free_as_soon_as_it_returns(scene: Scene, engine: str) -> None:
+    folder = scene.mount("--engine", engine)
+    for number in range(300):
+        (folder / f"file{number}").write_bytes(b"%d" % number * 1000)
+    scene.umount()
+    assert scene.is_over()
+    with scene.open_store() as store:
+        assert store.recovered == 0, "something was left in the journal"
+        fs = Filesystem(store)
+        triton = fs.lookup(1, b"triton")
+        assert triton is not None
+        for number in range(300):
+            ino = fs.lookup(triton, b"file%d" % number)
+            assert ino is not None
+            assert fs.read(ino, 0, 1 << 20) == b"%d" % number * 1000
+        assert fs.files.unsealed() == []
+
+
+HOLDERS = {
+    "an open file": "f = open(path)",
+    "a working directory": "os.chdir(os.path.dirname(path))",
+    "a mapping": "f = open(path); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); f.close()",
+    "a program": "",
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_busy_mount_is_refused_with_whoever_uses_it(scene: Scene, holder: str) -> None:
+    folder = scene.mount()
+    file = folder / "a file, mapped"
+    file.write_bytes(Path("/bin/sleep").read_bytes())
+    file.chmod(0o755)
+    path = str(folder) if holder == "a working directory" else str(file)
+    script = f"import mmap, os; path = {str(file)!r}; {HOLDERS[holder]}; print('holding', flush=True); input()"
+    command = [sys.executable, "-c", script]
+    if holder == "a program":
+        command = ["sh", "-c", f"echo holding; exec '{file}' 1000"]
+    with holding(*command) as process:
+        until(lambda: os.readlink(f"/proc/{process.pid}/exe") == path or holder != "a program")
+        outcome = scene.run("umount", scene.mountpoint)
+        outcome.refused_with(4, str(scene.mountpoint), f"({process.pid}): {path};", "--lazy")
+        assert scene.mounted() == [str(scene.mountpoint)]
+    scene.umount()
+    assert scene.is_over()
+
+
+def test_a_lazy_one_hides_the_mount_at_once_and_it_ends_when_it_is_let_go(scene: Scene) -> None:
+    folder = scene.mount()
+    with open(folder / "file", "w+") as file:
+        file.write("before")
+        file.flush()
+        scene.umount("--lazy")
+        assert scene.mounted() == []
+        assert os.listdir(scene.mountpoint) == []
+        file.write(" and after")
+        file.flush()
+        scene.run("mount", "other").refused_with(
+            3, str(scene.store), "still in use", str(scene.status()[0]["worker_pid"])
+        )
+        assert not (scene.folder / "other").exists()
+    until(scene.is_over)
+    scene.mount()
+    assert (folder / "file").read_text() == "before and after"
+
+
+def test_more_users_than_fit_on_a_line_are_counted(scene: Scene) -> None:
+    folder = scene.mount()
+    processes = [subprocess.Popen(["sleep", "1000"], cwd=folder) for _ in range(8)]
+    try:
+        scene.run("umount", scene.mountpoint).refused_with(4, "sleep (", " and 3 more; ")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_mount_inside_is_named(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "inner").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", folder / "inner"], check=True)
+    scene.run("umount", scene.mountpoint).refused_with(4, f"a mount: {folder}/inner")
+    subprocess.run(["umount", folder / "inner"], check=True)
+    scene.umount()
+
+
+def test_it_may_be_run_from_inside(scene: Scene) -> None:
+    folder = scene.mount()
+    scene.must("umount", "..", cwd=folder)
+    assert scene.is_over()
+
+
+def test_a_dead_mount_is_taken_away(scene: Scene) -> None:
+    scene.mount()
+    for pid in scene.daemons():
+        kill_and_wait(pid)
+    scene.umount()
+    assert scene.is_over()
+    assert scene.status() == []
+
+
+@pytest.mark.parametrize("what", ["/proc", "/", "plain", "absent", "file"])
+def test_what_is_no_mount_of_ours_is_left_alone(scene: Scene, what: str) -> None:
+    (scene.folder / "plain").mkdir()
+    (scene.folder / "file").touch()
+    outcome = scene.run("umount", what)
+    outcome.refused_with(4, str(scene.folder / what), "is no kcachefs mount", "kcachefs status")
+
+
+def test_it_returns_only_when_a_long_seal_is_done(scene: Scene) -> None:
+    folder = scene.mount()
+    content = os.urandom(1 << 20) * 64
+    (folder / "large").write_bytes(content)
+    before = time.monotonic()
+    scene.umount()
+    with scene.open_store() as store:
+        assert store.objects.totals().plain >= len(content), f"not sealed after {time.monotonic() - before:.1f} s"

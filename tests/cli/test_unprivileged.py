@@ -1,0 +1,189 @@
+"""Mounting as a user without rights, through fusermount3.
+
+The commands run in processes of that user, with the package copied to where the user can read it: a developer's
+checkout and Python are often in a home that is closed to others. On some machines /dev/fuse is closed too: each test
+runs in a mount namespace of its own, in which it is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.scene import PACKAGE, Outcome, Scene, holding, kill_and_wait
+from tests.engines.callers import Identity, in_child
+
+pytestmark = [
+    pytest.mark.mount,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
+
+NOBODY = Identity(65534, 65534)
+CLONE_NEWNS = 0x20000
+
+
+class Visitor:
+    """The commands as NOBODY runs them: with an environment that holds next to nothing."""
+
+    def __init__(self, scene: Scene, python: str) -> None:
+        self.scene = scene
+        self.home = scene.folder / "home"
+        self.home.mkdir()
+        os.chown(self.home, NOBODY.uid, NOBODY.gid)
+        code = scene.folder / "code"
+        shutil.copytree(PACKAGE, code / "kcachefs", ignore=shutil.ignore_patterns("__pycache__"))
+        self.command = (python, "-m", "kcachefs")
+        self.mountpoint = self.home / "mount"
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.home),
+            "PYTHONPATH": f"{code}:{sysconfig.get_path('purelib')}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "KCACHEFS_RUNTIME_DIR": str(scene.runtime),
+        }
+        scene.runtime.mkdir(mode=0o700)
+        os.chown(scene.runtime, NOBODY.uid, NOBODY.gid)
+
+    def run(self, *arguments: str | Path) -> Outcome:
+        return self.scene.run(
+            *arguments,
+            command=self.command,
+            cwd=self.home,
+            env=self.environment,
+            user=NOBODY.uid,
+            group=NOBODY.gid,
+            extra_groups=[],
+        )
+
+    def must(self, *arguments: str | Path) -> str:
+        outcome = self.run(*arguments)
+        assert (outcome.code, outcome.err) == (0, ""), outcome
+        return outcome.out
+
+
+def in_own_namespace(test: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
+    """Run the test in a process, and there among mounts, of its own; /dev/fuse is open to all in there."""
+
+    @functools.wraps(test)
+    def run(visitor: Visitor) -> None:
+        def inside() -> None:
+            assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
+            device = visitor.scene.folder / "fuse"
+            os.mknod(device, stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
+            device.chmod(0o666)
+            subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+            subprocess.run(["mount", "--bind", device, "/dev/fuse"], check=True)
+            test(visitor)
+
+        in_child(inside)
+
+    return run
+
+
+@pytest.fixture
+def visitor(scene: Scene) -> Iterator[Visitor]:
+    yield Visitor(scene, _python_for_all())
+    # What was left in the fallback folder is that user's.
+    shutil.rmtree(f"/tmp/kcachefs-{NOBODY.uid}", ignore_errors=True)
+
+
+def _python_for_all() -> str:
+    """This Python, or one of the same version that NOBODY may run."""
+
+    def find() -> str | None:
+        names = (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
+        return next((name for name in names if os.access(os.path.realpath(name), os.X_OK)), None)
+
+    found = in_child(find, NOBODY)
+    if found is None:
+        pytest.skip("this Python is where no other user can run it")
+    return found
+
+
+@in_own_namespace
+def test_a_user_mounts_writes_and_unmounts(visitor: Visitor) -> None:
+    visitor.must("mount", visitor.mountpoint, "--no-allow-other")
+
+    def work() -> None:
+        file = visitor.mountpoint / "triton" / "file"
+        file.write_text("text")
+        assert file.stat().st_uid == NOBODY.uid
+
+    in_child(work, NOBODY)
+    assert str(visitor.mountpoint) in visitor.must("status")
+    assert visitor.home / ".cache" / "kcachefs" in list((visitor.home / ".cache").iterdir())
+    again = visitor.run("mount", visitor.mountpoint, "--no-allow-other")
+    again.refused_with(4, str(visitor.mountpoint), "mounted already")
+
+    with holding("sh", "-c", f"cd {visitor.mountpoint} && echo holding && read -r _", user=NOBODY.uid) as process:
+        busy = visitor.run("umount", visitor.mountpoint)
+        busy.refused_with(4, f"({process.pid}): {visitor.mountpoint};", "--lazy")
+    visitor.must("umount", visitor.mountpoint)
+    assert visitor.scene.is_over()
+
+
+@in_own_namespace
+def test_a_user_who_shares_a_mount_without_permission_is_told_what_to_do(visitor: Visitor) -> None:
+    if any(line.strip() == "user_allow_other" for line in Path("/etc/fuse.conf").read_text().splitlines()):
+        pytest.skip("/etc/fuse.conf allows it here")
+    outcome = visitor.run("mount", visitor.mountpoint)
+    outcome.refused_with(4, str(visitor.mountpoint), "user_allow_other", "/etc/fuse.conf", "--no-allow-other")
+    assert not visitor.mountpoint.exists()
+    assert visitor.scene.is_over()
+
+
+@in_own_namespace
+def test_a_user_without_a_runtime_directory_has_one_in_tmp_for_himself_alone(visitor: Visitor) -> None:
+    fallback = Path(f"/tmp/kcachefs-{NOBODY.uid}")
+    if fallback.exists():
+        pytest.skip(f"{fallback} is in use")
+    del visitor.environment["KCACHEFS_RUNTIME_DIR"]
+    visitor.environment["XDG_RUNTIME_DIR"] = "/run"  # as `su` leaves it: someone else's
+    visitor.must("mount", visitor.mountpoint, "--no-allow-other")
+    try:
+        found = fallback.lstat()
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (NOBODY.uid, 0o700)
+        assert str(visitor.mountpoint) in visitor.must("status")
+    finally:
+        visitor.must("umount", visitor.mountpoint)
+    shutil.rmtree(fallback)
+    fallback.mkdir(mode=0o755)  # root's, as if somebody had been there first
+    visitor.run("status").refused_with(6, str(fallback), "yours alone", "KCACHEFS_RUNTIME_DIR")
+
+
+@in_own_namespace
+def test_a_user_may_not_take_away_the_mount_of_another(visitor: Visitor) -> None:
+    visitor.scene.environment["KCACHEFS_RUNTIME_DIR"] = str(visitor.scene.folder / "runtime-of-root")
+    visitor.scene.mount()
+    outcome = visitor.run("umount", visitor.scene.mountpoint)
+    outcome.refused_with(6, str(visitor.scene.mountpoint), "cannot be unmounted")
+    visitor.run("mount", visitor.scene.mountpoint, "--no-allow-other").refused_with(4, "mounted already")
+    visitor.scene.umount()
+
+
+@in_own_namespace
+def test_a_dead_mount_of_a_user_is_taken_away_by_his_next(visitor: Visitor) -> None:
+    visitor.must("mount", visitor.mountpoint, "--no-allow-other")
+    for pid in visitor.scene.daemons():
+        kill_and_wait(pid)
+    visitor.must("mount", visitor.mountpoint, "--no-allow-other")
+    visitor.must("umount", visitor.mountpoint)
+    assert visitor.scene.is_over()
+
+
+def test_a_user_to_whom_fuse_is_closed_is_told_so(visitor: Visitor) -> None:
+    if os.stat("/dev/fuse").st_mode & 0o006 == 0o006:
+        pytest.skip("/dev/fuse is open to all here")
+    outcome = visitor.run("mount", visitor.mountpoint, "--no-allow-other")
+    outcome.refused_with(6, str(visitor.mountpoint), "/dev/fuse", "chmod")
+    assert visitor.scene.is_over()

@@ -1,0 +1,222 @@
+"""Keys of programs and of projects: options, includes, compiler versions, trees of files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kcachefs.errors import UsageError
+from kcachefs.keys import program_key, project_fingerprint
+
+texts = st.text(max_size=6)
+arguments = st.fixed_dictionaries(
+    {
+        "code": texts,
+        "options": st.lists(texts, max_size=3),
+        "target": st.sampled_from(["ptx", "cubin", "ltoir"]),
+        "arch": texts,
+        "compiler_version": st.text(min_size=1, max_size=4),
+        "name": texts,
+        "name_expressions": st.lists(texts, max_size=3),
+        "extra_sources": st.lists(st.tuples(texts, texts), max_size=2),
+        "headers": st.dictionaries(texts, texts, max_size=2),
+    }
+)
+PLAIN: dict[str, Any] = {"target": "cubin", "arch": "sm_90", "compiler_version": "13.4"}
+
+
+@given(arguments, arguments)
+def test_keys_meet_only_where_all_arguments_do(one: dict[str, Any], two: dict[str, Any]) -> None:
+    def told(given: dict[str, Any]) -> Any:
+        return {**given, "name_expressions": sorted(given["name_expressions"])}
+
+    assert (program_key(**one) == program_key(**two)) == (told(one) == told(two))
+
+
+@given(arguments, st.data())
+def test_one_changed_argument_changes_the_key(given_: dict[str, Any], data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(given_)))
+    other = {**given_, name: data.draw(arguments)[name]}
+    if name == "name_expressions":
+        same = sorted(other[name]) == sorted(given_[name])
+    else:
+        same = other[name] == given_[name]
+    assert (program_key(**other) == program_key(**given_)) == same
+
+
+long_options = st.lists(
+    st.sampled_from(["--std=c++17", "--fmad=true", "--restrict", "--use_fast_math", "--maxrregcount=32"]), unique=True
+)
+
+
+@given(long_options, st.data())
+def test_normalised_options_may_change_places(options: list[str], data: st.DataObject) -> None:
+    other = data.draw(st.permutations(options))
+    same = program_key("", options, option_order="normalised", **PLAIN)
+    assert program_key("", other, option_order="normalised", **PLAIN) == same
+    assert (program_key("", other, **PLAIN) == program_key("", options, **PLAIN)) == (other == options)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (["-D", "A", "-U", "B"], ["-D", "B", "-U", "A"]),
+        (["-DA=1", "-DA=2"], ["-DA=2", "-DA=1"]),
+        (["-DA", "-UA"], ["-UA", "-DA"]),
+        (["-Ione", "-Itwo"], ["-Itwo", "-Ione"]),
+        (["-Ione", "--include-path=two"], ["--include-path=two", "-Ione"]),
+        (["--fmad=true", "--fmad=false"], ["--fmad=false", "--fmad=true"]),
+        (["-Xptxas", "-O1", "-Xptxas", "-O3"], ["-Xptxas", "-O3", "-Xptxas", "-O1"]),
+        (["-O2", "-O3"], ["-O3", "-O2"]),
+    ],
+)
+def test_normalising_keeps_what_depends_on_order(one: list[str], two: list[str]) -> None:
+    keys = [program_key("", options, option_order="normalised", **PLAIN) for options in (one, two)]
+    assert keys[0] != keys[1]
+
+
+def test_the_compiler_must_be_known() -> None:
+    with pytest.raises(UsageError, match="compiler's version"):
+        program_key("", target="ptx", arch="sm_90", compiler_version="")
+
+
+def test_options_in_one_string_are_refused() -> None:
+    with pytest.raises(UsageError, match="one item for each option"):
+        program_key("", "-lineinfo", **PLAIN)
+
+
+class Headers:
+    """A search path of two folders, and the key of a source that includes from it."""
+
+    def __init__(self, root: Path) -> None:
+        self.folders = [root / "first", root / "second"]
+        for folder in self.folders:
+            (folder / "detail").mkdir(parents=True)
+
+    def write(self, name: str, text: str, folder: int = 1) -> None:
+        (self.folders[folder] / name).write_text(text)
+
+    def key(self, source: str) -> str:
+        return program_key(source, include_paths=self.folders, **PLAIN)
+
+
+@pytest.fixture
+def headers(tmp_path: Path) -> Headers:
+    made = Headers(tmp_path / "a")
+    made.write("outer.h", '#include "detail/inner.h"\n')
+    made.write("detail/inner.h", '#include "beside.h"\n')
+    made.write("detail/beside.h", "#define N 1\n")
+    made.write("unused.h", "#define U 1\n")
+    return made
+
+
+@pytest.mark.parametrize(
+    "directive",
+    [
+        '#include "outer.h"',
+        "#include <outer.h>",
+        "  #  include   /* why */ <outer.h>",
+        '#incl\\\nude "outer.h"',
+        '%:include "outer.h"',
+        '#if 0\n#include "outer.h"\n#endif',
+        '#if __has_include("outer.h")\n#endif',
+        '#define WHICH "outer.h"\n#include WHICH',
+    ],
+)
+def test_the_contents_of_includes_are_in_the_key(headers: Headers, directive: str) -> None:
+    before = headers.key(directive)
+    assert headers.key(directive) == before
+    headers.write("detail/beside.h", "#define N 2\n")
+    assert headers.key(directive) != before
+    headers.write("detail/beside.h", "#define N 1\n")
+    assert headers.key(directive) == before
+
+
+def test_a_header_that_is_not_included_does_not_count(headers: Headers) -> None:
+    before = headers.key('#include "outer.h"')
+    headers.write("unused.h", "#define U 2\n")
+    assert headers.key('#include "outer.h"') == before
+
+
+def test_a_header_that_appears_earlier_on_the_path_counts(headers: Headers) -> None:
+    before = headers.key('#include "outer.h"')
+    headers.write("outer.h", '#include "detail/inner.h"\n', folder=0)
+    assert headers.key('#include "outer.h"') != before
+
+
+def test_headers_that_change_places_count(headers: Headers) -> None:
+    source = '#include "a/x.h"\n#include "b/x.h"\n'
+    for folder, value in (("a", 1), ("b", 2)):
+        (headers.folders[0] / folder).mkdir()
+        headers.write(f"{folder}/x.h", '#include "value.h"', folder=0)
+        headers.write(f"{folder}/value.h", f"#define V{value}", folder=0)
+    before = headers.key(source)
+    headers.write("a/value.h", "#define V2", folder=0)
+    headers.write("b/value.h", "#define V1", folder=0)
+    assert headers.key(source) != before
+
+
+def test_where_the_folders_lie_does_not_count(headers: Headers, tmp_path: Path) -> None:
+    before = headers.key('#include "outer.h"')
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    headers.folders = [tmp_path / "b" / "first", tmp_path / "b" / "second"]
+    assert headers.key('#include "outer.h"') == before
+
+
+names = st.text("ab", min_size=1, max_size=2)
+trees = st.dictionaries(st.lists(names, min_size=1, max_size=2).map("/".join), st.binary(max_size=3), max_size=4)
+
+
+def write_tree(root: Path, tree: dict[str, bytes]) -> dict[str, bytes]:
+    """Writes as much of the tree as a filesystem allows, and returns that."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    written = {}
+    for name, content in sorted(tree.items()):
+        path = root / name
+        if path.is_dir() or any(parent.is_file() for parent in path.parents):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        written[name] = content
+    return written
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(trees, trees)
+def test_fingerprints_meet_only_where_the_trees_do(
+    tmp_path: Path, one: dict[str, bytes], two: dict[str, bytes]
+) -> None:
+    one, two = write_tree(tmp_path / "one", one), write_tree(tmp_path / "another name", two)
+    same = project_fingerprint(tmp_path / "one") == project_fingerprint(tmp_path / "another name")
+    assert same == (one == two)
+
+
+def test_times_and_left_overs_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("A = 1")
+    before = project_fingerprint(tmp_path)
+    os.utime(tmp_path / "a.py", (0, 0))
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "a.pyc").write_bytes(b"compiled")
+    (tmp_path / "a.py~").write_text("A = 0")
+    assert project_fingerprint(tmp_path) == before
+
+
+def test_links_are_followed_to_files_and_told_for_folders(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("A = 1")
+    (tmp_path / "ring").symlink_to(tmp_path.name)
+    (tmp_path / "link.py").symlink_to("a.py")
+    before = project_fingerprint(tmp_path)
+    (tmp_path / "a.py").write_text("A = 2")
+    assert project_fingerprint(tmp_path) != before
+
+
+def test_a_missing_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="neither a file nor a folder"):
+        project_fingerprint(tmp_path / "nothing")

@@ -1,0 +1,102 @@
+"""Damage anywhere in a store's files: what is read is right or refused, and fsck makes a store of what is left."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcachefs.errors import KcachefsError
+from kcachefs.store import Options, Store
+from kcachefs.store.fsck import run
+from tests.store import damage, tree
+
+OPTIONS = Options(background=False, volume_size=32 << 10)
+CONTENTS = {b"file-%d" % number: (b"kernel %d " % number) * (number % 40 * 30 + 1) for number in range(300)}
+DAMAGES = 48
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "store"
+    with Store(path, OPTIONS) as store:
+        tree.make_root(store)
+        for position, (name, data) in enumerate(CONTENTS.items()):
+            tree.create(store, name, data)
+            if position % 50 == 0:
+                store.fold()
+    return path
+
+
+def _read_all(path: Path) -> dict[bytes, bytes]:
+    """Whatever can be read of the store. What is damaged raises, or is not there."""
+    read: dict[bytes, bytes] = {}
+    try:
+        with Store(path, OPTIONS) as store:
+            for name in CONTENTS:
+                try:
+                    if (data := tree.read(store, name)) is not None:
+                        read[name] = data
+                except (KcachefsError, OSError):
+                    continue
+    except (KcachefsError, OSError):
+        pass
+    return read
+
+
+def _repair(path: Path) -> dict[bytes, bytes]:
+    report = run(path, repair=True)
+    assert report.exit_code <= 1, [finding for finding in report.findings if not finding.repaired]
+    assert run(path).exit_code == 0
+    return _read_all(path)
+
+
+def _answer(work: Callable[[Path], object], path: Path, results: multiprocessing.SimpleQueue[object]) -> None:
+    logging.disable(logging.CRITICAL)
+    results.put(work(path))
+
+
+def elsewhere(work: Callable[[Path], dict[bytes, bytes]], path: Path) -> dict[bytes, bytes] | None:
+    """Do it in another process; None if that died, as LMDB may on pages that make no sense."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    results: multiprocessing.SimpleQueue[dict[bytes, bytes]] = context.SimpleQueue()
+    process = context.Process(target=_answer, args=(work, path, results))
+    process.start()
+    try:
+        while process.is_alive() and results.empty():
+            process.join(0.01)
+        return None if results.empty() else results.get()
+    finally:
+        process.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["catalog", "volume"])
+@pytest.mark.parametrize("way", damage.WAYS)
+def test_damage_at_a_random_place(whole: Path, tmp_path: Path, file: str, way: str) -> None:
+    chosen = random.Random()
+    harmed = 0
+    for number in range(DAMAGES // 6):
+        path = tmp_path / f"store-{number}"
+        shutil.copytree(whole, path)
+        target = path / "catalog" / "data.mdb" if file == "catalog" else chosen.choice(volume_files(path))
+        size = target.stat().st_size
+        length = min(size, chosen.choice((1, 50, 4096)))
+        damage.WAYS[way](target, chosen.randrange(size - length + 1), length)
+        for read in (elsewhere(_read_all, path), elsewhere(_repair, path)):
+            for name, data in (read or {}).items():
+                assert data == CONTENTS[name], f"{name!r} has wrong bytes"
+        assert read is not None, "fsck did not survive"
+        harmed += len(read) < len(CONTENTS)
+        shutil.rmtree(path)
+    assert harmed or way == "flipped", "nothing was damaged: this says nothing"
+
+
+def volume_files(path: Path) -> list[Path]:
+    return sorted((path / "volumes").iterdir())
