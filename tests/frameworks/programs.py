@@ -192,6 +192,38 @@ print(json.dumps({"twice": ctypes.CDLL(os.path.join(folder, library)).twice(21),
 """
 
 
+NUMBA = """
+import json
+import numba
+
+@numba.njit(cache=True)
+def total(n):
+    result = 0
+    for i in range(n):
+        result += i * i
+    return result
+
+value = total(1000)
+stats = total.stats
+print(json.dumps({"value": value, "hits": sum(stats.cache_hits.values()), "misses": sum(stats.cache_misses.values())}))
+"""
+
+JAX = """
+import json, os
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+import jax, jax.numpy as jnp
+
+counted = {}
+def count(event, **keywords):
+    counted[event.rpartition("/")[2]] = counted.get(event.rpartition("/")[2], 0) + 1
+jax.monitoring.register_event_listener(count)
+value = float(jax.jit(lambda x: (jnp.sin(x) * x).sum())(jnp.arange(64.0)))
+print(json.dumps({"value": value, "hits": counted.get("cache_hits", 0), "misses": counted.get("cache_misses", 0)}))
+"""
+
+
 def run_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, quiet: bool = True
 ) -> dict[str, Any]:
