@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu_programs import ON_A_CPU, ON_A_GPU, PROGRAMS
+
 ROOT = Path(__file__).resolve().parents[1]
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 PATIENCE = 560.0
@@ -34,10 +36,11 @@ def main() -> int:
     if arguments.bundle is not None:
         return bundle(arguments.bundle, arguments.python_version)
     check = Check(arguments.site, arguments.device, arguments.work)
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.only}
+    names = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
+    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     print(f"{check.machine()}\n", flush=True)
     for number in range(arguments.repeat):
-        for name in arguments.only:
+        for name in names:
             rounds[name].append(check.round(name))
             seconds = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
             print(f"round {number + 1}, {name}: {seconds}", file=sys.stderr, flush=True)
@@ -49,11 +52,9 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/gpu_check", description="Check kcachefs on this machine's GPU.")
-    parser.add_argument(
-        "--only", type=lambda text: text.split(","), default=["triton", "transformer", "convnet", "driver"]
-    )
+    parser.add_argument("--only", type=lambda text: text.split(","), help="which of: " + ", ".join(PROGRAMS))
     parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm, plain and mount")
-    parser.add_argument("--device", default="cuda", help="cpu tries the script itself: --only transformer,convnet")
+    parser.add_argument("--device", default="cuda", help="cpu: TorchInductor on the CPU and Triton for an sm_90")
     parser.add_argument("--work", type=Path, help="where to put caches and stores; a local disk")
     parser.add_argument("--site", type=Path, help="a folder made by --bundle, where kcachefs' packages are")
     parser.add_argument("--bundle", type=Path, help="fetch kcachefs' packages into this folder, and do nothing else")
@@ -109,26 +110,26 @@ class Check:
     def round(self, name: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=self._work, prefix="gpu-check-") as folder:
             base = Path(folder)
-            plain = self._environment(base / "plain")
+            plain = self._environment(base / "plain", base / "plain-tmp")
             with self._mounted(base) as mount:
-                on_mount = self._environment(mount)
+                on_mount = self._environment(mount, base / "mount-tmp")
                 runs = {
-                    "plain cold": self._run(name, plain, base),
-                    "mount cold": self._run(name, on_mount, base),
-                    "plain warm": self._run(name, plain, base),
-                    "mount warm": self._run(name, on_mount, base),
+                    "plain cold": self._run(name, plain),
+                    "mount cold": self._run(name, on_mount),
+                    "plain warm": self._run(name, plain),
+                    "mount warm": self._run(name, on_mount),
                 }
                 return {"runs": runs, "mount": self._statistics(mount)}
 
-    def _environment(self, folder: Path) -> dict[str, str]:
-        """The variables of a mount at that folder; on a plain directory the same ones, made by hand."""
-        told = self._command("-c", _ENVIRONMENT, str(folder))
-        values: dict[str, str] = json.loads(told)
-        return values
+    def _environment(self, folder: Path, temporary: Path) -> dict[str, str]:
+        """The variables for a mount, or for a plain directory as if it were one; torch's header is with the rest."""
+        temporary.mkdir()
+        self._commands["TMPDIR"] = str(temporary)
+        values: dict[str, str] = json.loads(self._command("-c", _ENVIRONMENT, str(folder)))
+        return {**values, "TMPDIR": str(temporary), "TRITON_DEFAULT_FP_FUSION": "1"}
 
-    def _run(self, name: str, environment: dict[str, str], base: Path) -> dict[str, Any]:
+    def _run(self, name: str, environment: dict[str, str]) -> dict[str, Any]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("TRITON_", "TORCHINDUCTOR_"))}
-        (base / "tmp").mkdir(exist_ok=True)
         started = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.gpu_programs", name, self._device],
@@ -136,7 +137,7 @@ class Check:
             text=True,
             timeout=PATIENCE,
             cwd=ROOT,
-            env={**clean, **environment, "TMPDIR": str(base / "tmp"), "TRITON_DEFAULT_FP_FUSION": "1"},
+            env={**clean, **environment},
             check=False,
         )
         if done.returncode != 0:
@@ -171,9 +172,11 @@ class Check:
 _ENVIRONMENT = """
 import json, sys
 from pathlib import Path
-from kcachefs.frameworks import environment, make_folders
+from kcachefs.frameworks import environment, headers, make_folders
 folder = Path(sys.argv[1])
 make_folders(folder)
+(folder / headers.NAMESPACE).mkdir(exist_ok=True)
+headers.link(folder)
 print(json.dumps(environment(folder)))
 """
 

@@ -19,20 +19,21 @@ class Account:
     misses: int = 0
     bytes_served: int = 0
     bytes_saved: int = 0
+    """Of all that is in the mount, how much less it takes than its files' sizes: not a counter, and as it is now."""
 
     def __sub__(self, earlier: Account) -> Account:
         return Account(
             self.hits - earlier.hits,
             self.misses - earlier.misses,
             self.bytes_served - earlier.bytes_served,
-            self.bytes_saved - earlier.bytes_saved,
+            self.bytes_saved,
         )
 
     def __str__(self) -> str:
         looked = self.hits + self.misses
         rate = f" ({100 * self.hits / looked:.1f} % hits)" if looked else ""
         served = f", {config.format_size(self.bytes_served)} served" if self.bytes_served else ""
-        saved = f", {config.format_size(max(0, self.bytes_saved))} saved"
+        saved = f", {config.format_size(self.bytes_saved)} saved on disk"
         return f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}{rate}{served}{saved}"
 
 
@@ -44,9 +45,9 @@ def read(mount: Path) -> Account:
             raw = control.ask(registry.socket_path(str(mount)), "stats", {"settle": True})
         else:
             raw = (mount / ".kcachefs" / "stats.json").read_bytes()
-        told = json.loads(raw)
-        total = {**told.get("store", {}), **told["total"]}
-        return Account(*(int(total.get(name, 0)) for name in ("hits", "misses", "bytes_served", "bytes_saved")))
+        total = json.loads(raw)["total"]
+        saved = max(0, int(total["plain_bytes"]) - int(total["stored_bytes"]))
+        return Account(int(total["hits"]), int(total["misses"]), int(total.get("bytes_served", 0)), saved)
     except (DaemonError, OSError, ValueError, KeyError, TypeError) as error:
         raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.frameworks.programs import INDUCTOR, finish_program, start_program
+from tests.frameworks.programs import INDUCTOR
 from tests.frameworks.worlds import World, files_below, world
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
@@ -55,9 +55,8 @@ def test_a_new_process_finds_every_graph_and_builds_nothing(
 @pytest.mark.timeout(600)
 def test_many_ranks_start_cold_at_once(made: World) -> None:
     made.evict("inductor/*")
-    first = [
-        finish_program(process) for process in [start_program(INDUCTOR, made.environment, "mlp") for _ in range(RANKS)]
-    ]
+    first = made.run(INDUCTOR, f"ranks{RANKS}")["ranks"]
+    assert len(first) == RANKS
     assert len({rank["results"]["mlp"] for rank in first}) == 1
     libraries = {name for name in files_below(made.folder("inductor")) if name.endswith(".so")}
     assert len({name.rpartition("/")[2] for name in libraries}) == len(libraries)
@@ -66,9 +65,7 @@ def test_many_ranks_start_cold_at_once(made: World) -> None:
     }
     assert not [name for name in files_below(made.folder("inductor")) if name.endswith(".tmp")]
 
-    second = [
-        finish_program(process) for process in [start_program(INDUCTOR, made.environment, "mlp") for _ in range(RANKS)]
-    ]
+    second = made.run(INDUCTOR, f"ranks{RANKS}")["ranks"]
     for rank in second:
         assert (rank["built"], rank["graph_misses"], rank["autograd_misses"]) == (0, 0, 0)
         assert rank["results"] == first[0]["results"]

@@ -14,6 +14,7 @@ import pytest
 
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
+from tests.frameworks.programs import TRITON
 
 pytestmark = pytest.mark.mount
 
@@ -210,3 +211,21 @@ def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
     done = kcachefs("run", "--store", base / "s", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"')
     assert done.stdout.strip() == place
     assert not os.path.ismount(place)
+
+
+def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path) -> None:
+    """With the real Triton: four kernels, compiled once, then found."""
+    (base / "program.py").write_text(TRITON)
+    command = ["--store", str(base / "s"), "--", sys.executable, str(base / "program.py")]
+    quiet = {"TRITON_DEFAULT_FP_FUSION": "1"}
+    cold = kcachefs("run", "--assert-warm", *command, env=quiet, check=False)
+    assert cold.returncode == 1
+    first, second = cold.stderr.splitlines()
+    assert first.startswith("kcachefs: 0 hits, 4 misses (0.0 % hits), ")
+    assert second == "kcachefs: not warm: 4 had to be compiled"
+    warm = kcachefs("run", "--assert-warm", *command, env=quiet)
+    assert warm.stderr.startswith("kcachefs: 4 hits, 0 misses (100.0 % hits), ")
+    assert len(warm.stderr.splitlines()) == 1
+    assert kcachefs("run", "-q", *command, env=quiet).stderr == ""
+    failed = kcachefs("run", "--assert-warm", "--store", base / "s", "--", "sh", "-c", "exit 9", check=False)
+    assert failed.returncode == 9

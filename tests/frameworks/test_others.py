@@ -1,0 +1,41 @@
+"""Frameworks that run on a CPU and are tested where they are installed: pip install kcachefs[frameworks]."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.frameworks.programs import JAX, NUMBA
+from tests.frameworks.worlds import files_below, world
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
+def test_numba_finds_its_function_again_by_the_time_of_its_source() -> None:
+    with world("direct") as made:
+        cold = made.run(NUMBA)
+        assert (cold["hits"], cold["misses"]) == (0, 1)
+        names = sorted(name.rpartition(".")[2] for name in files_below(made.folder("numba")))
+        assert names == ["nbc", "nbi"]
+        warm = {**cold, "hits": 1, "misses": 0}
+        assert made.run(NUMBA) == warm
+        made.mount.kill()
+        assert made.run(NUMBA) == warm
+        made.evict("numba/*")
+        assert made.run(NUMBA) == cold
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="jax is not installed")
+def test_jax_finds_its_programs_again() -> None:
+    with world("direct") as made:
+        cold = made.run(JAX)
+        assert cold["hits"] == 0
+        assert cold["misses"] > 0
+        warm = {**cold, "hits": cold["misses"], "misses": 0}
+        assert made.run(JAX) == warm
+        made.mount.remount()
+        assert made.run(JAX) == warm
+        made.evict("jax/*")
+        assert made.run(JAX) == cold
