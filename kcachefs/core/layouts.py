@@ -73,6 +73,7 @@ NAMESPACES: tuple[str, ...] = (
     "flydsl",
     "ccache",
     "sccache",
+    "library",
 )
 """First-level folders that every mount has."""
 
@@ -206,6 +207,12 @@ _FLASHINFER: Rows = (
 )
 
 LAYOUTS: dict[bytes, Rows] = {
+    # Our own: <name>/entries/v1/ab/<rest of the key>, one file each.
+    b"library": (
+        (Kind.STRUCTURE, "*/"),
+        *_within("*/entries", ((Kind.STRUCTURE, "*/"), (Kind.STRUCTURE, "*/??/"))),
+        *_within("*/writers", ((Kind.LOCK, "*"),)),
+    ),
     b"triton": _TRITON,
     b"inductor": (
         (Kind.STRUCTURE, "fxgraph/"),

@@ -18,6 +18,17 @@ HEX = "4f053a9d03452480e3d3bd630e4a43bf2ce9e6bb854238595d7737b6dad954d2"
 UUID = "bd3da4e8-d10d-4c7a-be8c-a7f6cb616eff"
 
 TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
+    "library": [
+        ("kernels/", STRUCTURE),
+        ("kernels/entries/", STRUCTURE),
+        ("kernels/entries/v1/", STRUCTURE),
+        ("kernels/entries/v1/4f/", STRUCTURE),
+        (f"kernels/entries/v1/4f/{HEX[2:]}", GROUP, HEX[2:]),
+        ("kernels/writers/", STRUCTURE),
+        ("kernels/writers/1a2b", LOCK),
+        ("kernels/locks/", STRUCTURE),
+        ("kernels/locks/a7", LOCK),
+    ],
     "triton": [
         (f"{KEY}/", TREE),
         (f"{KEY}/_mm.cubin", TREE),
