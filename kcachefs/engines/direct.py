@@ -33,11 +33,20 @@ import trio
 
 from kcachefs.core import Filesystem
 from kcachefs.core.files import MAX_SIZE, is_damage
-from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
+from kcachefs.engines.replies import (
+    CREATED,
+    LISTING_KEPT,
+    LISTING_NEW,
+    MISS,
+    NO_ENTRY,
+    pack_attributes,
+    pack_entry,
+    pack_name,
+)
 from kcachefs.errors import FsError, NoSpace, RequestGarbled, errno_of
 from kcachefs.store.records import Inode
 
@@ -219,7 +228,7 @@ class DirectEngine:
             raise RequestGarbled("a name without an end")
         ino = self._fs.lookup(node, self._view[_HEADER : length - 1].tobytes())
         if ino is None:
-            return _MISS
+            return MISS
         return self._entry(ino)
 
     def _entry(self, ino: int) -> bytes:
@@ -270,7 +279,7 @@ class DirectEngine:
                 raise
             ino = found
             record = self._fs.attributes(ino)
-        return self._pack_entry(ino, record) + _CREATED
+        return self._pack_entry(ino, record) + CREATED
 
     def _link(self, node: int, unique: int, length: int) -> bytes:
         (ino,) = p.LINK_IN.unpack_from(self._buffer, _HEADER)
@@ -302,18 +311,18 @@ class DirectEngine:
     def _opendir(self, node: int, unique: int, length: int) -> bytes:
         changed = self._fs.attributes(node).mtime
         if self._listed.get(node) == changed:
-            return _LISTING_KEPT
+            return LISTING_KEPT
         if len(self._listed) >= _LISTED_MAX:
             self._listed.clear()
         self._listed[node] = changed
-        return _LISTING_NEW
+        return LISTING_NEW
 
     def _readdir(self, node: int, unique: int, length: int) -> bytes:
         _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
         out: list[bytes] = []
         room = size
         for position, name, ino, kind in self._fs.listing(node, cookie, size // 32 + 2):
-            record = _dirent(position, name, ino, kind)
+            record = pack_name(position, name, ino, kind)
             room -= len(record)
             if room < 0:
                 break
@@ -324,13 +333,13 @@ class DirectEngine:
         _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
         fs, out, room = self._fs, [], size
         for position, name, ino, kind in fs.listing(node, cookie, size // 160 + 2):
-            record = _dirent(position, name, ino, kind)
+            record = pack_name(position, name, ino, kind)
             room -= len(record) + p.ENTRY.size
             if room < 0:
                 break
             # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
             if position <= DOTDOT or not fs.is_listed_whole(ino):
-                out.append(_NO_ENTRY + record)
+                out.append(NO_ENTRY + record)
                 continue
             try:
                 fs.found(ino)
@@ -499,82 +508,12 @@ _CAPABILITIES = (
 _OF_BYTES = (Op.READ, Op.WRITE, Op.SETATTR, Op.FALLOCATE, Op.FSYNC)
 """What fails when a file's bytes are damaged; its node is that file."""
 
-_MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
-_NO_ENTRY = bytes(p.ENTRY.size)
-_CREATED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)
-_LISTING_NEW = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR, 0)
-_LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)
 _LISTED_MAX = 16384
-
-
-def pack_entry(ino: int, node: Inode, seconds: int) -> bytes:
-    """A name's answer: the inode, how long to believe it, its attributes."""
-    atime, atime_ns = divmod(node.atime, _NS)
-    mtime, mtime_ns = divmod(node.mtime, _NS)
-    ctime, ctime_ns = divmod(node.ctime, _NS)
-    size = 4096 if node.mode & 0o170000 == 0o040000 else node.size
-    return p.ENTRY.pack(
-        ino,
-        0,
-        seconds,
-        FOREVER,
-        0,
-        0,
-        ino,
-        size,
-        (size + 511) >> 9,
-        atime & _U64,
-        mtime & _U64,
-        ctime & _U64,
-        atime_ns,
-        mtime_ns,
-        ctime_ns,
-        node.mode,
-        node.nlink,
-        node.uid,
-        node.gid,
-        node.rdev,
-        4096,
-        0,
-    )
-
-
-def pack_attributes(ino: int, node: Inode) -> bytes:
-    atime, atime_ns = divmod(node.atime, _NS)
-    mtime, mtime_ns = divmod(node.mtime, _NS)
-    ctime, ctime_ns = divmod(node.ctime, _NS)
-    size = 4096 if node.mode & 0o170000 == 0o040000 else node.size
-    return p.ATTR_OUT.pack(
-        FOREVER,
-        0,
-        0,
-        ino,
-        size,
-        (size + 511) >> 9,
-        atime & _U64,
-        mtime & _U64,
-        ctime & _U64,
-        atime_ns,
-        mtime_ns,
-        ctime_ns,
-        node.mode,
-        node.nlink,
-        node.uid,
-        node.gid,
-        node.rdev,
-        4096,
-        0,
-    )
 
 
 def _moment(seconds: int, nanoseconds: int) -> int:
     """Nanoseconds; what lies beyond the years 1677 to 2262 becomes the nearest that can be kept."""
     return max(-MAX_SIZE, min(MAX_SIZE, seconds * _NS + nanoseconds))
-
-
-def _dirent(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
-    record = p.DIRENT.pack(ino, cookie, len(name), kind) + name
-    return record + bytes(-len(record) % 8)
 
 
 def _table() -> list[tuple[Handler, int]]:

@@ -1,0 +1,58 @@
+"""The bodies of replies: what the direct engine says of inodes and names, in the kernel's layout."""
+
+from __future__ import annotations
+
+from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
+from kcachefs.engines import protocol as p
+from kcachefs.store.records import Inode
+
+MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
+"""A name that is not there, to be remembered."""
+NO_ENTRY = bytes(p.ENTRY.size)
+"""In a listing: a name without its attributes."""
+CREATED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)
+LISTING_NEW = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR, 0)
+LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)
+
+_NS = 1_000_000_000
+_U64 = (1 << 64) - 1
+
+
+def pack_entry(ino: int, node: Inode, seconds: int) -> bytes:
+    """A name's answer: the inode, how long to believe the name, its attributes."""
+    return p.ENTRY.pack(ino, 0, seconds, FOREVER, 0, 0, *_attributes(ino, node))
+
+
+def pack_attributes(ino: int, node: Inode) -> bytes:
+    return p.ATTR_OUT.pack(FOREVER, 0, 0, *_attributes(ino, node))
+
+
+def pack_name(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
+    """A name in a listing."""
+    record = p.DIRENT.pack(ino, cookie, len(name), kind) + name
+    return record + bytes(-len(record) % 8)
+
+
+def _attributes(ino: int, node: Inode) -> tuple[int, ...]:
+    atime, atime_ns = divmod(node.atime, _NS)
+    mtime, mtime_ns = divmod(node.mtime, _NS)
+    ctime, ctime_ns = divmod(node.ctime, _NS)
+    size = 4096 if node.mode & 0o170000 == 0o040000 else node.size
+    return (
+        ino,
+        size,
+        (size + 511) >> 9,
+        atime & _U64,
+        mtime & _U64,
+        ctime & _U64,
+        atime_ns,
+        mtime_ns,
+        ctime_ns,
+        node.mode,
+        node.nlink,
+        node.uid,
+        node.gid,
+        node.rdev,
+        4096,
+        0,
+    )
