@@ -38,7 +38,7 @@ BUSY_REQUESTS = 20
 """Requests in one pause that mean someone is at work."""
 QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
-EVICT_PAUSE = 0.05
+EVICT_PAUSE = 0.25
 REAP_PAUSE = 30.0
 TRIM_PAUSE = 1.0
 

@@ -355,7 +355,9 @@ class Catalog:
         try:
             with self._env.begin(write=True) as txn:
                 with txn.cursor() as cursor:
-                    cursor.putmulti(puts)
+                    # In small helpings: putmulti keeps the interpreter to itself, and requests wait for it.
+                    for start in range(0, len(puts), 256):
+                        cursor.putmulti(puts[start : start + 256])
                 for key in deletes:
                     txn.delete(key)
                 txn.put(META_FOLDED, with_check(META_FOLDED, _MARK.pack(*mark)))
