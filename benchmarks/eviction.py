@@ -1,8 +1,8 @@
 """What others notice while entries are evicted: python -m benchmarks.eviction [--entries N] [--quick].
 
 A store of that many entries is made through the core and mounted. While `kcachefs prune` evicts them all, a client
-looks names up that the kernel does not know, and makes, writes and removes files; what each took is compared with the same
-before. Nothing here scans the cache to find a victim: the cost per eviction stays flat as their number grows.
+looks names up that the kernel does not know, and makes, writes and removes files; what each took is compared with the
+same before. Nothing here scans the cache to find a victim: the cost per eviction stays flat as their number grows.
 """
 
 from __future__ import annotations
