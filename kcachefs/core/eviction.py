@@ -260,6 +260,7 @@ class Evictor:
         taken: set[int] = set()
         for start in range(0, len(chosen), BATCH):
             taken |= self._evict_batch(chosen[start : start + BATCH])
+            time.sleep(0.001)  # requests go first
         return taken
 
     def _evict_batch(self, batch: list[int]) -> set[int]:

@@ -44,6 +44,8 @@ class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     uid: int = 0
     gid: int = 0
+    resumed: bool = False
+    """The mount is there already, and its last worker died."""
 
 
 class Statfs(msgspec.Struct, frozen=True):
@@ -83,7 +85,10 @@ class Filesystem:
         self.evictor.seal_waiting = self.files.seal_waiting
         self.tree.make_root(options.uid, options.gid)
         self._make_namespaces()
-        self._drop_orphans()
+        if options.resumed:
+            self.nodes.resume()
+        else:
+            self._drop_orphans()
         self._drop_unsynced()
         self.files.adopt()
 

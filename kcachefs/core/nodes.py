@@ -36,10 +36,12 @@ class Nodes:
     """All inodes of one filesystem."""
 
     def __init__(self, store: Store) -> None:
+        self._store = store
         self._catalog = store.catalog
         self._cache: dict[int, Inode] = {}
         raw = store.catalog.get(META_INO)
         self._next_ino = self._reserved_ino = unpack_number(raw) if raw is not None else ROOT_INO + 1
+        self._uncertain_below = 0
         self.lookups: dict[int, int] = {}
         """References that the kernel holds, by inode. Only the engine's thread touches it."""
         self.handles: dict[int, int] = {}
@@ -76,7 +78,7 @@ class Nodes:
 
     def change(self) -> Transaction:
         """A mutation: `with nodes.change() as txn`. When it fails, the cached nodes it touched are dropped with it."""
-        return Transaction(self._catalog, self._cache.clear)
+        return self._store.transaction(self._cache.clear)
 
     def save(self, txn: Transaction, ino: int, node: Inode) -> None:
         self._cache[ino] = node
@@ -95,13 +97,21 @@ class Nodes:
         node.nlink = 0 if node.is_dir else node.nlink - 1
         if node.nlink > 0:
             self.save(txn, ino, node)
-        elif self.in_use(ino):
+        elif self.in_use(ino) or ino < self._uncertain_below:
             self.on_orphaned(txn, node)
             self.save(txn, ino, node)
             txn.put(orphan_key(ino), b"")
             self.orphans.add(ino)
         else:
             self._remove(txn, ino, node)
+
+    def resume(self) -> None:
+        """Take over from a worker that died: what the kernel holds of the inodes so far is not known.
+
+        So none of them goes with its last name. It becomes an orphan, and goes when the kernel says that it has
+        forgotten it, or at the next mount.
+        """
+        self._uncertain_below = self._next_ino
 
     def in_use(self, ino: int) -> bool:
         """Whether the kernel knows it, as it does every inode that is open or mapped anywhere."""

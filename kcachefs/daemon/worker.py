@@ -40,6 +40,7 @@ QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
 EVICT_PAUSE = 0.25
 REAP_PAUSE = 30.0
+COLLECT_PAUSE = 10.0
 TRIM_PAUSE = 1.0
 
 
@@ -48,7 +49,9 @@ class Worker:
 
     def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
-        self.fs = Filesystem(self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid()))
+        self.fs = Filesystem(
+            self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid(), resumed=resend)
+        )
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
         self.engine = make_engine(config.engine, self.fs, device, resend=resend)
@@ -58,6 +61,7 @@ class Worker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals, nursery.cancel_scope)
             nursery.start_soon(self._seal)
+            nursery.start_soon(self._collect)
             nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.files.seal_quiet)
             nursery.start_soon(self._every, FLUSH_PAUSE, "writing down uses", self.fs.entries.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
@@ -104,6 +108,14 @@ class Worker:
     def _trim(self) -> None:
         memory.trim(self.store.path.resolve() / "catalog" / "data.mdb")
 
+    async def _collect(self) -> None:
+        """Find cyclic garbage when nobody is at work; if that is never, at least the young of it."""
+        before = 0
+        while True:
+            await trio.sleep(COLLECT_PAUSE)
+            before, came = self.engine.requests, self.engine.requests - before
+            gc.collect(2 if came <= BUSY_REQUESTS else 0)
+
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
         while True:
             await trio.sleep(pause)
@@ -148,6 +160,7 @@ def main() -> None:
             pipe.write(Refusal.of(error).to_line())
             sys.exit(REFUSED)
         gc.freeze()
+        gc.disable()  # a collection in the middle of a request would be felt; `_collect` does it in a pause
 
         def ready() -> None:
             pipe.write(READY)

@@ -54,8 +54,8 @@ log = logging.getLogger(__name__)
 HEADER = "kcachefs.json"
 FOLDERS = ("catalog", "journal", "volumes", "incoming", "spool", "quarantine")
 FOLD_SECONDS = 1.0
-FOLD_BYTES = 4 << 20
-"""Journal bytes that start a fold early: they bound what recovery has to replay, and so its time."""
+FOLD_BYTES = 1 << 20
+"""Journal bytes that start a fold early: they bound what recovery replays and what a fold sorts at once."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,13 +142,13 @@ class Store:
         """Journal records that the last owner had acknowledged and not folded."""
         return self.catalog.recovered
 
-    def transaction(self) -> Transaction:
+    def transaction(self, on_failure: Callable[[], None] | None = None) -> Transaction:
         """A mutation: `with store.transaction() as txn`. Acknowledged when the block ends without an exception."""
         if self._closed:
             raise StoreClosed(f"{self.path}: the store is closed")
         if self.catalog.unfolded > FOLD_BYTES:
             self._wake.set()
-        return self.catalog.transaction()
+        return self.catalog.transaction(on_failure)
 
     def fold(self) -> None:
         """Move the journal into the catalog now."""

@@ -1,0 +1,64 @@
+"""A worker that is killed is replaced, and whoever uses the mount goes on."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.engines.mounting import Mount, temporary_folder
+
+pytestmark = pytest.mark.mount
+
+
+def state(mount: Mount) -> dict[str, int]:
+    done = subprocess.run([sys.executable, "-m", "kcachefs", "status", "--json"], capture_output=True, check=True)
+    [mine] = [one for one in json.loads(done.stdout)["mounts"] if one["mountpoint"] == str(mount.mountpoint)]
+    found: dict[str, int] = mine
+    return found
+
+
+def kill_worker(mount: Mount) -> None:
+    """SIGKILL; returns when the next one answers."""
+    before = state(mount)["restarts"]
+    os.kill(state(mount)["worker_pid"], signal.SIGKILL)
+    os.statvfs(mount.mountpoint)
+    assert state(mount)["restarts"] == before + 1
+
+
+def test_open_mapped_unlinked_and_half_written_files_go_on() -> None:
+    with temporary_folder() as base:
+        with Mount(base / "mount", base / "store", "direct") as mount:
+            use_through_kills(mount)
+        command = [sys.executable, "-m", "kcachefs", "fsck", "--store", str(base / "store")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def use_through_kills(mount: Mount) -> None:
+    root = mount.mountpoint / "triton"
+    (root / "read").write_bytes(b"r" * 300_000)
+    (root / "mapped").write_bytes(b"m" * 300_000)
+    (root / "gone").write_bytes(b"g" * 300_000)
+    with open(root / "read", "rb") as reading, open(root / "gone", "rb") as gone, open(root / "half", "wb") as half:
+        with open(root / "mapped", "rb") as file:
+            view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        half.write(b"first ")
+        half.flush()
+        (root / "gone").unlink()
+        for turn in range(3):
+            kill_worker(mount)
+            half.write(b"%d " % turn)
+            half.flush()
+            os.posix_fadvise(gone.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(gone.fileno(), 300_001, 0) == b"g" * 300_000
+            assert os.pread(reading.fileno(), 300_001, 0) == b"r" * 300_000
+            assert view[:] == b"m" * 300_000
+        view.close()
+    assert (root / "half").read_bytes() == b"first 0 1 2 "
+    assert sorted(os.listdir(root)) == ["half", "mapped", "read"]
