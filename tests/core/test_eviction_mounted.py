@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.mount
 
 STORM_SECONDS = float(os.environ.get("KCACHEFS_STORM_SECONDS", "20"))
 PATIENCE = 60.0
+CORPUS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
 
 
 @pytest.fixture
@@ -281,3 +283,47 @@ def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:
     assert json.loads(kcachefs("stats", "--json", *where))["total"]["entries"] == 1
     kcachefs("unpin", "triton/A", *where)
     clean(mount.store)
+
+
+@pytest.mark.slow
+def test_real_caches_shrink_as_measured_and_every_use_is_counted(base: Path) -> None:
+    """The caches of three workloads of an H200, unpacked, read by another process, and read by a third."""
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        in_child(lambda: _unpack_corpus(mount.mountpoint))
+        files = sum(1 for path in mount.mountpoint.glob("*/**/*") if path.is_file() and path.stat().st_size)
+        wait_until(lambda: bool(_sealed_files(mount) == files))
+        numbers = stats(mount)
+        total, beneath = numbers["total"], numbers["store"]
+        assert 6.0 < total["compression_ratio"] < 9.0
+        assert 1.0 <= beneath["dedup_ratio"] < 1.1
+        entries = total["entries"]
+        assert (total["misses"], total["hits"]) == (entries, 0)
+        for round_number in (1, 2):
+            mount.remount()
+            in_child(lambda: _read_all(mount.mountpoint))
+            total = stats(mount)["total"]
+            assert (total["misses"], total["hits"]) == (entries, round_number * entries)
+
+
+def _sealed_files(mount: Mount) -> int:
+    found = stats(mount)["total"]["files"]
+    loose = sum(1 for path in (mount.mountpoint / "cuda").glob("index") if path.stat().st_size)
+    return int(found) + loose
+
+
+def _unpack_corpus(root: Path) -> None:
+    with tarfile.open(CORPUS) as archive:
+        for member in archive:
+            workload, _, path = member.name.removeprefix("./").partition("/")
+            data = archive.extractfile(member) if member.isfile() else None
+            if data is not None and workload:
+                target = root / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data.read())
+
+
+def _read_all(root: Path) -> None:
+    for namespace in ("triton", "inductor", "cuda"):
+        for path in (root / namespace).rglob("*"):
+            if path.is_file():
+                path.read_bytes()
