@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -223,4 +224,9 @@ def _kill(*pids: int) -> None:
 def _is_mounted(directory: Path) -> bool:
     """Asks the mount table, which answers even where a dead mount does not."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-        return any(line.split(" ")[4].replace("\\040", " ") == str(directory) for line in table)
+        return any(_unescape(line.split(" ")[4]) == str(directory) for line in table)
+
+
+def _unescape(text: str) -> str:
+    """The table writes what would break its lines, and the backslash itself, as three octal digits."""
+    return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), text)
