@@ -59,7 +59,7 @@ def create(store: Store, name: bytes, data: bytes) -> int:
 def create_spooled(store: Store, name: bytes, data: bytes) -> int:
     """A file whose bytes are still in the spool."""
     number = store.spool.take() or _next(store, META_SPOOL)
-    fd = store.spool.open(number)
+    fd = store.spool.open(number, create=True)
     try:
         os.pwrite(fd, data, 0)
     finally:
