@@ -33,8 +33,10 @@ def doctor(
         marks = {checkup.OK: ("✓", "green"), checkup.NOTE: ("!", "yellow"), checkup.PROBLEM: ("✗", "red")}
         for one in findings:
             mark, colour = marks[one.level]
-            console.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", one.message))
+            message = one.message.replace("\n", "\\n")  # a path may have one in it, and a complaint is one line
+            console.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", message))
             if one.remedy:
-                console.print(Text(f"    → {one.remedy}", style="cyan"))
+                remedy = one.remedy.replace("\n", "\\n")
+                console.print(Text(f"    → {remedy}", style="cyan"))
     if any(one.level == checkup.PROBLEM for one in findings):
         sys.exit(1)
