@@ -432,7 +432,6 @@ class DirectEngine:
             return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
         wanted = offered & _CAPABILITIES
         log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
-        self.can_resend = bool(wanted & p.Init.HAS_RESEND)
         return p.INIT_OUT.pack(
             p.MAJOR,
             min(minor, p.MINOR),

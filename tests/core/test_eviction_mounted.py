@@ -11,6 +11,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from tests.core.cachers import SUFFIXES, Cacher, content
 from tests.disks import ext4, need_root
 from tests.engines.callers import Child, in_child
-from tests.engines.mounting import Mount, temporary_folder
+from tests.engines.mounting import Mount, kill, temporary_folder
 
 pytestmark = pytest.mark.mount
 
@@ -46,11 +47,11 @@ def stats(mount: Mount) -> dict[str, Any]:
     return numbers
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], pause: float = 0.05) -> None:
     until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def kernel(root: Path, key: str, size: int = 40_000) -> None:
@@ -157,7 +158,6 @@ def test_an_open_and_a_mapped_file_keep_their_entries(base: Path) -> None:
             assert file.read() == content("open", "cubin", 40_000)
             assert view[:] == content("mapped", "ptx", 40_000)
             for key in ("open", "mapped"):
-                assert sorted(os.listdir(root / "triton" / key)) == sorted(os.listdir(root / "triton" / key))
                 assert len(os.listdir(root / "triton" / key)) == len(SUFFIXES) + 1
             view.close()
 
@@ -227,20 +227,17 @@ def _free(path: Path) -> int:
 
 @pytest.mark.slow
 def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None:
+    count, landed = 100, 0
     with Mount(base / "mount", base / "store", "direct", "--grace", "0") as mount:
-        evicted = 0
-        for attempt in range(6):
-            for number in range(60):
+        for attempt in range(4):
+            for number in range(count):
                 kernel(mount.mountpoint, f"{attempt}-{number}", 4000)
             wait_until(lambda: _sealed(mount))
-            victim = f"triton/{attempt}-*"
-            with Child(lambda victim=victim: _evict(mount, victim)) as evictor:  # type: ignore[misc]
-                wait_until(lambda n=attempt: len(list((mount.store).glob("journal/*"))) > 0)  # type: ignore[misc]
-                before = stats(mount)["total"]["evictions"]
-                until = time.monotonic() + 2.0
-                while stats(mount)["total"]["evictions"] == before and time.monotonic() < until:
-                    pass
-                mount.sigkill()
+            daemon = mount.daemon()
+            before = _evictions(mount)
+            with Child(partial(_evict, mount, f"triton/{attempt}-*")) as evictor:
+                wait_until(lambda before=before: _evictions(mount) > before, pause=0)  # type: ignore[misc]
+                kill(*daemon)
                 evictor.result(PATIENCE)
             subprocess.run(["umount", "-l", str(mount.mountpoint)], check=False, capture_output=True)
             clean(mount.store)
@@ -248,8 +245,13 @@ def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None
             for folder in (mount.mountpoint / "triton").iterdir():
                 assert len(os.listdir(folder)) == len(SUFFIXES) + 1, f"{folder} is half an entry"
             left = len(list((mount.mountpoint / "triton").glob(f"{attempt}-*")))
-            evicted += 60 - left
-        assert evicted > 0
+            landed += 0 < left < count
+    assert landed, "no kill landed while entries were being evicted"
+
+
+def _evictions(mount: Mount) -> int:
+    """Read from the mount itself: a command would take longer than the eviction."""
+    return int(json.loads((mount.mountpoint / ".kcachefs" / "stats.json").read_text())["total"]["evictions"])
 
 
 def _sealed(mount: Mount) -> bool:

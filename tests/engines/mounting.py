@@ -56,9 +56,9 @@ class Mount:
 
     def sigkill(self) -> None:
         """End the daemon as the kernel's memory killer would, and return when it is gone."""
-        daemon = self._daemon()
+        daemon = self.daemon()
         assert daemon, f"{self.mountpoint} is not among the mounts that `kcachefs status` knows"
-        _kill(*daemon)
+        kill(*daemon)
 
     def kill(self) -> None:
         """SIGKILL, then mount again over what the crash left."""
@@ -94,9 +94,9 @@ class Mount:
         if _is_mounted(self.mountpoint):
             daemon: list[int] = []
             with suppress(RuntimeError, ValueError):
-                daemon = self._daemon()
+                daemon = self.daemon()
             subprocess.run(["umount", "-l", str(self.mountpoint)], check=False, timeout=PATIENCE)
-            _kill(*daemon)
+            kill(*daemon)
 
     def answers(self) -> bool:
         try:
@@ -104,7 +104,7 @@ class Mount:
         except OSError:
             return False
 
-    def _daemon(self) -> list[int]:
+    def daemon(self) -> list[int]:
         """The supervisor, then the worker: in the other order a dead worker would be replaced before it is its turn."""
         mounts = json.loads(self._kcachefs("status", "--json"))["mounts"]
         mine = [mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint)]
@@ -203,7 +203,7 @@ def _guarded_folder() -> Iterator[tuple[Path, int]]:
         guardian.wait(PATIENCE)
 
 
-def _kill(*pids: int) -> None:
+def kill(*pids: int) -> None:
     """SIGKILL each, in this order, and wait until all are gone."""
     descriptors = []
     try:
