@@ -47,7 +47,7 @@ def main() -> int:
     print(table(rounds))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"machine": check.machine(), "rounds": rounds}, indent=2))
-    return 0 if all(_agrees(one) for many in rounds.values() for one in many) else 1
+    return 0 if all(agrees(one) for many in rounds.values() for one in many) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,6 +84,10 @@ def bundle(folder: Path, version: str) -> int:
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
+
+
+class CheckFailed(Exception):
+    """A program or a command did not do its work; what it said."""
 
 
 class Check:
@@ -141,20 +145,21 @@ class Check:
             check=False,
         )
         if done.returncode != 0:
-            raise SystemExit(f"{name} failed:\n{done.stdout}{done.stderr}")
+            raise CheckFailed(f"{name} failed:\n{done.stdout}{done.stderr}")
         told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return {**told, "process_seconds": time.perf_counter() - started, "said": done.stderr[-2000:]}
 
     @contextmanager
     def _mounted(self, base: Path) -> Iterator[Path]:
         mount = base / "mount"
-        for variable in ("RUNTIME_DIR", "LOG_DIR"):
-            self._commands[f"KCACHEFS_{variable}"] = str(base / "run")
-        self._command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"))
-        try:
-            yield mount
-        finally:
-            self._command("-m", "kcachefs", "umount", str(mount))
+        # The path of a socket has room for a hundred characters, and the place of work may need more than that.
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as runtime:
+            self._commands |= {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            self._command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"))
+            try:
+                yield mount
+            finally:
+                self._command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(self._command("-c", _STATISTICS, str(mount)))
@@ -165,7 +170,7 @@ class Check:
             [sys.executable, *arguments], capture_output=True, text=True, env=self._commands, cwd=ROOT, check=False
         )
         if done.returncode != 0:
-            raise SystemExit(f"{' '.join(arguments[:3])} failed:\n{done.stdout}{done.stderr}")
+            raise CheckFailed(f"{' '.join(arguments[:3])} failed:\n{done.stdout}{done.stderr}")
         return done.stdout
 
 
@@ -205,7 +210,7 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
             cells += [f"{statistics.median(plain):.3f} s", f"{statistics.median(mount):.3f} s", f"{ratio:.3f}"]
         total = many[-1]["mount"]["total"]
         cells += [f"{total['files']:,}", _megabytes(total["plain_bytes"]), _megabytes(total["stored_bytes"])]
-        cells.append("equal" if all(_agrees(one) for one in many) else "DIFFERENT")
+        cells.append("equal" if all(agrees(one) for one in many) else "DIFFERENT")
         lines.append("| " + " | ".join(cells) + " |")
     for name, many in rounds.items():
         counted = {kind: told["counters"] for kind, told in many[-1]["runs"].items() if told["counters"]}
@@ -214,7 +219,7 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
-def _agrees(one: dict[str, Any]) -> bool:
+def agrees(one: dict[str, Any]) -> bool:
     """Whether all four runs of a round gave the same bits, and the warm ones compiled nothing."""
     runs = one["runs"]
     missed = [runs[kind]["counters"].get(what, 0) for kind in ("plain warm", "mount warm") for what in _MISSES]
@@ -235,4 +240,7 @@ def _megabytes(count: int) -> str:
 if __name__ == "__main__":
     if shutil.which("nvidia-smi") is None and "--device" not in sys.argv and "--bundle" not in sys.argv:
         print("gpu_check: no nvidia-smi here; is there a GPU?", file=sys.stderr)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except CheckFailed as failed:
+        sys.exit(str(failed))

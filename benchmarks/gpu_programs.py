@@ -140,6 +140,22 @@ def convolutional_network(device: str) -> Result:
     return _timed(call, 1)
 
 
+def small_network(device: str) -> Result:
+    """Inference of three layers: about the least that torch.compile can be asked for."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).to(device).eval()
+    compiled, data = torch.compile(model), torch.randn(8, 64, device=device)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return compiled(data)
+
+    return _timed(call, 1)
+
+
 def driver_cache(device: str) -> Result:
     """PTX that the CUDA driver compiles when it is loaded, and keeps in its own cache."""
     driver = ctypes.CDLL("libcuda.so.1")
@@ -197,6 +213,7 @@ PROGRAMS: dict[str, Callable[[str], Result]] = {
     "offline": triton_offline,
     "transformer": transformer_training,
     "convnet": convolutional_network,
+    "mlp": small_network,
     "driver": driver_cache,
 }
 ON_A_GPU = ("triton", "transformer", "convnet", "driver")

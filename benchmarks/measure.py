@@ -6,10 +6,12 @@ import gc
 import statistics
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 CORPUS = Path(__file__).parent / "data" / "h200_caches.tar.xz"
 
 
@@ -35,11 +37,17 @@ def pieces(count: int, size: int) -> list[bytes]:
 def take_turns(rounds: int, **works: Callable[[], float]) -> dict[str, list[float]]:
     """Run each of these once per round, in turn; what they return, by name."""
     results: dict[str, list[float]] = {name: [] for name in works}
-    for round_ in range(rounds):
-        for name in list(works) if round_ % 2 == 0 else list(reversed(works)):
-            gc.collect()
-            results[name].append(works[name]())
+    for name, work in in_turn(works, range(rounds)):
+        gc.collect()
+        results[name].append(work())
     return results
+
+
+def in_turn(things: Mapping[str, T], rounds: Iterable[int]) -> Iterator[tuple[str, T]]:
+    """Each of them once per round, in one order and in the other by turns."""
+    for round_ in rounds:
+        for name in list(things) if round_ % 2 == 0 else list(things)[::-1]:
+            yield name, things[name]
 
 
 @contextmanager
@@ -67,3 +75,11 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 def ratios(above: list[float], below: list[float]) -> list[float]:
     """Of what was measured in the same round."""
     return [a / b for a, b in zip(above, below, strict=True)]
+
+
+def tenths(values: list[float]) -> tuple[float, float, float]:
+    """Median, and the tenth and ninetieth percentile."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    cuts = statistics.quantiles(values, n=10, method="inclusive")
+    return statistics.median(values), cuts[0], cuts[-1]

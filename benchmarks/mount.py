@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import handlers, operations, scale
-from benchmarks.operations import COLUMNS, TARGETS, TITLES, ratio, spread
-from benchmarks.subjects import opened, workplace
+from benchmarks.measure import tenths
+from benchmarks.operations import COLUMNS, TARGETS, TITLES, ratio
+from benchmarks.peers import opened
+from benchmarks.subjects import workplace
 
 SUBJECTS = ["ext4", "bindfs", "direct", "pyfuse3"]
 PARTS = ("operations", "first", "sequential", "million")
@@ -45,14 +47,14 @@ def main() -> None:
 
 def show_operations(chosen: argparse.Namespace) -> dict[str, Any]:
     rounds, files = (5, 300) if chosen.quick else (21, 1000)
-    with opened(SUBJECTS, chosen.directory) as subjects:
-        found = operations.measure(subjects, rounds, files)
+    with workplace(chosen.directory) as base, opened(SUBJECTS, base) as subjects:
+        found = operations.measure(subjects, range(rounds), files)
     print(f"\nmicroseconds per operation, {rounds} rounds in turn\n")
     for column in COLUMNS:
         print(TITLES[column])
         for name in SUBJECTS:
             if name in found:
-                middle, low, high = spread([each[column] for each in found[name]])
+                middle, low, high = tenths([each[column] for each in found[name]])
                 print(f"    {name:8} {middle:9.1f}   ({low:.1f} to {high:.1f}){_ratios(found, name, column)}")
             else:
                 print(f"    {name:8}    absent")
@@ -77,11 +79,11 @@ def _verdict(holds: bool) -> str:
 
 def show_first_reads(chosen: argparse.Namespace) -> dict[str, list[float]]:
     rounds, files = (3, 300) if chosen.quick else (9, 1000)
-    with opened(["bindfs", "direct"], chosen.directory) as subjects:
+    with workplace(chosen.directory) as base, opened(["bindfs", "direct"], base) as subjects:
         found = scale.first_reads(subjects, rounds, files)
     print("\nfirst open+read+close of sealed files of 16 KiB after a remount, nothing cached, microseconds\n")
     for name, values in found.items():
-        middle, low, high = spread(values)
+        middle, low, high = tenths(values)
         print(f"    {name:8} {middle:9.1f}   ({low:.1f} to {high:.1f})")
     if "bindfs" in found:
         factor = statistics.median(a / b for a, b in zip(found["direct"], found["bindfs"], strict=True))
@@ -91,7 +93,7 @@ def show_first_reads(chosen: argparse.Namespace) -> dict[str, list[float]]:
 
 def show_sequential(chosen: argparse.Namespace) -> dict[str, Any]:
     rounds, megabytes = (1, 256) if chosen.quick else (3, 1024)
-    with opened(["ext4", "direct"], chosen.directory) as subjects:
+    with workplace(chosen.directory) as base, opened(["ext4", "direct"], base) as subjects:
         found = scale.sequential(subjects, rounds, megabytes)
     print(f"\n{megabytes} MiB in one file, MB/s of plain bytes; reading with nothing cached\n")
     for name, row in found.items():
@@ -128,7 +130,7 @@ def show_handlers(chosen: argparse.Namespace) -> dict[str, list[float]]:
     found = handlers.measure(rounds, count, chosen.directory)
     print(f"\nmicroseconds of handler time per request, {rounds} rounds of {count}\n")
     for name, values in found.items():
-        middle, low, high = spread(values)
+        middle, low, high = tenths(values)
         print(f"    {name:24} {middle:7.1f}   ({low:.1f} to {high:.1f})")
     print(f"    {'one put':24} {handlers.put_sum(found):7.1f}")
     return found

@@ -1,4 +1,9 @@
-"""The seven operations that caches consist of, each timed over many files: microseconds per operation."""
+"""The seven operations that caches consist of, each timed over many files: microseconds per operation.
+
+Warm: the kernel has seen the names and the files before. Cold: after a remount, with the kernel's caches dropped, each
+name and file is met for the first time. With several clients each has folders of its own, except that
+all list the same one; all do the same operation at the same time, and the figure is what one of them waits.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,17 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from benchmarks.clients import Gate, together
+from benchmarks.measure import in_turn
+from benchmarks.peers import opened
+from benchmarks.running import SUBJECTS, Run
 from benchmarks.subjects import Subject
 
 SIZE = 16 << 10
+LISTED = 1000
 COLUMNS = ("put", "stat", "miss", "miss again", "get", "listdir", "mkdir+rmdir")
 TITLES = {
     "put": "create+write 16 KiB+close+replace",
@@ -35,70 +45,145 @@ _serial = itertools.count()
 Round = dict[str, float]
 
 
-def measure(subjects: dict[str, Subject], rounds: int, files: int) -> dict[str, list[Round]]:
+def part(run: Run) -> None:
+    with opened(SUBJECTS, run.place("operations"), run.results.absent) as subjects:
+        for clients, kind, way, share in (
+            (1, "warm", measure, 0.2),
+            (1, "cold", measure_cold, 0.25),
+            (8, "warm", measure, 0.25),
+            (8, "cold", measure_cold, 0.3),
+        ):
+            title = f"{clients} client{'s' if clients > 1 else ''}, {kind}"
+            if run.quick and title == "8 clients, cold":
+                run.leave_out(title, "a quick run has no time for it")
+                continue
+            most = 1 if run.quick else 15
+            files = 60 if clients > 1 or run.quick else 300
+            found = way(subjects, run.rounds(most, share, f"operations, {title}"), files, clients)
+            for column in COLUMNS:
+                if column in next(iter(found.values()))[0]:
+                    values = {name: [each[column] for each in rounds] for name, rounds in found.items()}
+                    run.add(f"{column}, {title}", "µs", values)
+
+
+def measure(
+    subjects: dict[str, Subject], rounds: Iterable[int], files: int, clients: int = 1
+) -> dict[str, list[Round]]:
     """Every subject in turn, again and again: what disturbs the machine disturbs them all."""
     found: dict[str, list[Round]] = {name: [] for name in subjects}
-    for _ in range(rounds):
-        for name, subject in subjects.items():
-            found[name].append(_one_round(subject.folder, files))
+    for name, subject in in_turn(subjects, rounds):
+        folders = [f"{subject.folder}/round{next(_serial)}" for _ in range(clients)]
+
+        def work(number: int, gate: Gate, folders: list[str] = folders) -> Round:
+            return _warm_round(folders, number, files, gate)
+
+        found[name].append(_mean(together(clients, work)))
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)  # rclone may still be at its files; nobody comes here again
     return found
 
 
-def _one_round(base: Path, files: int) -> Round:
-    folder = f"{base}/round{next(_serial)}"
+def measure_cold(
+    subjects: dict[str, Subject], rounds: Iterable[int], files: int, clients: int = 1
+) -> dict[str, list[Round]]:
+    """The same of what the kernel meets for the first time; there is no second miss then."""
+    found: dict[str, list[Round]] = {name: [] for name in subjects}
+    cold = f"cold{next(_serial)}"
+    for subject in subjects.values():
+        _prepare(subject.folder / cold, files, clients)
+    for name, subject in in_turn(subjects, rounds):
+        subject.forget()
+        os.listdir(subject.folder)
+        turn = next(_serial)
+
+        def work(number: int, gate: Gate, base: str = f"{subject.folder}/{cold}", turn: int = turn) -> Round:
+            return _cold_round(base, number, turn, files, gate)
+
+        found[name].append(_mean(together(clients, work)))
+    for subject in subjects.values():
+        shutil.rmtree(subject.folder / cold, ignore_errors=True)
+    return found
+
+
+def _warm_round(folders: list[str], number: int, files: int, gate: Gate) -> Round:
+    folder, listed = folders[number], folders[0]
     os.mkdir(folder)
-    content = bytearray(_NOISE)
-
-    def put(i: int) -> None:
-        content[:8] = next(_serial).to_bytes(8, "little")
-        temporary = f"{folder}/tmp.{i}"
-        descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
-        os.write(descriptor, content)
-        os.close(descriptor)
-        os.replace(temporary, f"{folder}/f{i}")
-
-    def get(i: int) -> None:
-        descriptor = os.open(f"{folder}/f{i}", os.O_RDONLY)
-        os.read(descriptor, 1 << 17)
-        os.close(descriptor)
-
-    def make_and_remove(i: int) -> None:
-        os.mkdir(f"{folder}/dir{i}")
-        os.rmdir(f"{folder}/dir{i}")
-
-    done = {"put": _timed(put, files)}
-    for i in range(files, 1000):  # the listing is of a thousand, however few are timed
-        put(i)
-    _timed(lambda i: os.stat(f"{folder}/f{i}"), files)
-    done["stat"] = _timed(lambda i: os.stat(f"{folder}/f{i}"), files)
+    done: Round = {}
+    done["put"] = _timed(gate, lambda i: put(folder, i), files)
+    if folder == listed:
+        for i in range(files, LISTED):  # the listing is of a thousand, however few are timed
+            put(folder, i)
+    for _ in range(2):
+        done["stat"] = _timed(gate, lambda i: os.stat(f"{folder}/f{i}"), files)
     for column in ("miss", "miss again"):
-        done[column] = _timed(lambda i: os.path.exists(f"{folder}/none{i}"), files)
+        done[column] = _timed(gate, lambda i: os.path.exists(f"{folder}/none{i}"), files)
     for i in range(files):
-        get(i)
-    done["get"] = _timed(get, files)
-    os.listdir(folder)
-    done["listdir"] = _timed(lambda i: os.listdir(folder), 10)
-    done["mkdir+rmdir"] = _timed(make_and_remove, files // 3)
-    shutil.rmtree(folder)
+        get(f"{folder}/f{i}")
+    done["get"] = _timed(gate, lambda i: get(f"{folder}/f{i}"), files)
+    os.listdir(listed)
+    done["listdir"] = _timed(gate, lambda i: os.listdir(listed), 10)
+    done["mkdir+rmdir"] = _timed(gate, lambda i: _make_and_remove(folder, i), max(1, files // 3))
     return done
 
 
-def _timed(operation: Callable[[int], object], count: int) -> float:
+def _prepare(base: Path, files: int, clients: int) -> None:
+    """Folders for stat and for get of each client, and one that all of them list."""
+    for name, count in [
+        *((f"{kind}{number}", files) for kind in ("stat", "get") for number in range(clients)),
+        ("listed", LISTED),
+    ]:
+        (base / name).mkdir(parents=True)
+        for i in range(count):
+            put(f"{base}/{name}", i)
+
+
+def _cold_round(base: str, number: int, turn: int, files: int, gate: Gate) -> Round:
+    mine = f"{base}/new{number}-{turn}"
+    os.mkdir(mine)
+    stat, got = f"{base}/stat{number}", f"{base}/get{number}"
+    return {
+        "stat": _timed(gate, lambda i: os.stat(f"{stat}/f{i}"), files),
+        "miss": _timed(gate, lambda i: os.path.exists(f"{stat}/none{turn}-{i}"), files),
+        "get": _timed(gate, lambda i: get(f"{got}/f{i}"), files),
+        "listdir": _timed(gate, lambda i: os.listdir(f"{base}/listed"), 1),
+        "put": _timed(gate, lambda i: put(mine, i), files),
+        "mkdir+rmdir": _timed(gate, lambda i: _make_and_remove(mine, i), max(1, files // 3)),
+    }
+
+
+def put(folder: str, i: int) -> None:
+    """As frameworks write: under a name of one's own, then renamed. No two contents are alike."""
+    temporary = f"{folder}/tmp.{i}"
+    descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
+    os.write(descriptor, b"%d %d " % (os.getpid(), next(_serial)) + _NOISE[32:])
+    os.close(descriptor)
+    os.replace(temporary, f"{folder}/f{i}")
+
+
+def get(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.read(descriptor, 1 << 17)
+    os.close(descriptor)
+
+
+def _make_and_remove(folder: str, i: int) -> None:
+    os.mkdir(f"{folder}/dir{i}")
+    os.rmdir(f"{folder}/dir{i}")
+
+
+def _timed(gate: Gate, operation: Callable[[int], object], count: int) -> float:
+    gate()
     begin = time.perf_counter()
     for i in range(count):
         operation(i)
     return (time.perf_counter() - begin) / count * 1e6
 
 
+def _mean(rounds: list[Round]) -> Round:
+    return {column: statistics.fmean(each[column] for each in rounds) for column in rounds[0]}
+
+
 def ratio(found: dict[str, list[Round]], name: str, other: str, column: str) -> float:
     """How much slower, in the median of the rounds: each is compared with its neighbour in time."""
     pairs = zip(found[name], found[other], strict=True)
     return statistics.median(mine[column] / theirs[column] for mine, theirs in pairs)
-
-
-def spread(values: list[float]) -> tuple[float, float, float]:
-    """Median, and the tenth and ninetieth percentile."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    tenths = statistics.quantiles(values, n=10, method="inclusive")
-    return statistics.median(values), tenths[0], tenths[-1]

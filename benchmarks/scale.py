@@ -26,7 +26,7 @@ def first_reads(subjects: dict[str, Subject], rounds: int, files: int) -> dict[s
             (subject.folder / "cold" / f"f{i}").write_bytes(os.urandom(8 << 10) * 2)
     for _ in range(rounds):
         for name, subject in subjects.items():
-            forget_everything(subject)
+            subject.forget()
             os.listdir(subject.folder)
             begin = time.perf_counter()
             for i in range(files):
@@ -35,13 +35,6 @@ def first_reads(subjects: dict[str, Subject], rounds: int, files: int) -> dict[s
                 os.close(descriptor)
             found[name].append((time.perf_counter() - begin) / files * 1e6)
     return found
-
-
-def forget_everything(subject: Subject) -> None:
-    """Remount, and have the kernel drop what it knows of the files beneath."""
-    subject.close()
-    drop_caches()
-    subject.open()
 
 
 def sequential(subjects: dict[str, Subject], rounds: int, megabytes: int) -> dict[str, dict[str, list[float]]]:
@@ -53,7 +46,7 @@ def sequential(subjects: dict[str, Subject], rounds: int, megabytes: int) -> dic
             for _ in range(rounds):
                 path = subject.folder / "large"
                 row["write"].append(_write(path, pieces, megabytes))
-                forget_everything(subject)
+                subject.forget()
                 row["read"].append(_read(path))
                 path.unlink()
     return found

@@ -1,4 +1,4 @@
-"""What is measured side by side: a plain directory, bindfs over one, and a mount with each engine."""
+"""What is measured: a plain directory and our own mounts. The other filesystems are in benchmarks/peers.py."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from kcachefs.daemon import control, registry
 
 ROOT = Path(__file__).resolve().parent.parent
-HOUR = "attr_timeout=3600,entry_timeout=3600"
-"""bindfs remembers names and attributes as long as we do; all else is as it comes."""
 
 
 @dataclass
@@ -29,27 +30,33 @@ class Subject:
     def folder(self) -> Path:
         return self.base / "plain"
 
+    @property
+    def root(self) -> Path:
+        """Where the frameworks' folders are; in a mount of ours they are there from the start."""
+        return self.folder
+
     def open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None: ...
 
+    def forget(self) -> None:
+        """Remount, and have the kernel drop what it knows of the files beneath."""
+        self.close()
+        drop_caches()
+        self.open()
 
-class Bindfs(Subject):
-    @property
-    def folder(self) -> Path:
-        return self.base / "mount"
-
-    def open(self) -> None:
-        for path in (self.base / "under", self.folder):
-            path.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["bindfs", "-o", HOUR, self.base / "under", self.folder], check=True)
-
-    def close(self) -> None:
-        subprocess.run(["umount", self.folder], check=True)
+    def pids(self) -> list[int]:
+        """The processes that serve it."""
+        return []
 
 
+@dataclass
 class Kcachefs(Subject):
+    """Ours; the name is the engine's."""
+
+    options: tuple[str, ...] = ("--max-size", "100GiB")
+
     @property
     def mountpoint(self) -> Path:
         return self.base / "mount"
@@ -58,18 +65,29 @@ class Kcachefs(Subject):
     def folder(self) -> Path:
         return self.mountpoint / "triton"
 
+    @property
+    def root(self) -> Path:
+        return self.mountpoint
+
     def open(self) -> None:
         self.base.mkdir(parents=True, exist_ok=True)
-        kcachefs(
-            "mount", self.mountpoint, "--store", self.base / "store", "--engine", self.name, "--max-size", "100GiB"
-        )
+        kcachefs("mount", self.mountpoint, "--store", self.base / "store", "--engine", self.name, *self.options)
 
     def close(self) -> None:
         kcachefs("umount", self.mountpoint)
 
+    def stats(self) -> dict[str, Any]:
+        """What its control socket says of it."""
+        told: dict[str, Any] = json.loads(control.ask(registry.socket_path(str(self.mountpoint)), "stats", {}))
+        return told
+
     def worker(self) -> int:
+        return self.pids()[1]
+
+    def pids(self) -> list[int]:
         mounts = json.loads(kcachefs("status", "--json"))["mounts"]
-        return next(int(mount["worker_pid"]) for mount in mounts if mount["mountpoint"] == str(self.mountpoint))
+        mine = next(mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint))
+        return [int(mine["supervisor_pid"]), int(mine["worker_pid"])]
 
 
 def kcachefs(*arguments: str | Path) -> str:
@@ -82,39 +100,28 @@ def kcachefs(*arguments: str | Path) -> str:
 
 
 @contextmanager
-def opened(names: list[str], directory: Path | None) -> Iterator[dict[str, Subject]]:
-    """The subjects that there are, mounted; gone with all they hold at the end."""
-    with workplace(directory) as base, ExitStack() as stack:
-        found: dict[str, Subject] = {}
-        for name in names:
-            kind = {"ext4": Subject, "bindfs": Bindfs}.get(name, Kcachefs)
-            if kind is Bindfs and not has_bindfs():
-                continue
-            subject = found[name] = kind(name, base / name)
-            subject.open()
-            stack.callback(subject.close)
-        yield found
-
-
-@contextmanager
-def workplace(directory: Path | None) -> Iterator[Path]:
-    """A folder of our own, with the list of mounts and the logs in it too."""
-    base = Path(tempfile.mkdtemp(prefix="kcachefs-bench-", dir=directory)).resolve()
-    os.environ["KCACHEFS_RUNTIME_DIR"] = str(base / "runtime")
+def workplace(directory: Path | None, prefix: str = "kcachefs-bench-") -> Iterator[Path]:
+    """A folder of our own, with the logs in it; the list of mounts is ours too."""
+    base = Path(tempfile.mkdtemp(prefix=prefix, dir=directory)).resolve()
+    # Beside the system's other temporary files: the path of a socket has room for a hundred characters.
+    runtime = tempfile.mkdtemp(prefix="kcachefs-bench-")
+    os.environ["KCACHEFS_RUNTIME_DIR"] = runtime
     os.environ["KCACHEFS_LOG_DIR"] = str(base / "log")
     try:
         yield base
     finally:
         shutil.rmtree(base)
+        shutil.rmtree(runtime)
 
 
-def has_bindfs() -> bool:
-    """Whether it is there; installed from the distribution if that is possible."""
-    if shutil.which("bindfs") is None:
-        subprocess.run(
-            ["bash", "-c", f'. "{ROOT}/scripts/setup.sh"; need_packages bindfs'], check=False, capture_output=True
-        )
-    return shutil.which("bindfs") is not None
+def empty(root: Path) -> None:
+    """Remove what is in the frameworks' folders there, by `rm -r`."""
+    folders = [folder for folder in root.iterdir() if not folder.name.startswith(".")]
+    for attempt in range(5):
+        found = [str(path) for folder in folders for path in folder.iterdir()]
+        # rclone refuses to remove a folder while it still writes files of it back.
+        if not found or subprocess.run(["rm", "-r", *found], check=attempt == 4, capture_output=True).returncode == 0:
+            return
 
 
 def drop_caches() -> bool:

@@ -223,6 +223,7 @@ class Store:
                 log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
                 return
             self.spool.sync()
+            self.arena.trim()  # what the next small files would have been written to: a store at rest needs none of it
             self.arena.sync()
             self._header.boot = ""
             with contextlib.suppress(OSError):

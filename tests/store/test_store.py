@@ -247,6 +247,17 @@ def test_a_closed_store_says_so_and_leaves_nothing_unfolded(tmp_path: Path) -> N
             use()
 
 
+def test_a_store_at_rest_keeps_no_room_for_files_to_come(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", SMALL) as store:
+        slots = [store.arena.take() for _ in range(5)]
+        for slot in slots:
+            store.arena.write(slot, 0, b"x" * 100_000)
+        for slot in slots:
+            store.arena.free(slot)
+        assert store.arena.allocated_bytes() >= 500_000
+    assert (tmp_path / "store" / "spool.arena").stat().st_blocks == 0
+
+
 def test_closing_waits_for_no_one_and_loses_no_one(tmp_path: Path) -> None:
     """Writers that are caught by `close` either were acknowledged, or are told; there is nothing in between."""
     acknowledged: list[bytes] = []

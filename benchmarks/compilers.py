@@ -1,0 +1,33 @@
+"""Cold and warm starts of real compilers, with their caches in a plain directory and on a mount: seconds.
+
+The seconds are those of the first compiled call, in a process that has imported everything; torch's precompiled header
+is part of a cold start. Every start is a fresh process, and the two directories take turns within each round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.gpu_check import Check, agrees
+from benchmarks.running import Run
+
+PROGRAMS = {"offline": "Triton, 8 kernels for sm_90", "mlp": "torch.compile of an MLP, CPU"}
+
+
+def part(run: Run) -> None:
+    check = Check(None, "cpu", run.place("compilers"))
+    if run.quick:
+        run.leave_out(PROGRAMS["mlp"], "a quick run has no time for torch's precompiled headers")
+    for program, share in (("offline", 0.2), ("mlp", 0.8)):
+        if run.quick and program == "mlp":
+            continue
+        found = [check.round(program) for _ in run.rounds(1 if run.quick else 5, share, PROGRAMS[program])]
+        if not all(agrees(one) for one in found):
+            raise ValueError(f"{PROGRAMS[program]}: the results differ, or a warm start compiled")
+        for state in ("cold", "warm"):
+            values = {"ext4": _seconds(found, f"plain {state}"), "direct": _seconds(found, f"mount {state}")}
+            run.add(f"{PROGRAMS[program]}, {state}", "s", values)
+
+
+def _seconds(found: list[dict[str, Any]], kind: str) -> list[float]:
+    return [one["runs"][kind]["seconds"] for one in found]

@@ -1,0 +1,101 @@
+"""What the daemon behind a mount costs: its processor time, and its memory over an hour's churn.
+
+Processor time: user and system seconds of the daemon's processes, ours with the supervisor, over 10,000 operations (a
+third each: a name that is not there, a read of a known file of 16 KiB, a put of 16 KiB) and the eight seconds after
+them, in which files are sealed or written back.
+
+Memory: resident, while a time-compressed hour goes by: 120 cold starts, one for every half minute, each of which
+writes the 148 files of a Triton start and reads them back, while those of three starts ago are removed. `growth` is
+the memory at the end divided by that after a quarter of it: 1 is flat.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+from benchmarks.measure import corpus, in_turn
+from benchmarks.operations import get, put
+from benchmarks.peers import opened
+from benchmarks.running import Run
+from benchmarks.scale import memory_of
+from benchmarks.subjects import Subject
+
+SUBJECTS = ["bindfs", "mergerfs", "rclone", "gocryptfs", "direct", "pyfuse3"]
+OPERATIONS = 10_000
+STARTS = 120
+FILES = 148
+KEPT = 3
+AFTER = 8.0
+
+
+def part(run: Run) -> None:
+    with opened(SUBJECTS, run.place("daemon"), run.results.absent) as subjects:
+        _processor(run, subjects)
+    compared = ["bindfs", "rclone", "direct"]
+    with opened(compared, run.place("churn"), run.results.absent) as subjects:
+        _memory(run, subjects)
+
+
+def _processor(run: Run, subjects: dict[str, Subject]) -> None:
+    operations = OPERATIONS // (10 if run.quick else 1)
+    spent: dict[str, list[float]] = {name: [] for name in subjects}
+    # The processes that were there at the start are the ones at the end: none is restarted here.
+    pids = {name: subject.pids() for name, subject in subjects.items()}
+    for number in run.rounds(1 if run.quick else 2, 0.5, "daemon, processor time"):
+        before = {name: _seconds(pids[name]) for name in subjects}
+        for _, subject in in_turn(subjects, [number]):
+            _operate(str(subject.folder / f"round{number}"), operations)
+        time.sleep(1 if run.quick else AFTER)
+        for name in subjects:
+            spent[name].append((_seconds(pids[name]) - before[name]) * OPERATIONS / operations)
+    run.add("processor time per 10,000 operations", "s", spent, against="bindfs")
+
+
+def _operate(folder: str, operations: int) -> None:
+    os.mkdir(folder)
+    for number in range(operations // 3):
+        os.path.exists(f"{folder}/none{number}")
+        put(folder, number)
+        get(f"{folder}/f{number}")
+
+
+def _seconds(pids: list[int]) -> float:
+    """Of user and system time, so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _memory(run: Run, subjects: dict[str, Subject]) -> None:
+    starts = 12 if run.quick else STARTS
+    files = [data for path, data in sorted(corpus().items()) if path.startswith("triton/")][:FILES]
+    pids = {name: subject.pids() for name, subject in subjects.items()}
+    seen: dict[str, list[float]] = {name: [] for name in subjects}
+    for start in range(starts):
+        run.say(f"daemon, churn, start {start + 1} of {starts}")
+        for name, subject in in_turn(subjects, [start]):
+            _start(subject.folder, start, files)
+            seen[name].append(sum(memory_of(pid)["RSS in MiB"] for pid in pids[name]))
+    ends = {name: [values[-1]] for name, values in seen.items()}
+    growth = {name: [values[-1] / values[len(values) // 4]] for name, values in seen.items()}
+    title = f"memory after {starts} cold starts"
+    run.add(title, "MiB", ends, against="bindfs")
+    run.add(f"growth of memory over the last three quarters of {starts} cold starts", "times", growth, against="")
+
+
+def _start(base: Path, number: int, files: list[bytes]) -> None:
+    folder = base / f"start{number}"
+    folder.mkdir()
+    for index, data in enumerate(files):
+        temporary = folder / f"tmp.{index}"
+        temporary.write_bytes(b"%08d" % number + data[8:])
+        temporary.rename(folder / f"kernel{index}")
+    for index in range(len(files)):
+        (folder / f"kernel{index}").read_bytes()
+    if number >= KEPT:
+        shutil.rmtree(base / f"start{number - KEPT}")

@@ -1,0 +1,141 @@
+"""Bytes on disk for real caches, folders and everything else included: one copy, and those of eight tenants.
+
+Eight tenants who compile the same at the same path have the same files, except the pickles of graphs, in which some
+85 bytes differ from one to the next: so do these. What is counted is what the disk has allocated, after everything
+was closed or unmounted, so it includes what each filesystem needs for itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.measure import corpus
+from benchmarks.peers import installed
+from benchmarks.running import Run
+from benchmarks.store import allocated
+from benchmarks.subjects import Kcachefs
+
+Files = dict[str, bytes]
+PICKLES = ("/fxgraph/", "/aotautograd/")
+
+
+def part(run: Run) -> None:
+    base = run.place("disk")
+    copy = {path: data for path, data in corpus().items() if not run.quick or path.startswith("triton/")}
+    sets = {
+        "one copy": copy,
+        "eight tenants": {f"{t}/{path}": data for t in range(8) for path, data in tenant(copy, t)},
+    }
+    for what, files in sets.items():
+        sizes: dict[str, list[float]] = {}
+        for name, make in MAKERS.items():
+            run.say(f"disk, {what}, {name}")
+            folder = base / name.replace(" ", "-") / what.replace(" ", "-")
+            folder.mkdir(parents=True)
+            try:
+                size = make(folder, files)
+            except (OSError, subprocess.CalledProcessError) as error:
+                run.results.absent[name] = str(error)
+                continue
+            sizes[name] = [size / 1e6]
+            shutil.rmtree(folder)
+        run.add(what, "MB", sizes)
+
+
+def tenant(files: Files, number: int) -> list[tuple[str, bytes]]:
+    """One tenant's copy of them."""
+    rng = random.Random(number)
+    return [(path, _altered(data, rng) if number and _is_pickle(path) else data) for path, data in files.items()]
+
+
+def _is_pickle(path: str) -> bool:
+    return any(folder in path for folder in PICKLES)
+
+
+def _altered(data: bytes, rng: random.Random, count: int = 85) -> bytes:
+    changed = bytearray(data)
+    for _ in range(min(count, len(changed))):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed)
+
+
+def write_all(base: Path, files: Files, encode: Callable[[bytes], bytes] = bytes) -> None:
+    for path, data in files.items():
+        target = base / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(encode(data))
+
+
+def on_ext4(folder: Path, files: Files) -> float:
+    write_all(folder, files)
+    return _allocated(folder)
+
+
+def gzipped(folder: Path, files: Files) -> float:
+    write_all(folder, files, gzip.compress)
+    return _allocated(folder)
+
+
+def in_squashfs(folder: Path, files: Files) -> float:
+    """Which finds files that are the same, but cannot be written to."""
+    if not installed("squashfs-tools", "mksquashfs"):
+        raise OSError("squashfs-tools are not installed, and the distribution's could not be")
+    write_all(folder / "tree", files)
+    image = folder / "image"
+    command = ["mksquashfs", str(folder / "tree"), str(image), "-comp", "zstd", "-quiet", "-no-progress"]
+    subprocess.run(command, check=True, capture_output=True)
+    return _allocated(image)
+
+
+def on_btrfs(folder: Path, files: Files) -> float:
+    """Compressed by the kernel, on an image of its own; what it uses more than when it was empty."""
+    if not installed("btrfs-progs", "mkfs.btrfs"):
+        raise OSError("btrfs-progs are not installed, and the distribution's could not be")
+    image, mount = folder / "image", folder / "mount"
+    with open(image, "wb") as file:
+        file.truncate(2 << 30)
+    mount.mkdir()
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+    subprocess.run(["mount", "-o", "loop,compress=zstd", image, mount], check=True, capture_output=True)
+    try:
+        before = _used(mount)
+        write_all(mount, files)
+        subprocess.run(["sync", "-f", mount], check=True)
+        return _used(mount) - before
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def on_kcachefs(folder: Path, files: Files) -> float:
+    subject = Kcachefs("direct", folder)
+    subject.open()
+    try:
+        write_all(subject.folder, files)
+    finally:
+        subject.close()
+    return _allocated(folder / "store")
+
+
+MAKERS: dict[str, Callable[[Path, Files], float]] = {
+    "ext4": on_ext4,
+    "ext4, gzip each": gzipped,
+    "squashfs": in_squashfs,
+    "btrfs, zstd": on_btrfs,
+    "direct": on_kcachefs,
+}
+
+
+def _allocated(path: Path) -> float:
+    os.sync()
+    return float(allocated(path))
+
+
+def _used(mount: Path) -> float:
+    found = os.statvfs(mount)
+    return float((found.f_blocks - found.f_bfree) * found.f_frsize)

@@ -1,0 +1,75 @@
+"""A cache of 5,000 files in the shape of real ones: unpacked, read back, and removed; files per second.
+
+Unpacking is what `tar` does: folders made, files written at their names and closed; sealing and writing back come
+later, in everybody's background. It is read after a remount with nothing cached, and removed by `rm -r`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from benchmarks.measure import corpus, in_turn, stopwatch
+from benchmarks.peers import opened
+from benchmarks.running import SUBJECTS, Run
+from benchmarks.subjects import empty
+
+ACTS = ("unpack", "read back", "rm -r")
+
+
+def part(run: Run) -> None:
+    tree = cache_of(855 if run.quick else 5_000)
+    rates: dict[str, dict[str, list[float]]] = {act: {} for act in ACTS}
+    with opened(SUBJECTS, run.place("files"), run.results.absent) as subjects:
+        for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 5, doing="files")):
+            seconds = {"unpack": unpack(tree, subject.root)}
+            subject.forget()
+            seconds["read back"] = read_back(tree, subject.root)
+            with stopwatch() as removing:
+                empty(subject.root)
+            seconds["rm -r"] = removing[0]
+            for act, taken in seconds.items():
+                rates[act].setdefault(name, []).append(len(tree) / taken)
+    for act in ACTS:
+        run.add(f"{act} of {len(tree):,} files", "files/s", rates[act], better="more")
+
+
+def cache_of(count: int) -> list[tuple[str, bytes]]:
+    """The corpus over and over, at other names and with other bytes each time: nothing in it is there twice."""
+    files = sorted(corpus().items())
+    made: list[tuple[str, bytes]] = []
+    for copy in range(-(-count // len(files))):
+        for path, data in files:
+            namespace, _, rest = path.partition("/")
+            stamp = b"%08d" % copy if copy else b""
+            made.append((f"{namespace}/{copy}{rest}", stamp + data[len(stamp) :]))
+    return made[:count]
+
+
+def unpack(tree: list[tuple[str, bytes]], base: Path) -> float:
+    begin = time.perf_counter()
+    known: set[str] = set()
+    for path, data in tree:
+        folder = os.path.dirname(path)
+        if folder not in known:
+            os.makedirs(base / folder, exist_ok=True)
+            known.add(folder)
+        descriptor = os.open(f"{base}/{path}", os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
+        os.write(descriptor, data)
+        os.close(descriptor)
+    return time.perf_counter() - begin
+
+
+def read_back(tree: list[tuple[str, bytes]], base: Path) -> float:
+    """And see that it is what was written."""
+    begin = time.perf_counter()
+    found = []
+    for path, _ in tree:
+        with open(f"{base}/{path}", "rb", buffering=0) as file:
+            found.append(file.readall())
+    taken = time.perf_counter() - begin
+    for (path, data), read in zip(tree, found, strict=True):
+        if read != data:
+            raise ValueError(f"{base}/{path} is not what was written")
+    return taken

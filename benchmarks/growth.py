@@ -1,0 +1,187 @@
+"""Stores of 10 thousand, 100 thousand and a million files: does anything cost more when there is more of it?
+
+The stores are made through the core, without a mount. An entry is a folder of ten files; one of the ten holds bytes
+that are nowhere else, the others are empty, as locks and markers are: names, entries and records are what there are
+many of. Then, the stores taking turns:
+
+mount: `kcachefs mount` from the start of the process until it answers. lookup: stat of a name that the kernel does not
+know. put: a file of 4 KiB made, written and renamed. evict: entries a second that go when it is
+mounted with a quota of fewer files than it has, as counted by its own statistics.
+recovery: from the kill -9 of the worker until its successor answers a lookup. memory: of the worker, after all that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.measure import in_turn, stopwatch
+from benchmarks.running import Run
+from benchmarks.scale import memory_of
+from benchmarks.subjects import Kcachefs, drop_caches
+from kcachefs.core import Filesystem
+from kcachefs.store import Options, Store
+from kcachefs.store.records import ROOT_INO
+
+COUNTS = (10_000, 100_000, 1_000_000)
+PER_ENTRY = 10
+ASKED = 90
+EVICTED = 300
+PATIENCE = 60.0
+
+
+def part(run: Run) -> None:
+    counts = COUNTS[:2] if run.quick else COUNTS
+    if run.quick:
+        run.leave_out("a million files", "a quick run has no time to make them")
+    base = run.place("scale")
+    stores: dict[str, Kcachefs] = {}
+    making: dict[str, list[float]] = {}
+    for count in counts:
+        run.say(f"making {count:,} files")
+        store = stores[f"{count:,}"] = Kcachefs("direct", base / str(count), ("--max-size", "100GiB", "--grace", "0"))
+        with stopwatch() as taken:
+            fill(store.base / "store", count)
+        making[f"{count:,}"] = [taken[0] / count * 1e6]
+    found = _measured(run, stores)
+    run.add("making, without a mount", "µs per file", making, against=_FEWEST)
+    for what, unit in _WHATS.items():
+        run.add(what, unit, found[what], against=_FEWEST, better="more" if what == "evict" else "less")
+
+
+_FEWEST = f"{COUNTS[0]:,}"
+_WHATS = {
+    "mount": "s",
+    "lookup": "µs",
+    "put": "µs",
+    "evict": "entries/s",
+    "recovery": "ms",
+    "memory": "MiB",
+    "memory that is not of files": "MiB",
+}
+
+
+def _measured(run: Run, stores: dict[str, Kcachefs]) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = {what: {name: [] for name in stores} for what in _WHATS}
+    names = {name: _entries(int(name.replace(",", ""))) for name in stores}
+    rounds = 2 if run.quick else 5
+    drop_caches()
+    with ExitStack() as stack:
+        for name, store in stores.items():
+            stack.callback(_close, store)
+            for _ in in_turn({name: store}, range(rounds)):
+                if store.mountpoint.is_mount():
+                    store.close()
+                with stopwatch() as taken:
+                    store.open()
+                found["mount"][name].append(taken[0])
+        for name, store in in_turn(stores, run.rounds(rounds, 0.4, "scale")):
+            entries = names[name]
+            found["lookup"][name].append(_lookups(store, [entries.pop() for _ in range(ASKED)]))
+            found["put"][name].append(_puts(store))
+            found["recovery"][name].append(_recovery(store, entries.pop()))
+        for name, store in stores.items():
+            memory = memory_of(store.worker())
+            found["memory"][name] = [memory["RSS in MiB"]]
+            found["memory that is not of files"][name] = [memory["anonymous in MiB"]]
+        for name, store in in_turn(stores, run.rounds(1 if run.quick else 3, 0.3, "scale, eviction")):
+            found["evict"][name].append(_evictions(store))
+    return found
+
+
+def _close(store: Kcachefs) -> None:
+    if store.mountpoint.is_mount():
+        store.close()
+
+
+def _entries(files: int) -> list[str]:
+    """In an order of their own: what comes next has not been asked for yet."""
+    return random.Random(1).sample([f"K{number:08d}" for number in range(files // PER_ENTRY)], k=files // PER_ENTRY)
+
+
+def _lookups(store: Kcachefs, entries: list[str]) -> float:
+    """Of three files in each, in folders that the kernel knows."""
+    for entry in entries:
+        os.stat(store.folder / entry)
+    paths = [f"{store.folder}/{entry}/f{number}" for entry in entries for number in range(3)]
+    with stopwatch() as taken:
+        for path in paths:
+            os.stat(path)
+    return taken[0] / len(paths) * 1e6
+
+
+def _puts(store: Kcachefs, count: int = 300) -> float:
+    folder = store.root / "cupy"
+    content = os.urandom(4096)
+    with stopwatch() as taken:
+        for number in range(count):
+            temporary = folder / f"tmp.{number}"
+            temporary.write_bytes(content)
+            temporary.rename(folder / f"{time.monotonic_ns()}.cubin")
+    return taken[0] / count * 1e6
+
+
+def _evictions(store: Kcachefs) -> float:
+    """Entries a second, from the first that is seen to be gone until the quota holds."""
+    files = store.stats()["total"]["files"]
+    store.close()
+    usual = store.options
+    # Empty files count for nothing, so every entry counts as one file.
+    store.options = (*usual, "--max-files", str(files - EVICTED))
+    store.open()
+    store.options = usual
+    seen = [(time.perf_counter(), _evicted(store))]
+    deadline = time.monotonic() + PATIENCE
+    while seen[-1][1] < EVICTED:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{store.mountpoint} evicted {seen[-1][1]} of {EVICTED} entries")
+        time.sleep(0.005)
+        seen.append((time.perf_counter(), _evicted(store)))
+    first = next(index for index, (_, count) in enumerate(seen) if count > seen[0][1] or count >= EVICTED)
+    begin, there = seen[max(0, first - 1)]
+    return (seen[-1][1] - there) / (seen[-1][0] - begin)
+
+
+def _evicted(store: Kcachefs) -> int:
+    return int(store.stats()["total"]["evictions"])
+
+
+def _recovery(store: Kcachefs, entry: str) -> float:
+    """Milliseconds."""
+    worker = store.worker()
+    with stopwatch() as taken:
+        os.kill(worker, signal.SIGKILL)
+        os.stat(store.folder / entry)
+    until_replaced(store, worker)
+    return taken[0] * 1e3
+
+
+def until_replaced(store: Kcachefs, worker: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while store.worker() in (worker, 0):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing replaced the worker of {store.mountpoint}")
+        time.sleep(0.05)
+
+
+def fill(place: Path, files: int) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with Store(place, Options()) as store:
+        fs = Filesystem(store)
+        triton = fs.lookup(ROOT_INO, b"triton") or ROOT_INO
+        for number in range(files // PER_ENTRY):
+            folder, _ = fs.make(triton, b"K%08d" % number, 0o040755, 0, 0)
+            for i in range(PER_ENTRY):
+                ino, _ = fs.create(folder, b"f%d" % i, 0o644, 0, 0)
+                if i == 0:
+                    fs.write(ino, 0, b"kernel %d" % number)
+                fs.forget(ino, 1)
+            fs.forget(folder, 1)
+            if number % 100 == 99:
+                while fs.files.seal_next(0):
+                    pass
+        fs.settle()

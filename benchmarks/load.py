@@ -1,0 +1,214 @@
+"""Many processes at once on one mount: operations a second, and the median, 99th percentile and worst latency.
+
+Every process does, over and over: a look at a name that is not there, a read of a file that all share, and a put of
+4 KiB under a name of its own. Each of the three is timed alone. The same while entries are evicted, while a file of
+1 GiB is sealed, and with the worker killed in the middle; what fails then is counted.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import growth
+from benchmarks.clients import Gate, together
+from benchmarks.measure import in_turn
+from benchmarks.operations import get, put
+from benchmarks.peers import opened
+from benchmarks.running import Run
+from benchmarks.subjects import ROOT, Kcachefs, Subject
+from kcachefs.core.files import REST_SECONDS
+
+PROCESSES = (1, 2, 4, 8, 16, 32)
+SHARED = 200
+MIB = 1 << 20
+COLUMNS = {"rate": "operations/s", "p50": "µs", "p99": "µs", "worst": "µs"}
+
+
+class Load(NamedTuple):
+    """What all processes of one turn saw together."""
+
+    rate: float
+    p50: float
+    p99: float
+    worst: float
+    failed: int
+
+
+def part(run: Run) -> None:
+    counts = (1, 8) if run.quick else PROCESSES
+    seconds = 0.4 if run.quick else 1.5
+    base = run.place("load")
+    with opened(["bindfs", "direct"], base, run.results.absent) as subjects:
+        for subject in subjects.values():
+            prepare(subject)
+        for count in counts:
+            found: dict[str, list[Load]] = {name: [] for name in subjects}
+            for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 3, 0.08, f"load, {_title(count)}")):
+                found[name].append(load(subject, count, seconds))
+            _add(run, count, "", found)
+    _disturbed(run, base / "disturbed", counts, seconds)
+
+
+def _disturbed(run: Run, base: Path, counts: tuple[int, ...], seconds: float) -> None:
+    subject = Kcachefs("direct", base, ("--max-size", "100GiB", "--grace", "0"))
+    entries = 3_000 if run.quick else 40_000
+    run.say(f"load, making {entries:,} entries to evict")
+    growth.fill(base / "store", entries * growth.PER_ENTRY)
+    subject.open()
+    try:
+        prepare(subject)
+        megabytes = 128 if run.quick else 1024
+        with _evicting(subject) as evicting:
+            for count in counts:
+                run.say(f"load, {_title(count)}, during eviction")
+                under = load(subject, count, seconds)
+                if evicting():
+                    _add(run, count, ", during eviction", {"direct": [under]})
+                else:
+                    run.leave_out(f"{_title(count)}, during eviction", "everything was evicted before")
+        for count in counts:
+            run.say(f"load, {_title(count)}, with the worker killed")
+            with _killed_after(subject, seconds / 3):
+                found = load(subject, count, seconds)
+            _add(run, count, ", worker restart", {"direct": [found]})
+        for count in counts:
+            run.say(f"load, {_title(count)}, while {megabytes} MiB are sealed")
+            found = _while_sealing(subject, count, megabytes)
+            _add(run, count, f", during sealing of {megabytes} MiB", {"direct": [found]})
+    finally:
+        subject.close()
+
+
+def _add(run: Run, count: int, when: str, found: dict[str, list[Load]]) -> None:
+    """Beside bindfs, which has nothing that could disturb it: always beside bindfs undisturbed."""
+    what = _title(count)
+    for column, unit in COLUMNS.items():
+        values = {name: [float(getattr(one, column)) for one in many] for name, many in found.items()}
+        quiet = run.results.find(run.part, f"{what}: {column}", "bindfs")
+        better = "more" if column == "rate" else "less"
+        beside = quiet.values if quiet is not None else None
+        run.add(f"{what}{when}: {column}", unit, values, against="bindfs", better=better, beside=beside)
+    failed = {name: [float(sum(one.failed for one in many))] for name, many in found.items()}
+    if any(value[0] for value in failed.values()):
+        run.add(f"{what}{when}: failed", "operations", failed, against="")
+
+
+def _title(count: int) -> str:
+    return f"{count} process{'es' if count > 1 else ''}"
+
+
+def prepare(subject: Subject) -> None:
+    (subject.folder / "shared").mkdir()
+    for number in range(SHARED):
+        put(f"{subject.folder}/shared", number)
+
+
+def load(subject: Subject, count: int, seconds: float, stop: mmap.mmap | None = None) -> Load:
+    """So many processes, for so many seconds, or until the first byte of `stop` is set."""
+    folder = subject.folder / f"load{time.monotonic_ns()}"
+    folder.mkdir()
+
+    def work(number: int, gate: Gate) -> tuple[list[float], float, int]:
+        os.mkdir(f"{folder}/{number}")
+        gate()
+        return _one(str(subject.folder / "shared"), f"{folder}/{number}", number, seconds, stop or bytearray(1))
+
+    told = together(count, work)
+    subprocess.run(["rm", "-r", str(folder)], check=True)
+    every = sorted(one for taken, _, _ in told for one in taken)
+    return Load(
+        sum(len(taken) / lasted for taken, lasted, _ in told),
+        every[len(every) // 2] * 1e6,
+        every[len(every) * 99 // 100] * 1e6,
+        every[-1] * 1e6,
+        sum(failed for _, _, failed in told),
+    )
+
+
+def _one(
+    shared: str, mine: str, number: int, seconds: float, stop: mmap.mmap | bytearray
+) -> tuple[list[float], float, int]:
+    rng = random.Random(number)
+    taken: list[float] = []
+    failed = turn = 0
+    acts: tuple[Callable[[int], object], ...] = (
+        lambda turn: os.path.exists(f"{mine}/none{turn}"),
+        lambda turn: get(f"{shared}/f{rng.randrange(SHARED)}"),
+        lambda turn: put(mine, turn),
+    )
+    start = time.perf_counter()
+    end = start + seconds
+    while time.perf_counter() < end and not stop[0]:
+        turn += 1
+        for act in acts:
+            begin = time.perf_counter()
+            try:
+                act(turn)
+            except OSError:
+                failed += 1
+            taken.append(time.perf_counter() - begin)
+    return taken, time.perf_counter() - start, failed
+
+
+# --- what goes on beside ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _evicting(subject: Kcachefs) -> Iterator[Callable[[], bool]]:
+    """Evicts everything that was there from the start; gives whether it is still at it."""
+    command = [sys.executable, "-m", "kcachefs", "prune", "--mount", str(subject.mountpoint), "--unused"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+    try:
+        yield lambda: process.poll() is None
+    finally:
+        process.wait()
+
+
+@contextmanager
+def _killed_after(subject: Kcachefs, seconds: float) -> Iterator[None]:
+    worker = subject.worker()
+    timer = threading.Timer(seconds, os.kill, (worker, signal.SIGKILL))
+    timer.start()
+    yield
+    timer.join()
+    growth.until_replaced(subject, worker)
+
+
+def _while_sealing(subject: Kcachefs, count: int, megabytes: int) -> Load:
+    """From when the sealing can begin, two seconds after the last write, until it is done.
+
+    Before that nothing is asked of the mount: the sealer would wait for a pause.
+    """
+    path = subject.root / "cupy" / "large"
+    pieces = [os.urandom(MIB // 4) * 4 for _ in range(8)]
+    with open(path, "wb", buffering=0) as file:
+        for number in range(megabytes):
+            file.write(number.to_bytes(8, "little") + pieces[number % len(pieces)][8:])
+    before = subject.stats()["store"]["unique_bytes"]
+    time.sleep(REST_SECONDS + 0.1)
+    stop = mmap.mmap(-1, 1)
+
+    def watch() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and subject.stats()["store"]["unique_bytes"] < before + megabytes * MIB:
+            time.sleep(0.05)
+        stop[0] = 1
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    found = load(subject, count, 60, stop)
+    watcher.join()
+    path.unlink()
+    return found

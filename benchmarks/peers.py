@@ -1,0 +1,183 @@
+"""The filesystems that people would use instead, each as it comes, over a directory beside the one that it shows.
+
+Those that are daemons run in the foreground, as our children, so that their processes are known and end with us.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from benchmarks.subjects import ROOT, Kcachefs, Subject, drop_caches
+
+HOUR = "3600"
+"""All of them may keep names and attributes as long as we do; they are made for one writer too, as we are."""
+PATIENCE = 30.0
+
+
+class Absent(Exception):
+    """Why a peer takes no part."""
+
+
+class Tmpfs(Subject):
+    """Memory: what no disk can beat."""
+
+    def open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _call("mount", "-t", "tmpfs", "-o", "size=4g", "none", str(self.folder))
+
+    def close(self) -> None:
+        _unmount(self.folder)
+
+    def forget(self) -> None:
+        drop_caches()  # unmounting would lose the files, and there is no disk that they could be read from again
+
+
+class Peer(Subject):
+    """A FUSE filesystem of its own program."""
+
+    package: ClassVar[str] = ""
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.base / "mount"
+
+    @property
+    def under(self) -> Path:
+        return self.base / "under"
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def prepare(self) -> None: ...
+
+    def open(self) -> None:
+        if not installed(self.package):
+            raise Absent(f"{self.package} is not installed, and the distribution's could not be")
+        if not self.under.exists():
+            self.under.mkdir(parents=True)
+            self.prepare()
+        self.folder.mkdir(exist_ok=True)
+        with open(self.base / "log", "ab") as log:
+            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + PATIENCE
+        while not os.path.ismount(self.folder):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self._process.kill()
+                self._process.wait()
+                said = (self.base / "log").read_text(errors="replace").strip().splitlines()
+                raise Absent(f"{self.package} did not mount: {said[-1] if said else 'it said nothing'}")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        _unmount(self.folder)
+        if self._process is not None:
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def pids(self) -> list[int]:
+        return [self._process.pid] if self._process is not None else []
+
+
+class Bindfs(Peer):
+    package = "bindfs"
+
+    def command(self) -> list[str]:
+        return ["bindfs", "-f", "-o", f"attr_timeout={HOUR},entry_timeout={HOUR}", str(self.under), str(self.folder)]
+
+
+class Mergerfs(Peer):
+    package = "mergerfs"
+
+    def command(self) -> list[str]:
+        options = f"cache.attr={HOUR},cache.entry={HOUR},cache.files=auto-full"
+        return ["mergerfs", "-f", "-o", options, str(self.under), str(self.folder)]
+
+
+class Rclone(Peer):
+    package = "rclone"
+
+    def command(self) -> list[str]:
+        cache = ["--vfs-cache-mode", "full", "--cache-dir", str(self.base / "cache")]
+        hour = ["--attr-timeout", f"{HOUR}s", "--dir-cache-time", f"{HOUR}s"]
+        return ["rclone", "mount", "--config", "", *cache, *hour, str(self.under), str(self.folder)]
+
+
+class Gocryptfs(Peer):
+    package = "gocryptfs"
+
+    def prepare(self) -> None:
+        (self.base / "key").write_text("a password for a benchmark\n")
+        _call("gocryptfs", "-q", "-init", "-scryptn", "10", "-passfile", str(self.base / "key"), str(self.under))
+
+    def command(self) -> list[str]:
+        return ["gocryptfs", "-q", "-fg", "-passfile", str(self.base / "key"), str(self.under), str(self.folder)]
+
+
+KINDS: dict[str, type[Subject]] = {
+    "ext4": Subject,
+    "tmpfs": Tmpfs,
+    "bindfs": Bindfs,
+    "mergerfs": Mergerfs,
+    "rclone": Rclone,
+    "gocryptfs": Gocryptfs,
+    "direct": Kcachefs,
+    "pyfuse3": Kcachefs,
+}
+
+
+@contextmanager
+def opened(names: list[str], base: Path, absent: dict[str, str] | None = None) -> Iterator[dict[str, Subject]]:
+    """Those that there are, mounted below that folder; why the others are not is noted in `absent`."""
+    with ExitStack() as stack:
+        found: dict[str, Subject] = {}
+        for name in names:
+            subject = KINDS[name](name, base / name)
+            try:
+                subject.open()
+            except Absent as error:
+                print(f"{name} takes no part: {error}", file=sys.stderr)
+                if absent is not None:
+                    absent[name] = str(error)
+                continue
+            found[name] = subject
+            stack.callback(subject.close)
+        yield found
+
+
+def installed(package: str, program: str | None = None) -> bool:
+    """Whether it is there; installed from the distribution if that is possible."""
+    program = program or package
+    if shutil.which(program) is None:
+        script = f'. "{ROOT}/scripts/setup.sh"; need_packages {package}'
+        subprocess.run(["bash", "-c", script], check=False, capture_output=True)
+    return shutil.which(program) is not None
+
+
+def _call(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Absent(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        raise Absent(f"{command[0]}: {(done.stderr or done.stdout).strip()}")
+
+
+def _unmount(folder: Path) -> None:
+    """At once, or from the next moment on when somebody still has something open there: it never stays."""
+    programs = [["umount"], ["umount", "-l"]] if os.geteuid() == 0 else [["fusermount3", "-u"], ["fusermount3", "-uz"]]
+    for program in programs:
+        if subprocess.run([*program, str(folder)], check=False, capture_output=True).returncode == 0:
+            return
+    raise OSError(f"{folder} could not be unmounted")

@@ -1,0 +1,152 @@
+"""Measures everything, side by side, in one run: benchmarks/run [--quick] [--only PART ...].
+
+It writes benchmarks/results/<host>-<date>.json with every figure, a Markdown table and charts beside it, and a whole
+run also brings the tables in README.md and benchmarks/README.md up to date. benchmarks/compare compares two results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks import compilers, daemon, disk, files, growth, load, nvrtc, operations, replay, report, results
+from benchmarks.running import Run
+from benchmarks.subjects import workplace
+
+FOLDER = Path(__file__).parent / "results"
+
+
+class Part(NamedTuple):
+    """What measures, and about how many seconds it has in a whole run and in a quick one."""
+
+    measure: Callable[[Run], None]
+    seconds: float
+    quick_seconds: float
+
+
+PARTS = {
+    "operations": Part(operations.part, 170, 20),
+    "files": Part(files.part, 110, 15),
+    "replay": Part(replay.part, 60, 15),
+    "compilers": Part(compilers.part, 210, 15),
+    "nvrtc": Part(nvrtc.part, 10, 3),
+    "disk": Part(disk.part, 30, 8),
+    "scale": Part(growth.part, 100, 10),
+    "load": Part(load.part, 110, 12),
+    "daemon": Part(daemon.part, 60, 12),
+}
+
+
+def main() -> int:
+    chosen = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whoever ends it leaves no mount behind
+    if chosen.show is not None:
+        print(report.markdown(results.load(chosen.show)))
+        return 0
+    if chosen.publish is not None:
+        report.publish(results.load(chosen.publish))
+        return 0
+    found = results.new(chosen.host, chosen.quick, chosen.directory)
+    parts = {name: part for name, part in PARTS.items() if not chosen.only or name in chosen.only}
+    whole = not chosen.quick and not chosen.only
+    fine = _measure(found, parts, chosen.directory)
+    path = chosen.out / f"{found.host}-{found.date}{'' if whole else '-quick' if chosen.quick else '-part'}.json"
+    results.save(found, path)
+    path.with_suffix(".md").write_text(report.markdown(found))
+    report.draw(found, path.parent, "" if whole else path.stem + "-")
+    print(report.markdown(found))
+    print(f"every figure: {path}", file=sys.stderr)
+    if whole and fine and not chosen.keep_readme:
+        report.publish(found)
+    return 0 if fine else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="under two minutes: a round of each, fewer files")
+    parser.add_argument("--only", choices=PARTS, nargs="+", metavar="PART", help=f"some of: {', '.join(PARTS)}")
+    parser.add_argument("--host", help="what to call this machine in the results; else its kind")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="where results go")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=FOLDER.parent,
+        help="where to work; its filesystem is what is called ext4 here",
+    )
+    parser.add_argument("--keep-readme", action="store_true", help="leave the tables in the READMEs as they are")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="only print the table of that result")
+    parser.add_argument("--publish", type=Path, metavar="FILE", help="only put that result into charts and READMEs")
+    return parser
+
+
+def _measure(found: results.Results, parts: dict[str, Part], directory: Path) -> bool:
+    """Whether all of them could be measured: one that fails takes only its own figures along."""
+    fine = True
+    budgets = {name: part.quick_seconds if found.quick else part.seconds for name, part in parts.items()}
+    with workplace(directory, ".bench-") as base, Display(budgets) as display:
+        run = Run(found, base, found.quick, display.say)
+        for name, part in parts.items():
+            run.begin(name, budgets[name])
+            display.begin(name)
+            try:
+                part.measure(run)
+            except Exception as error:
+                traceback.print_exc()
+                run.leave_out(
+                    "all that is missing", f"it failed: {str(error).splitlines()[0] if str(error) else error!r}"
+                )
+                fine = False
+            found.seconds[name] = round(time.monotonic() - run.started, 1)
+            display.end(name, found.seconds[name])
+    return fine
+
+
+class Display:
+    """One line per part: what it does now, how far the run is, how long it has taken. Without a terminal: plain lines.
+
+    It is drawn only between measurements: a thread that did it would be part of what is measured.
+    """
+
+    def __init__(self, budgets: dict[str, float]) -> None:
+        self._budgets = budgets
+        self._console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, auto_refresh=False, transient=True)
+        self._task = self._progress.add_task("", total=sum(budgets.values()))
+        self._before = 0.0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Display:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def begin(self, part: str) -> None:
+        self._part, self._started = part, time.monotonic()
+        self.say(part)
+
+    def say(self, what: str) -> None:
+        within = min(time.monotonic() - self._started, self._budgets[self._part])
+        self._progress.update(self._task, description=what, completed=self._before + within)
+        if self._console.is_terminal:
+            self._progress.refresh()
+
+    def end(self, part: str, seconds: float) -> None:
+        self._before += self._budgets[part]
+        self._console.print(f"{part}: {seconds:.0f} s", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
