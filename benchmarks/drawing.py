@@ -78,14 +78,17 @@ class Log:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """The powers of ten."""
-        return [
-            10.0**power
-            for power in range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
-        ]
+        """The powers of ten, or where there is but one of them also twice and five times those."""
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        for steps in ((1,), (1, 2, 5)):
+            found = [step * 10.0**power for power in powers for step in steps]
+            found = [tick for tick in found if self.low <= tick <= self.high]
+            if len(found) > 1:
+                break
+        return found
 
 
-def around(values: list[float], room: float = 1.3) -> tuple[float, float]:
+def around(values: list[float], room: float = 1.4) -> tuple[float, float]:
     """The ends of a logarithmic axis that shows all of them, with at least a factor of ten between."""
     low, high = min(values) / room, max(values) * room
     if high / low < 10:

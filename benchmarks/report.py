@@ -80,7 +80,7 @@ _TITLES = {
     "files": "Files per second",
     "replay": "A recorded start replayed, milliseconds in the filesystem",
     "compilers": "Seconds until the first compiled call returns",
-    "nvrtc": "NVRTC through cuda.core",
+    "nvrtc": "NVRTC through cuda.core, microseconds",
     "disk": "Megabytes on disk for real caches",
     "daemon": "What the daemon costs",
 }
@@ -109,7 +109,7 @@ def _table(rows: dict[str, dict[str, Figure]]) -> str:
     units = {figure.unit for row in rows.values() for figure in row.values()}
     for what, row in rows.items():
         unit = next(iter(row.values())).unit
-        label = what if len(units) == 1 and unit not in what else f"{what}, {unit}"
+        label = what if len(units) == 1 else f"{what}, {unit}"
         lines.append([label, *(cell(row.get(subject)) for subject in subjects)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 

@@ -34,15 +34,15 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "operations": Part(operations.part, 170, 20),
-    "files": Part(files.part, 110, 15),
-    "replay": Part(replay.part, 60, 15),
-    "compilers": Part(compilers.part, 210, 15),
+    "operations": Part(operations.part, 120, 20),
+    "files": Part(files.part, 80, 15),
+    "replay": Part(replay.part, 40, 15),
+    "compilers": Part(compilers.part, 200, 15),
     "nvrtc": Part(nvrtc.part, 10, 3),
     "disk": Part(disk.part, 30, 8),
-    "scale": Part(growth.part, 100, 10),
-    "load": Part(load.part, 110, 12),
-    "daemon": Part(daemon.part, 60, 12),
+    "scale": Part(growth.part, 120, 10),
+    "load": Part(load.part, 140, 12),
+    "daemon": Part(daemon.part, 100, 12),
 }
 
 
