@@ -17,9 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from kcachefs.core import Filesystem
-from kcachefs.store import Options, Store
-from kcachefs.store.records import ROOT_INO
+from benchmarks.filling import fill
 
 
 def main() -> None:
@@ -31,29 +29,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kcachefs-bench-") as folder:
         base = Path(folder)
         print(f"making {count:,} entries", file=sys.stderr, flush=True)
-        fill(base / "store", count)
+        fill(base / "store", count, 2, filled=2)
         kcachefs("mount", str(base / "mount"), "--store", str(base / "store"), "--grace", "0")
         try:
             show(base / "mount", count)
         finally:
             kcachefs("umount", str(base / "mount"))
-
-
-def fill(store: Path, count: int) -> None:
-    """Entries of two small files each."""
-    with Store(store, Options()) as opened:
-        fs = Filesystem(opened)
-        triton = fs.lookup(ROOT_INO, b"triton") or ROOT_INO
-        for number in range(count):
-            folder, _ = fs.make(triton, b"K%08d" % number, 0o040755, 0, 0)
-            for name in (b"kernel.ptx", b"kernel.cubin"):
-                ino, _ = fs.create(folder, name, 0o644, 0, 0)
-                fs.write(ino, 0, b"%s %d" % (name, number))
-                fs.forget(ino, 1)
-            fs.forget(folder, 1)
-            if number % 500 == 499:
-                fs.settle()
-        fs.settle()
 
 
 def show(mount: Path, count: int) -> None:

@@ -17,15 +17,12 @@ import random
 import signal
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
+from benchmarks.filling import fill, name_of
 from benchmarks.measure import in_turn, stopwatch
 from benchmarks.running import Run
 from benchmarks.scale import memory_of
 from benchmarks.subjects import Kcachefs, drop_caches
-from kcachefs.core import Filesystem
-from kcachefs.store import Options, Store
-from kcachefs.store.records import ROOT_INO
 
 COUNTS = (10_000, 100_000, 1_000_000)
 PER_ENTRY = 10
@@ -45,7 +42,7 @@ def part(run: Run) -> None:
         run.say(f"making {count:,} files")
         store = stores[f"{count:,}"] = Kcachefs("direct", base / str(count), ("--max-size", "100GiB", "--grace", "0"))
         with stopwatch() as taken:
-            fill(store.base / "store", count)
+            fill(store.base / "store", count // PER_ENTRY, PER_ENTRY, filled=1)
         making[f"{count:,}"] = [taken[0] / count * 1e6]
     found = _measured(run, stores)
     run.add("making, without a mount", "µs per file", making, against=_FEWEST)
@@ -100,7 +97,8 @@ def _close(store: Kcachefs) -> None:
 
 def _entries(files: int) -> list[str]:
     """In an order of their own: what comes next has not been asked for yet."""
-    return random.Random(1).sample([f"K{number:08d}" for number in range(files // PER_ENTRY)], k=files // PER_ENTRY)
+    every = [name_of(number) for number in range(files // PER_ENTRY)]
+    return random.Random(1).sample(every, k=len(every))
 
 
 def _lookups(store: Kcachefs, entries: list[str]) -> float:
@@ -166,22 +164,3 @@ def until_replaced(store: Kcachefs, worker: int) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"nothing replaced the worker of {store.mountpoint}")
         time.sleep(0.05)
-
-
-def fill(place: Path, files: int) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with Store(place, Options()) as store:
-        fs = Filesystem(store)
-        triton = fs.lookup(ROOT_INO, b"triton") or ROOT_INO
-        for number in range(files // PER_ENTRY):
-            folder, _ = fs.make(triton, b"K%08d" % number, 0o040755, 0, 0)
-            for i in range(PER_ENTRY):
-                ino, _ = fs.create(folder, b"f%d" % i, 0o644, 0, 0)
-                if i == 0:
-                    fs.write(ino, 0, b"kernel %d" % number)
-                fs.forget(ino, 1)
-            fs.forget(folder, 1)
-            if number % 100 == 99:
-                while fs.files.seal_next(0):
-                    pass
-        fs.settle()

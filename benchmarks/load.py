@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from benchmarks import growth
 from benchmarks.clients import Gate, together
+from benchmarks.filling import fill
 from benchmarks.measure import in_turn
 from benchmarks.operations import get, put
 from benchmarks.peers import opened
@@ -64,7 +65,7 @@ def _disturbed(run: Run, base: Path, counts: tuple[int, ...], seconds: float) ->
     subject = Kcachefs("direct", base, ("--max-size", "100GiB", "--grace", "0"))
     entries = 1_500 if run.quick else 20_000
     run.say(f"load, making {entries:,} entries to evict")
-    growth.fill(base / "store", entries * growth.PER_ENTRY)
+    fill(base / "store", entries, growth.PER_ENTRY, filled=1)
     subject.open()
     try:
         prepare(subject)

@@ -9,10 +9,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.filling import fill
 from benchmarks.subjects import Kcachefs, Subject, drop_caches
-from kcachefs.core import Filesystem
-from kcachefs.store import Options, Store
-from kcachefs.store.records import ROOT_INO
 
 MIB = 1 << 20
 
@@ -84,7 +82,7 @@ def many_files(base: Path, counts: list[int], asked: int) -> dict[int, dict[str,
         subjects = {count: Kcachefs("direct", base / str(count)) for count in counts}
         for count, subject in subjects.items():
             begin = time.perf_counter()
-            fill(subject.base / "store", count)
+            fill(subject.base / "store", count // PER_FOLDER, PER_FOLDER, filled=0)
             found[count]["made in s"] = time.perf_counter() - begin
         drop_caches()
         for count, subject in subjects.items():
@@ -126,21 +124,6 @@ def _stat_all(names: list[str]) -> float:
 
 CHUNK = 250
 PER_FOLDER = 1000
-
-
-def fill(store: Path, count: int) -> None:
-    """Make files in a store through the core, without a mount."""
-    store.parent.mkdir(parents=True)
-    with Store(store, Options()) as opened:
-        fs = Filesystem(opened)
-        triton = fs.lookup(ROOT_INO, b"triton") or ROOT_INO
-        for number in range(count // PER_FOLDER):
-            folder, _ = fs.make(triton, b"%08x" % number, 0o040755, 0, 0)
-            for i in range(PER_FOLDER):
-                fs.create(folder, b"f%d" % i, 0o644, 0, 0)
-            while fs.files.seal_next(0):
-                pass
-        fs.settle()
 
 
 def memory_of(pid: int) -> dict[str, float]:

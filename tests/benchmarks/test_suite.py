@@ -25,6 +25,8 @@ def mounts() -> list[str]:
 
 
 @pytest.mark.mount
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_small_run_writes_its_result_and_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [str(ROOT / "benchmarks" / "run"), "--quick", "--only", "operations", "--host", "here"]
     command += ["--out", str(tmp_path / "out"), "--directory", str(tmp_path)]

@@ -1,0 +1,41 @@
+"""Makes stores of many files, through the core and without a mount: what counts is how many there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kcachefs.core import Filesystem
+from kcachefs.store import Options, Store
+from kcachefs.store.records import ROOT_INO
+
+_BATCH = 1000
+
+
+def fill(place: Path, entries: int, files: int, filled: int) -> None:
+    """Entries of Triton's, K00000000 and on, each of so many files, f0 and on; the first `filled` hold bytes.
+
+    No two hold the same; the others are empty, as locks and markers are.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with Store(place, Options()) as store:
+        fs = Filesystem(store)
+        triton = fs.lookup(ROOT_INO, b"triton") or ROOT_INO
+        waiting = 0
+        for number in range(entries):
+            folder, _ = fs.make(triton, name_of(number).encode(), 0o040755, 0, 0)
+            for i in range(files):
+                ino, _ = fs.create(folder, b"f%d" % i, 0o644, 0, 0)
+                if i < filled:
+                    fs.write(ino, 0, b"kernel %d of %d" % (i, number))
+                fs.forget(ino, 1)
+            fs.forget(folder, 1)
+            waiting += files
+            if waiting >= _BATCH:
+                waiting = 0
+                while fs.files.seal_next(0):
+                    pass
+        fs.settle()
+
+
+def name_of(number: int) -> str:
+    return f"K{number:08d}"
