@@ -47,6 +47,7 @@ def mount(
         bool, typer.Option("--no-allow-other", help="Keep the mount to the user who makes it.")
     ] = False,
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
+    log_format: Annotated[str, typer.Option(help="text, or json: an object per line.")] = "text",
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
     settings = checked(
@@ -61,6 +62,7 @@ def mount(
         engine=engine,
         read_only=read_only,
         allow_other=not no_allow_other,
+        log_format=log_format,
     )
     if foreground:
         serve_here(settings)
@@ -81,14 +83,18 @@ def checked(
     engine: str = "direct",
     read_only: bool = False,
     allow_other: bool = True,
+    log_format: str = "text",
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
     from kcachefs.core.eviction import Limits
+    from kcachefs.daemon.logs import FORMATS
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.engines import ENGINES
 
     if engine not in ENGINES:
         raise UsageError(f"engine {engine}: is not known; there are two, direct and pyfuse3")
+    if log_format not in FORMATS:
+        raise UsageError(f"log format {log_format}: is not known; there are two, text and json")
     # A dead mount cannot be resolved any further, which is as far as it need be.
     mountpoint = os.path.realpath(directory)
     place = os.path.abspath(store or config.default_store())
@@ -113,6 +119,7 @@ def checked(
         ),
         read_only=read_only,
         allow_other=allow_other,
+        log_format=log_format,
     )
 
 

@@ -267,6 +267,17 @@ class Files:
                         found.append((ino, node))
         return found
 
+    def statistics(self) -> dict[str, int]:
+        """What is in the making. Takes no lock: it is asked when something hangs."""
+        oldest = self._queue[0][1] if self._queue else None
+        return {
+            "waiting_for_sealing": len(self._queue),
+            "longest_waiting_s": round(time.monotonic() - oldest) if oldest else 0,
+            "being_sealed": len(self._sealing),
+            "mutable": len(self._mutable),
+            "open_spool_files": len(self._open),
+        }
+
     def waiting(self) -> int:
         return len(self._queue)
 

@@ -29,6 +29,7 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     read_only: bool = False
     allow_other: bool = True
     log: str = ""
+    log_format: str = "text"
     debug: bool = False
 
 

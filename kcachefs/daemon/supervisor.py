@@ -8,6 +8,7 @@ ends when the worker says that the mount is gone.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -20,11 +21,13 @@ from typing import NamedTuple
 import msgspec
 
 from kcachefs import config as settings
-from kcachefs.daemon import registry
+from kcachefs.daemon import logs, registry
 from kcachefs.daemon.notify import notify
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.engines import mounting
 from kcachefs.errors import DaemonError, MountBusy, MountError, describe, exit_code_of
+
+log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
 UNMOUNTED = 0
 """The worker's exit code when the mount is gone and all is on disk."""
@@ -89,8 +92,7 @@ class Supervisor:
         """Mount, serve, and return the exit code. `ready` is called once: the mount answers, or why it does not."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        # In the foreground it ends with its terminal; in the background it has none to lose.
-        signal.signal(signal.SIGHUP, self._stop if foreground else signal.SIG_IGN)
+        self._start_log(foreground)
         try:
             self._device = mounting.mount(
                 self._mountpoint,
@@ -107,6 +109,19 @@ class Supervisor:
         finally:
             self._leave()
 
+    def _start_log(self, foreground: bool) -> None:
+        # A terminal that hangs up ends what runs in its foreground; without one, SIGHUP is from who rotates logs.
+        in_terminal = foreground and logs.has_terminal()
+        if in_terminal:
+            signal.signal(signal.SIGHUP, self._stop)
+        own_log = logs.start(self._config.log, "supervisor", self._config.log_format, hangup=not in_terminal)
+        own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
+        own_log.passed_on = self._pass_on
+
+    def _pass_on(self, number: int) -> None:
+        if self._worker is not None:
+            self._worker.send_signal(number)
+
     def _serve(self, ready: Callable[[Refusal | None], None]) -> int:
         refusal = None if self._stopping else self._start_worker(resend=False)
         if self._stopping and refusal is None:
@@ -115,16 +130,18 @@ class Supervisor:
             ready(refusal)
             return refusal.exit_code
         mounting.set_readahead(self._mountpoint, 1024)
+        log.info("mounted %s at %s, worker %d", self._config.store, self._config.mountpoint, self._state.worker_pid)
         ready(None)
         while True:
             assert self._worker is not None
             code = self._worker.wait()
             if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
+                log.info("unmounted %s", self._config.mountpoint)
                 return 0 if code != REFUSED else 3
             self._note_death(code)
             refusal = self._start_worker(resend=True)
             if refusal is not None:
-                self._say(f"the worker cannot be replaced: {refusal.message}")
+                log.error("the worker cannot be replaced: %s", refusal.message)
                 return refusal.exit_code
 
     def _start_worker(self, *, resend: bool) -> Refusal | None:
@@ -150,15 +167,11 @@ class Supervisor:
         self._deaths = [moment for moment in self._deaths if now - moment < CRASHES_SECONDS] + [now]
         self._state.restarts += 1
         self._state.last_exit = reason
-        self._say(f"the worker ended ({reason}) and is replaced")
+        log.error("the worker ended (%s) and is replaced", reason)
         if len(self._deaths) >= CRASHES_MAX:
             pause = min(10.0, 0.1 * 2 ** (len(self._deaths) - CRASHES_MAX))
-            self._say(f"{len(self._deaths)} deaths in {CRASHES_SECONDS:.0f} s: waiting {pause:.1f} s")
+            log.error("%d deaths in %.0f s: waiting %.1f s", len(self._deaths), CRASHES_SECONDS, pause)
             time.sleep(pause)
-
-    def _say(self, message: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that was closed
-            print(message, file=sys.stderr, flush=True)
 
     def _stop(self, number: int, frame: object) -> None:
         """SIGTERM: unmount. What is busy is hidden at once, and the worker told to finish."""
@@ -186,15 +199,15 @@ class Supervisor:
 def launch(config: MountConfig) -> None:
     """Start a supervisor in the background and return when its mount answers."""
     read_end, write_end = os.pipe()
-    with open(config.log, "ab") as log:
+    with open(config.log, "ab") as file:
         command = [sys.executable, "-m", "kcachefs.daemon.supervisor"]
         process = subprocess.Popen(
             [*command, msgspec.json.encode(config).decode(), str(write_end)],
             pass_fds=[write_end],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=file,
+            stderr=file,
             cwd="/",
             env=settings.for_daemon(),
         )

@@ -16,13 +16,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
 
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
-from kcachefs.daemon import control, memory, registry
+from kcachefs.daemon import control, logs, memory, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
@@ -30,7 +31,7 @@ from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("kcachefs.daemon.worker")  # it runs as __main__
 
 SEAL_TURN = 0.05
 SEAL_PAUSE = 0.05
@@ -71,6 +72,19 @@ class Worker:
             ready()
             await self.engine.run()
             nursery.cancel_scope.cancel()
+
+    def state(self) -> dict[str, Any]:
+        """What goes on, for the log. Takes no lock."""
+        nodes = self.fs.nodes
+        return {
+            "requests": self.engine.statistics(),
+            "files": self.fs.files.statistics(),
+            "inodes": {"known_to_the_kernel": len(nodes.lookups), "open": len(nodes.handles)},
+            "unlinked_and_in_use": len(nodes.orphans),
+            "out_of_room": not self.fs.evictor.room.is_set(),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "resident_bytes": memory.resident_bytes(),
+        }
 
     def close(self) -> None:
         """Put everything on disk."""
@@ -144,13 +158,8 @@ def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     device, ready_fd, resend = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
     sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals are for the supervisor, which unmounts
-        signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(
-        level=logging.DEBUG if config.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the supervisor, which unmounts
+    own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
     sys.setswitchinterval(0.0005)
     raise_descriptor_limit()
     with open(ready_fd, "wb") as pipe:
@@ -159,10 +168,12 @@ def main() -> None:
         except (KcachefsError, OSError) as error:
             pipe.write(Refusal.of(error).to_line())
             sys.exit(REFUSED)
+        own_log.state = worker.state
         gc.freeze()
         gc.disable()  # a collection in the middle of a request would be felt; `_collect` does it in a pause
 
         def ready() -> None:
+            own_log.root_task = trio.lowlevel.current_root_task()
             pipe.write(READY)
             pipe.close()
 
