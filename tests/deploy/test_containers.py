@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from kcachefs.frameworks import account
+import kcachefs
+from kcachefs.frameworks import account, environment
 from tests.cli.scene import until
 from tests.deploy.containers import PATIENCE, Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
-from tests.frameworks.commands import kcachefs
+from tests.frameworks.commands import kcachefs as command
 
 pytestmark = pytest.mark.mount
 
@@ -43,13 +44,13 @@ def with_compilers(start: Start, name: str, uid: int, mount: Mount) -> Container
 
 
 def state(mount: Mount) -> dict[str, Any]:
-    mounts = json.loads(kcachefs("status", "--json").stdout)["mounts"]
+    mounts = json.loads(command("status", "--json").stdout)["mounts"]
     return next(one for one in mounts if one["mountpoint"] == str(mount.mountpoint))
 
 
 def stats(mount: Mount) -> dict[str, Any]:
     account.read(mount.mountpoint)  # waits until what was just written is counted
-    told: dict[str, Any] = json.loads(kcachefs("stats", "--json", "--mount", mount.mountpoint).stdout)
+    told: dict[str, Any] = json.loads(command("stats", "--json", "--mount", mount.mountpoint).stdout)
     return told
 
 
@@ -165,6 +166,15 @@ def end_without_a_word(processes: list[subprocess.Popen[str]]) -> None:
     for process in processes:
         out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, err) == (0, ""), out
+
+
+def test_a_user_in_a_container_is_told_the_variables_of_a_mount_that_is_not_his() -> None:
+    with host() as (mount, start):
+        code = Share(Path(kcachefs.__file__).parent, Path("/opt/code/kcachefs"))
+        alice = start("a", uid=ALICE, programs=True, shared=[mount.mountpoint, code])
+        words = ("-m", "kcachefs", "env", "--mount", mount.mountpoint, "--format", "json")
+        told = json.loads(alice.must(*PYTHON, *words, PYTHONPATH="/opt/code", KCACHEFS_RUNTIME_DIR="/tmp/run"))
+        assert told == environment(mount.mountpoint)
 
 
 def test_a_container_with_users_of_its_own_shares_the_mount() -> None:
