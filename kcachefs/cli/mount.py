@@ -16,8 +16,8 @@ from kcachefs import config
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, UsageError
 
 if TYPE_CHECKING:
+    from kcachefs.daemon.conversation import Refusal
     from kcachefs.daemon.registry import MountConfig
-    from kcachefs.daemon.supervisor import Refusal
 
 MAX_SIZE = "20GiB"
 MIN_FREE = "64MiB"
@@ -46,6 +46,9 @@ def mount(
     no_allow_other: Annotated[
         bool, typer.Option("--no-allow-other", help="Keep the mount to the user who makes it.")
     ] = False,
+    hang_timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that gives no sign of life for so long.")
+    ] = 30.0,
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
     log_format: Annotated[str, typer.Option(help="text, or json: an object per line.")] = "text",
 ) -> None:
@@ -63,6 +66,7 @@ def mount(
         read_only=read_only,
         allow_other=not no_allow_other,
         log_format=log_format,
+        hang_seconds=hang_timeout,
     )
     if foreground:
         serve_here(settings)
@@ -84,6 +88,7 @@ def checked(
     read_only: bool = False,
     allow_other: bool = True,
     log_format: str = "text",
+    hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
     from kcachefs.core.eviction import Limits
@@ -120,6 +125,8 @@ def checked(
         read_only=read_only,
         allow_other=allow_other,
         log_format=log_format,
+        hang_seconds=hang_seconds,
+        resend=config.use_resend(),
     )
 
 

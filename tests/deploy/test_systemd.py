@@ -80,8 +80,12 @@ def test_what_a_unit_starts_says_when_it_is_ready_outlives_a_reload_and_stops(ki
         with running(unit, place) as (process, told):
             assert told() == b"READY=1"
             (place.mountpoint / "triton" / "file").write_text("text")
-            reload = unit.service["ExecReload"].replace("$MAINPID", str(process.pid))
-            subprocess.run(shlex.split(reload), check=True)
+            [before] = place.status()
+            reload = shlex.split(unit.service["ExecReload"])
+            subprocess.run(reload, env=place.environment, check=True, capture_output=True, timeout=PATIENCE)
+            [after] = place.status()
+            assert (after["supervisor_pid"], after["restarts"]) == (process.pid, 0)
+            assert after["worker_pid"] != before["worker_pid"]
             assert (place.mountpoint / "triton" / "file").read_text() == "text"
             process.send_signal(signal.SIGTERM)
             assert told() == b"STOPPING=1"
