@@ -11,6 +11,7 @@ interpreter's own last words are in it too, and reopening it is a matter of putt
 from __future__ import annotations
 
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -20,8 +21,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
-
-import msgspec
 
 if TYPE_CHECKING:
     import trio  # the supervisor has no use for it
@@ -254,7 +253,7 @@ class JsonForm(logging.Formatter):
         if hasattr(record, "held_back"):
             line["held_back"] = record.held_back
         line |= getattr(record, "facts", {})
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return json.dumps(line, default=str)  # in ASCII, which holds even names that are not UTF-8
 
 
 # --- what runs -------------------------------------------------------------------------------------------------------
