@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from kcachefs.daemon import registry
 from kcachefs.frameworks import account
 from tests.deploy.containers import PATIENCE, Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
@@ -35,8 +38,9 @@ def with_compilers(start: Start, name: str, uid: int, mount: Mount) -> Container
 
 
 def state(mount: Mount) -> dict[str, Any]:
-    mounts = json.loads(kcachefs("status", "--json").stdout)["mounts"]
-    return next(one for one in mounts if one["mountpoint"] == str(mount.mountpoint))
+    """What `kcachefs status` knows of it."""
+    found: dict[str, Any] = msgspec.to_builtins(registry.read(str(mount.mountpoint)))
+    return found
 
 
 def stats(mount: Mount) -> dict[str, Any]:
