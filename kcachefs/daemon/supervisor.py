@@ -38,6 +38,8 @@ GIVE_UP_SECONDS = 60.0
 """How long it tries to replace a worker before it gives the mount up."""
 ABORT_SECONDS = 1.0
 """How long a worker that hangs may take to say where."""
+READAHEAD_KILOBYTES = 2048
+"""Two requests: so a sequential reader has one decoded while another is on its way."""
 LEAVE_SECONDS = 10.0
 """How long a worker that was asked to leave is waited for."""
 
@@ -113,7 +115,7 @@ class Supervisor:
         if refusal is not None:
             ready(refusal)
             return refusal.exit_code
-        mounting.set_readahead(self._mountpoint, 1024)
+        mounting.set_readahead(self._mountpoint, READAHEAD_KILOBYTES)
         log.info("mounted %s at %s, worker %d", self._config.store, self._config.mountpoint, self._state.worker_pid)
         ready(None)
         while True:
