@@ -27,6 +27,8 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """The verb and its parameters, by the command's own parser; raises where it would complain."""
     group: Any = typer.main.get_command(app)
     verb, *rest = arguments
+    if not rest:  # the name of a command, in a sentence
+        return group.commands[verb].name, {}
     return verb, group.commands[verb].make_context(verb, rest).params
 
 
