@@ -33,6 +33,7 @@ from kcachefs.core.files import REST_SECONDS
 PROCESSES = (1, 2, 4, 8, 16, 32)
 SHARED = 200
 MIB = 1 << 20
+STOP, STARTED = 0, 1
 COLUMNS = {"rate": "operations/s", "p50": "µs", "p99": "µs", "worst": "µs"}
 
 
@@ -80,8 +81,7 @@ def _disturbed(run: Run, base: Path, counts: tuple[int, ...], seconds: float) ->
                     run.leave_out(f"{_title(count)}, during eviction", "everything was evicted before")
         for count in counts:
             run.say(f"load, {_title(count)}, with the worker killed")
-            with _killed_after(subject, seconds / 3):
-                found = load(subject, count, seconds)
+            found = _while_killed(subject, count, seconds)
             _add(run, count, ", worker restart", {"direct": [found]})
         for count in counts:
             run.say(f"load, {_title(count)}, while {megabytes} MiB are sealed")
@@ -115,15 +115,17 @@ def prepare(subject: Subject) -> None:
         put(f"{subject.folder}/shared", number)
 
 
-def load(subject: Subject, count: int, seconds: float, stop: mmap.mmap | None = None) -> Load:
-    """So many processes, for so many seconds, or until the first byte of `stop` is set."""
+def load(subject: Subject, count: int, seconds: float, signals: mmap.mmap | None = None) -> Load:
+    """So many processes, for so many seconds, or until the STOP of `signals` is set; they set its STARTED."""
+    shared = signals or mmap.mmap(-1, 2)
     folder = subject.folder / f"load{time.monotonic_ns()}"
     folder.mkdir()
 
     def work(number: int, gate: Gate) -> tuple[list[float], float, int]:
         os.mkdir(f"{folder}/{number}")
         gate()
-        return _one(str(subject.folder / "shared"), f"{folder}/{number}", number, seconds, stop or bytearray(1))
+        shared[STARTED] = 1
+        return _one(str(subject.folder / "shared"), f"{folder}/{number}", number, seconds, shared)
 
     told = together(count, work)
     subprocess.run(["rm", "-r", str(folder)], check=True)
@@ -137,9 +139,7 @@ def load(subject: Subject, count: int, seconds: float, stop: mmap.mmap | None = 
     )
 
 
-def _one(
-    shared: str, mine: str, number: int, seconds: float, stop: mmap.mmap | bytearray
-) -> tuple[list[float], float, int]:
+def _one(shared: str, mine: str, number: int, seconds: float, signals: mmap.mmap) -> tuple[list[float], float, int]:
     rng = random.Random(number)
     taken: list[float] = []
     failed = turn = 0
@@ -150,7 +150,7 @@ def _one(
     )
     start = time.perf_counter()
     end = start + seconds
-    while time.perf_counter() < end and not stop[0]:
+    while time.perf_counter() < end and not signals[STOP]:
         turn += 1
         for act in acts:
             begin = time.perf_counter()
@@ -182,14 +182,25 @@ def _evicting(subject: Kcachefs) -> Iterator[Callable[[], bool]]:
         growth.until_replaced(subject, worker)
 
 
-@contextmanager
-def _killed_after(subject: Kcachefs, seconds: float) -> Iterator[None]:
-    worker = subject.worker()
-    timer = threading.Timer(seconds, os.kill, (worker, signal.SIGKILL))
-    timer.start()
-    yield
-    timer.join()
+def _while_killed(subject: Kcachefs, count: int, seconds: float) -> Load:
+    """The worker is killed when a third of the time is over."""
+    worker, signals = subject.worker(), mmap.mmap(-1, 2)
+
+    def kill() -> None:
+        while not signals[STARTED]:
+            time.sleep(0.005)
+        time.sleep(seconds / 3)
+        os.kill(worker, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        found = load(subject, count, seconds, signals)
+    finally:
+        signals[STARTED] = 1  # should they never have
+        killer.join()
     growth.until_replaced(subject, worker)
+    return found
 
 
 def _while_sealing(subject: Kcachefs, count: int, megabytes: int) -> Load:
@@ -204,17 +215,17 @@ def _while_sealing(subject: Kcachefs, count: int, megabytes: int) -> Load:
             file.write(number.to_bytes(8, "little") + pieces[number % len(pieces)][8:])
     before = subject.stats()["store"]["unique_bytes"]
     time.sleep(REST_SECONDS + 0.1)
-    stop = mmap.mmap(-1, 1)
+    signals = mmap.mmap(-1, 2)
 
     def watch() -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and subject.stats()["store"]["unique_bytes"] < before + megabytes * MIB:
             time.sleep(0.05)
-        stop[0] = 1
+        signals[STOP] = 1
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    found = load(subject, count, 60, stop)
+    found = load(subject, count, 60, signals)
     watcher.join()
     path.unlink()
     return found

@@ -16,8 +16,8 @@ from kcachefs import config
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, UsageError
 
 if TYPE_CHECKING:
+    from kcachefs.daemon.conversation import Refusal
     from kcachefs.daemon.registry import MountConfig
-    from kcachefs.daemon.supervisor import Refusal
 
 MAX_SIZE = "20GiB"
 MIN_FREE = "64MiB"
@@ -46,7 +46,11 @@ def mount(
     no_allow_other: Annotated[
         bool, typer.Option("--no-allow-other", help="Keep the mount to the user who makes it.")
     ] = False,
+    hang_timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that gives no sign of life for so long.")
+    ] = 30.0,
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
+    log_format: Annotated[str, typer.Option(help="text, or json: an object per line.")] = "text",
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
     settings = checked(
@@ -61,6 +65,8 @@ def mount(
         engine=engine,
         read_only=read_only,
         allow_other=not no_allow_other,
+        log_format=log_format,
+        hang_seconds=hang_timeout,
     )
     if foreground:
         serve_here(settings)
@@ -81,14 +87,19 @@ def checked(
     engine: str = "direct",
     read_only: bool = False,
     allow_other: bool = True,
+    log_format: str = "text",
+    hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
     from kcachefs.core.eviction import Limits
+    from kcachefs.daemon.logs import FORMATS
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.engines import ENGINES
 
     if engine not in ENGINES:
         raise UsageError(f"engine {engine}: is not known; there are two, direct and pyfuse3")
+    if log_format not in FORMATS:
+        raise UsageError(f"log format {log_format}: is not known; there are two, text and json")
     # A dead mount cannot be resolved any further, which is as far as it need be.
     mountpoint = os.path.realpath(directory)
     place = os.path.abspath(store or config.default_store())
@@ -113,6 +124,9 @@ def checked(
         ),
         read_only=read_only,
         allow_other=allow_other,
+        log_format=log_format,
+        hang_seconds=hang_seconds,
+        resend=config.use_resend(),
     )
 
 

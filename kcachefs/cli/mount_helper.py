@@ -33,6 +33,7 @@ class Wanted(TypedDict, total=False):
     engine: str
     read_only: bool
     allow_other: bool
+    log_format: str
 
 
 def main() -> None:
@@ -78,6 +79,8 @@ def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
                 wanted["max_size"] = value
             case "engine":
                 wanted["engine"] = value
+            case "log_format":
+                wanted["log_format"] = value
             case "exec" | "noexec":
                 executable = name == "exec"
             case "suid" | "dev":
