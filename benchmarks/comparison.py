@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,8 +55,10 @@ def main() -> int:
     same = sum(1 for one in before.figures if after.find(*one.key) is not None) - len(found)
     console.print(f"{len(found)} changed, {same} did not beyond noise", highlight=False)
     for name, one, other in (("only before", before, after), ("only after", after, before)):
-        if missing := sorted({figure.what for figure in one.figures if other.find(*figure.key) is None}):
-            console.print(f"{name}: {'; '.join(missing)}", highlight=False)
+        missing = Counter(figure.part for figure in one.figures if other.find(*figure.key) is None)
+        if missing:
+            told = ", ".join(f"{count} of {part}" for part, count in missing.items())
+            console.print(f"{name}: {told}", highlight=False)
     return 1 if any(not one.is_better and one.after.subject in OURS for one in found) else 0
 
 

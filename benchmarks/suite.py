@@ -53,7 +53,10 @@ def main() -> int:
         print(report.markdown(results.load(chosen.show)))
         return 0
     if chosen.publish is not None:
-        report.publish(results.load(chosen.publish))
+        published = results.load(chosen.publish)
+        if published.quick or PARTS.keys() - published.seconds.keys():
+            raise SystemExit(f"{chosen.publish} is not of a whole run; make one with: benchmarks/run")
+        report.publish(published)
         return 0
     found = results.new(chosen.host, chosen.quick, chosen.directory)
     parts = {name: part for name, part in PARTS.items() if not chosen.only or name in chosen.only}

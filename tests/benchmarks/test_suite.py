@@ -49,6 +49,15 @@ def test_a_small_run_writes_its_result_and_leaves_nothing_behind(tmp_path: Path)
     assert [mount for mount in mounts() if mount.startswith(str(tmp_path))] == []
 
 
+def test_a_quick_run_does_not_get_into_the_readme(tmp_path: Path) -> None:
+    results.save(results.new("here", quick=True), tmp_path / "quick.json")
+    command = [str(ROOT / "benchmarks" / "run"), "--publish", str(tmp_path / "quick.json")]
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert "not of a whole run" in done.stderr
+
+
 @need_root
 @pytest.mark.mount
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in ("ext4", "direct", "pyfuse3")])
