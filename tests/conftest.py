@@ -29,6 +29,7 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_OWN, ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of several processes (`-n 2`), one runs all tests that share a fixture of their module; the longest begin."""
     if not hasattr(config, "workerinput"):

@@ -11,7 +11,8 @@ drop whatever nobody uses; what it still knows after that is open or mapped, and
 The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
 keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
-While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests.
+While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests; and
+longer when the disk would be full before eviction got its turn.
 
 The bound. Between two turns the total can overshoot the quota by what is written in that time, and by what is younger
 than the grace period, which above the quota itself shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when
@@ -63,6 +64,9 @@ COMPACTION_SHARES = (0.5, 0.75, 0.95)
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 WAIT_SECONDS = 0.05
+WAIT_WHEN_FULL_SECONDS = 10.0
+HARDLY_FREE = 0.5
+"""Part of the free space to be kept below which a write waits so long: the rest is for names and the journal."""
 BATCH = 32
 """Entries probed at a time."""
 TEMPORARY_SECONDS = 60.0
@@ -189,6 +193,14 @@ class Evictor:
             self.room.clear()
         else:
             self.room.set()
+
+    def wait_for_room(self) -> None:
+        """A moment; and where the disk is all but full, until there is room or nothing is left to be evicted."""
+        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
+        while not self.room.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
+            disk = os.statvfs(self._store.path)
+            if disk.f_bavail * disk.f_frsize > self.limits.min_free * HARDLY_FREE:
+                return
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""

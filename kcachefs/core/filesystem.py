@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
+from kcachefs.core.eviction import Evictor, Limits
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import Nodes
@@ -229,7 +229,7 @@ class Filesystem:
             self._unchecked = 0
             self.evictor.note_pressure()
         if not self.evictor.room.is_set():
-            self.evictor.room.wait(WAIT_SECONDS)
+            self.evictor.wait_for_room()
         if self.evictor.full:
             raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
         return self.files.write(ino, offset, data)
