@@ -16,8 +16,8 @@ from kcachefs import config
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, UsageError
 
 if TYPE_CHECKING:
+    from kcachefs.daemon.conversation import Refusal
     from kcachefs.daemon.registry import MountConfig
-    from kcachefs.daemon.supervisor import Refusal
 
 MAX_SIZE = "20GiB"
 MIN_FREE = "64MiB"
@@ -46,6 +46,9 @@ def mount(
     no_allow_other: Annotated[
         bool, typer.Option("--no-allow-other", help="Keep the mount to the user who makes it.")
     ] = False,
+    hang_timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that gives no sign of life for so long.")
+    ] = 30.0,
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
@@ -61,6 +64,7 @@ def mount(
         engine=engine,
         read_only=read_only,
         allow_other=not no_allow_other,
+        hang_seconds=hang_timeout,
     )
     if foreground:
         serve_here(settings)
@@ -81,6 +85,7 @@ def checked(
     engine: str = "direct",
     read_only: bool = False,
     allow_other: bool = True,
+    hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
     from kcachefs.core.eviction import Limits
@@ -113,6 +118,8 @@ def checked(
         ),
         read_only=read_only,
         allow_other=allow_other,
+        hang_seconds=hang_seconds,
+        resend=config.use_resend(),
     )
 
 

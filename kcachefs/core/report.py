@@ -61,6 +61,8 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     max_bytes: int
     bytes_saved: int
     """Plain bytes of all files, less what the store takes."""
+    nameless: int
+    """Files without a name that somebody has open."""
     damaged: int
 
 
@@ -94,6 +96,7 @@ def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str
             used_bytes=used,
             max_bytes=max_size,
             bytes_saved=max(0, totals.referenced - used),
+            nameless=len(store.catalog.keys(b"x")),
             damaged=store.objects.damaged,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
