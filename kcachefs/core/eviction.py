@@ -28,9 +28,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from kcachefs.core.entries import Entries
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
 from kcachefs.errors import FsError, NoSpace
@@ -55,10 +54,9 @@ log = logging.getLogger(__name__)
 
 HIGH_WATER, LOW_WATER = 0.95, 0.90
 """Parts of a limit at which eviction begins, and to which it works down."""
-GRACE_SECONDS = 30.0
 SHORT_GRACE_SECONDS = 3.0
-"""How long after its last use an entry is safe: normally, and when the quota is exceeded. Longer than the heartbeat,
-so whoever is going through an entry's files is not overtaken."""
+"""How long after its last use an entry is safe when the quota is exceeded. Longer than the heartbeat, so whoever is
+going through an entry's files is not overtaken."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 PROBE_SECONDS = 0.5
@@ -72,22 +70,6 @@ BATCH = 32
 TEMPORARY_SECONDS = 60.0
 TEMPORARY_UNKNOWN_SECONDS = 3600.0
 """When what was written under a temporary name is reaped: its writer is dead, or cannot be seen from here."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filesystem may hold. Sizes are stored bytes on disk, everything counted."""
-
-    max_size: int = 20 << 30
-    max_files: int = 0
-    """0: as many as fit."""
-    min_free: int = 64 << 20
-    """Free bytes that the disk beneath keeps."""
-    grace: float = GRACE_SECONDS
-    """Seconds after its last use during which an entry is safe."""
-    floors: dict[str, int] = {}
-    """Namespaces that are not evicted from while they hold no more than this."""
-    ceilings: dict[str, int] = {}
-    """Namespaces that are evicted from when they hold more than this."""
 
 
 class Evictor:

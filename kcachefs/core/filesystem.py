@@ -16,9 +16,10 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import Evictor, Limits
+from kcachefs.core.eviction import Evictor
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.recall import Recall
 from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder, Statistics, statistics
