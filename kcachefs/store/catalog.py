@@ -448,16 +448,24 @@ def _check_size(env: lmdb.Environment, path: Path) -> None:
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if path.stat().st_size >= needed:
         return
-    if problems := structure_problems(path.parent):
+    if problems := _page_problems(path.parent):
         raise StoreError(f"{path}: is damaged ({problems[0]}); run: kcachefs fsck --repair")
     os.truncate(path, needed)
 
 
 def structure_problems(directory: Path) -> list[str]:
-    """What is wrong with the pages of LMDB's tree, read byte by byte: LMDB itself would crash on some of it."""
+    """What is wrong with LMDB's tree, which nobody has open."""
     try:
-        return list(lmdb.verify.verify(str(directory))) or _lost_records(directory)  # type: ignore[no-untyped-call]
-    except (lmdb.verify.VerifyError, lmdb.Error, OSError, struct.error) as error:
+        return _page_problems(directory) or _lost_records(directory)
+    except lmdb.Error as error:
+        return [str(error)]
+
+
+def _page_problems(directory: Path) -> list[str]:
+    """What is wrong with its pages, read byte by byte: LMDB itself would crash on some of it."""
+    try:
+        return list(lmdb.verify.verify(str(directory)))  # type: ignore[no-untyped-call]
+    except (lmdb.verify.VerifyError, OSError, struct.error) as error:
         return [str(error)]
 
 
