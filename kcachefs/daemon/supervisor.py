@@ -33,6 +33,8 @@ STANDBY_SECONDS = 2.0
 """When the first standby is started: until then the mount may be busy with what it was made for."""
 GIVE_UP_SECONDS = 60.0
 """How long it tries to replace a worker before it gives the mount up."""
+READAHEAD_KILOBYTES = 2048
+"""Two requests: so a sequential reader has one decoded while another is on its way."""
 LEAVE_SECONDS = 10.0
 """How long a worker that was asked to leave is waited for."""
 
@@ -94,7 +96,7 @@ class Supervisor:
         if refusal is not None:
             ready(refusal)
             return refusal.exit_code
-        mounting.set_readahead(self._mountpoint, 1024)
+        mounting.set_readahead(self._mountpoint, READAHEAD_KILOBYTES)
         ready(None)
         while True:
             code = self._watch()
