@@ -151,6 +151,8 @@ class Evictor:
         """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self.waiting() and time.monotonic() < until:
+                if self._hardly_any_free() and self._oldest(1, 0.0):
+                    return  # what can be evicted makes room first
                 self.seal_waiting(min(until, time.monotonic() + 0.02))
                 self._store.fold()
                 self._store.arena.trim()
@@ -169,20 +171,25 @@ class Evictor:
                 self._store.fold()  # no room to copy: what was emptied goes all the same
                 return
 
-    def note_pressure(self) -> None:
-        """See whether writes have to wait."""
-        if self._excess(1.0) > 0:
-            self.room.clear()
-        else:
+    def note_pressure(self) -> bool:
+        """See whether there is room, or writes have to wait."""
+        has_room = self._excess(1.0) <= 0
+        if has_room:
             self.room.set()
+        else:
+            self.room.clear()
+        return has_room
 
     def wait_for_room(self) -> None:
         """A moment; and where the disk is all but full, until there is room or nothing is left to be evicted."""
         until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
         while not self.room.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
-            disk = os.statvfs(self._store.path)
-            if disk.f_bavail * disk.f_frsize > self.limits.min_free * HARDLY_FREE:
+            if not self._hardly_any_free():
                 return
+
+    def _hardly_any_free(self) -> bool:
+        disk = os.statvfs(self._store.path)
+        return disk.f_bavail * disk.f_frsize < self.limits.min_free * HARDLY_FREE
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""

@@ -25,7 +25,7 @@ from tests.engines.mounting import Mount, kill, temporary_folder
 pytestmark = pytest.mark.mount
 
 STORM_SECONDS = float(os.environ.get("KCACHEFS_STORM_SECONDS", "20"))
-PATIENCE = 60.0
+PATIENCE = 150.0
 CORPUS_NAMESPACES = ("triton", "inductor", "cuda")
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
 

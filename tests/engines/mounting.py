@@ -21,7 +21,7 @@ import pytest
 
 from kcachefs.daemon import registry
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 KINDS = [
     pytest.param(kind, marks=() if kind == "plain" else pytest.mark.mount)
