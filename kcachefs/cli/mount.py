@@ -91,7 +91,7 @@ def checked(
     hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
-    from kcachefs.core.eviction import Limits
+    from kcachefs.core.limits import Limits
     from kcachefs.daemon.logs import FORMATS
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.engines import ENGINES

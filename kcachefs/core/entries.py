@@ -9,7 +9,8 @@ writes nothing for it. Uses are seen through the heartbeat: the name of an entry
 so a process that comes to it costs one lookup, however many files it then reads. Uses gather in memory and are written
 every few seconds; a kill loses that much of the order and nothing else.
 
-A hit is an entry found complete by a process that did not write it. A miss is an entry that had to be made.
+A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
+had to be made: not one that was adopted, which the inode of its folder or of its first file tells.
 """
 
 from __future__ import annotations
@@ -70,8 +71,6 @@ class Entries:
         self._last_order = 0
         self.temporary = {number_of(key) for key, _ in store.catalog.walk(b"w")}
         """What is written under a temporary name; few at any time."""
-        self.counting = True
-        """Off while something is brought in that nobody had to compile: then new entries are no misses."""
 
     # --- which entry a file belongs to --------------------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class Entries:
         stored = self._stored(txn, node)
         counts = self.counts(txn, record.namespace)
         if not record.used:
-            self._enter(txn, node.entry, record, counts)
+            self._enter(txn, node.entry, record, counts, self._is_adopted(node))
         record.files += 1
         record.plain += node.size
         record.stored += stored
@@ -304,9 +303,17 @@ class Entries:
                     return EntryRecord.unpack(found) if found is not None else None
         return None
 
-    def _enter(self, txn: Transaction, entry: int, record: EntryRecord, counts: NamespaceRecord) -> None:
+    def _is_adopted(self, node: Inode) -> bool:
+        with contextlib.suppress(FsError):
+            root = node if node.entry >= GROUP_BASE else self._nodes.get(node.entry)
+            return bool(root.flags & Inode.ADOPTED)
+        return False
+
+    def _enter(
+        self, txn: Transaction, entry: int, record: EntryRecord, counts: NamespaceRecord, is_adopted: bool
+    ) -> None:
         counts.entries += 1
-        counts.misses += self.counting
+        counts.misses += not is_adopted
         record.used = counts.used = self._next_order(time.time_ns())
         txn.put(order_key(record.namespace, record.used), pack_number(entry))
 
@@ -381,6 +388,7 @@ class Entries:
         record.used = when
         record.hits += hits
         counts.hits += hits
+        counts.served += hits * record.plain
         counts.used = max(counts.used, when)
         txn.put(entry_key(entry), record.pack())
         txn.put(counts_key(record.namespace), counts.pack())

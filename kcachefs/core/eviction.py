@@ -11,7 +11,8 @@ drop whatever nobody uses; what it still knows after that is open or mapped, and
 The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
 keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
-While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests.
+While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests; and
+longer when the disk would be full before eviction got its turn.
 
 The bound. Between two turns the total can overshoot the quota by what is written in that time, and by what is younger
 than the grace period, which above the quota itself shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when
@@ -27,9 +28,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from kcachefs.core.entries import Entries
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
 from kcachefs.errors import FsError, NoSpace
@@ -54,36 +54,22 @@ log = logging.getLogger(__name__)
 
 HIGH_WATER, LOW_WATER = 0.95, 0.90
 """Parts of a limit at which eviction begins, and to which it works down."""
-GRACE_SECONDS = 30.0
 SHORT_GRACE_SECONDS = 3.0
-"""How long after its last use an entry is safe: normally, and when the quota is exceeded. Longer than the heartbeat,
-so whoever is going through an entry's files is not overtaken."""
+"""How long after its last use an entry is safe when the quota is exceeded. Longer than the heartbeat, so whoever is
+going through an entry's files is not overtaken."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 WAIT_SECONDS = 0.05
+WAIT_WHEN_FULL_SECONDS = 10.0
+HARDLY_FREE = 0.5
+"""Part of the free space to be kept below which a write waits so long: the rest is for names and the journal."""
 BATCH = 32
 """Entries probed at a time."""
 TEMPORARY_SECONDS = 60.0
 TEMPORARY_UNKNOWN_SECONDS = 3600.0
 """When what was written under a temporary name is reaped: its writer is dead, or cannot be seen from here."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filesystem may hold. Sizes are stored bytes on disk, everything counted."""
-
-    max_size: int = 20 << 30
-    max_files: int = 0
-    """0: as many as fit."""
-    min_free: int = 64 << 20
-    """Free bytes that the disk beneath keeps."""
-    grace: float = GRACE_SECONDS
-    """Seconds after its last use during which an entry is safe."""
-    floors: dict[str, int] = {}
-    """Namespaces that are not evicted from while they hold no more than this."""
-    ceilings: dict[str, int] = {}
-    """Namespaces that are evicted from when they hold more than this."""
 
 
 class Evictor:
@@ -165,6 +151,8 @@ class Evictor:
         """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self.waiting() and time.monotonic() < until:
+                if self._hardly_any_free() and self._oldest(1, 0.0):
+                    return  # what can be evicted makes room first
                 self.seal_waiting(min(until, time.monotonic() + 0.02))
                 self._store.fold()
                 self._store.arena.trim()
@@ -183,12 +171,25 @@ class Evictor:
                 self._store.fold()  # no room to copy: what was emptied goes all the same
                 return
 
-    def note_pressure(self) -> None:
-        """See whether writes have to wait."""
-        if self._excess(1.0) > 0:
-            self.room.clear()
-        else:
+    def note_pressure(self) -> bool:
+        """See whether there is room, or writes have to wait."""
+        has_room = self._excess(1.0) <= 0
+        if has_room:
             self.room.set()
+        else:
+            self.room.clear()
+        return has_room
+
+    def wait_for_room(self) -> None:
+        """A moment; and where the disk is all but full, until there is room or nothing is left to be evicted."""
+        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
+        while not self.room.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
+            if not self._hardly_any_free():
+                return
+
+    def _hardly_any_free(self) -> bool:
+        disk = os.statvfs(self._store.path)
+        return disk.f_bavail * disk.f_frsize < self.limits.min_free * HARDLY_FREE
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
+from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
@@ -315,8 +315,15 @@ class Files:
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
                 self._enqueue(ino, now - max(0.0, min(age, rest_seconds)))  # written since: it rests anew
             else:
-                self.seal(ino)
+                self._seal_or_keep(ino, now)
         return True
+
+    def _seal_or_keep(self, ino: int, now: float) -> None:
+        try:
+            self.seal(ino)
+        except NoSpace:
+            self._enqueue(ino, now)
+            raise
 
     def _enqueue(self, ino: int, since: float) -> None:
         if ino not in self._queued:

@@ -6,6 +6,7 @@ An engine's thread calls the methods of a request. Beside it the daemon calls `f
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -16,20 +17,22 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
+from kcachefs.core.eviction import Evictor
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.recall import Recall
 from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder, Statistics, statistics
 from kcachefs.core.tree import DOTDOT, NAME_MAX, Tree
-from kcachefs.errors import FsError
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
 from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode, name_key, unpack_name
 
 log = logging.getLogger(__name__)
 
 BLOCK = 4096
+CROWDED_TRIES = 3
 PRESSURE_BYTES = 1 << 20
 """Bytes written after which the limits are looked at again, between the evictor's turns."""
 _DOTS = (b".", b"..")
@@ -230,10 +233,18 @@ class Filesystem:
         if self._unchecked > PRESSURE_BYTES:
             self._unchecked = 0
             self.evictor.note_pressure()
-        if not self.evictor.room.is_set():
-            self.evictor.room.wait(WAIT_SECONDS)
-        if self.evictor.full:
-            raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
+        if self.evictor.room.is_set():
+            return self.files.write(ino, offset, data)
+        return self._write_when_crowded(ino, offset, data)
+
+    def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        """Sealing takes room too before it gives any, and may have taken the last: what it sealed can be evicted."""
+        for _ in range(CROWDED_TRIES):
+            self.evictor.wait_for_room()
+            if self.evictor.full:
+                raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
+            with contextlib.suppress(NoSpace):
+                return self.files.write(ino, offset, data)
         return self.files.write(ino, offset, data)
 
     def opened(self, ino: int) -> None:
@@ -322,10 +333,9 @@ class Filesystem:
 
         What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
         """
-        while True:
+        for _ in range(self.files.waiting()):
             try:
-                if not self.files.seal_next(0):
-                    break
+                self.files.seal_next(0)
             except Exception as error:
                 log.error("a file could not be sealed, and is left as it is: %s", error)
         self.entries.flush()

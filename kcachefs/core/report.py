@@ -39,6 +39,8 @@ class Numbers(msgspec.Struct, frozen=True):
     hits: int
     misses: int
     hit_rate: float
+    bytes_served: int
+    """Plain bytes of the entries that were hit, counted with each hit."""
     evictions: int
     evicted_bytes: int
     last_used: float
@@ -113,6 +115,7 @@ def _numbers(record: NamespaceRecord) -> Numbers:
         hits=record.hits,
         misses=record.misses,
         hit_rate=round(record.hits / uses, 4) if uses else 0.0,
+        bytes_served=record.served,
         evictions=record.evictions,
         evicted_bytes=record.evicted_bytes,
         last_used=record.used / 1e9,
@@ -126,7 +129,7 @@ def as_json(numbers: Statistics) -> bytes:
 def as_metrics(numbers: Statistics) -> bytes:
     """Prometheus' text format."""
     lines: list[str] = []
-    counters = {"hits", "misses", "evictions", "evicted_bytes"}
+    counters = {"hits", "misses", "bytes_served", "evictions", "evicted_bytes"}
     for name in Numbers.__struct_fields__:
         kind = "counter" if name in counters else "gauge"
         metric = f"kcachefs_{name}" + ("_total" if kind == "counter" else "")

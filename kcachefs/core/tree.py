@@ -11,6 +11,7 @@ import stat
 import time
 
 from kcachefs.core.entries import Entries
+from kcachefs.core.layouts import ADOPTING
 from kcachefs.core.nodes import Nodes, new_inode
 from kcachefs.core.recall import Recall
 from kcachefs.errors import FsError
@@ -121,6 +122,8 @@ class Tree:
             node = new_inode(mode, uid, gid, parent)
             node.rdev = rdev
             node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, pid)
+            if name.startswith(ADOPTING):
+                node.flags |= Inode.ADOPTED
             if is_dir:
                 node.nlink = 2
                 node.target = name

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs import config
-from kcachefs.core.eviction import Limits
+from kcachefs.core.limits import Limits
 from kcachefs.errors import MountDenied, MountError
 
 

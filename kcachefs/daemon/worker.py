@@ -155,7 +155,8 @@ class Worker:
     def _seal_turn(self) -> bool:
         until = time.monotonic() + SEAL_TURN
         try:
-            while self.fs.files.seal_next():
+            # Without room the evictor seals, a little at a time: it takes room before it gives any.
+            while self.fs.evictor.note_pressure() and self.fs.files.seal_next():
                 if time.monotonic() > until:
                     return True
         except Exception as error:  # one bad file must not end the worker, and with its successor every one after it

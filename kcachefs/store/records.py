@@ -279,7 +279,7 @@ class EntryRecord:
 class NamespaceRecord:
     """What the entries of a namespace add up to now, and what has happened there since the store was made."""
 
-    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQq")
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQQq")
 
     entries: int = 0
     files: int = 0
@@ -289,6 +289,8 @@ class NamespaceRecord:
     misses: int = 0
     evictions: int = 0
     evicted_bytes: int = 0
+    served: int = 0
+    """Plain bytes of the entries that were hit, counted with each hit."""
     used: int = 0
 
     def pack(self) -> bytes:
@@ -301,6 +303,7 @@ class NamespaceRecord:
             self.misses,
             self.evictions,
             self.evicted_bytes,
+            self.served,
             self.used,
         )
 
@@ -334,6 +337,8 @@ class Inode:
     """Was written again after its first close: stays in the spool until it has been quiet for long."""
     SYNCED: ClassVar[int] = 2
     """Its spool file was fsynced on request: keep it after a power loss."""
+    ADOPTED: ClassVar[int] = 4
+    """Was brought in from another cache: the entry it makes is no miss."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIIIIQqqqQQQBB32s")
 
