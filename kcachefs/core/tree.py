@@ -118,7 +118,7 @@ class Tree:
                     mode |= stat.S_ISGID
             node = new_inode(mode, uid, gid, parent)
             node.rdev = rdev
-            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, pid)
+            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, uid, pid)
             if is_dir:
                 node.nlink = 2
                 node.target = name

@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 import trio
 
-from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core import FsOptions
 from kcachefs.core.administration import Administration
+from kcachefs.core.policies import make_filesystem
 from kcachefs.daemon import control, memory, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
@@ -49,8 +50,9 @@ class Worker:
 
     def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
-        self.fs = Filesystem(
-            self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid(), resumed=resend)
+        self.fs = make_filesystem(
+            self.store,
+            FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resend),
         )
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)

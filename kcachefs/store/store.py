@@ -359,6 +359,10 @@ def read_header(path: Path) -> Header:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":
         raise NotAStore(f"{path / HEADER}: does not describe a store")
+    if header.format < FORMAT:
+        raise StoreVersionError(
+            f"{path}: is of format {header.format}, from before the first release; remove it, and it is made anew"
+        )
     if header.format > FORMAT:
         raise StoreVersionError(
             f"{path}: is of format {header.format}, this kcachefs knows up to {FORMAT}; upgrade kcachefs"

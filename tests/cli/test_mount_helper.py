@@ -35,7 +35,7 @@ def test_options_of_fstab_are_taken_as_mount_gives_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["nonsense", "uid=5", "noexec", "exec,noexec", "suid", "dev", "remount", "max-size=5G"]
+    "option", ["nonsense", "uid=me", "noexec", "exec,noexec", "suid", "dev", "remount", "max-size=5G"]
 )
 def test_an_option_that_is_not_known_is_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"^option {option.split(',')[-1]}: "):
