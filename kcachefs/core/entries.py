@@ -73,17 +73,15 @@ class Entries:
         """When entries were last used, as far as it is not written down yet."""
         self._hits: Counter[int] = Counter()
         self._last_order = 0
-        self.roots = {ROOT_INO, *self._tenants()}
-        """Folders that hold namespaces: the root, and those of users who have a tree of their own."""
+        raw = self._catalog.get(name_key(ROOT_INO, TENANTS))
+        self.tenants = unpack_name(raw)[0] if raw is not None else 0
+        """The folder of the users who have a tree of their own, or 0."""
+        self.roots = {ROOT_INO, *(unpack_name(row)[0] for _, row in self._catalog.scan(names_prefix(self.tenants)))}
+        """Folders that hold namespaces: the root, and one of each of these users."""
         self.temporary = {number_of(key) for key, _ in store.catalog.walk(b"w")}
         """What is written under a temporary name; few at any time."""
         self.counting = True
         """Off while something is brought in that nobody had to compile: then new entries are no misses."""
-
-    def _tenants(self) -> list[int]:
-        raw = self._catalog.get(name_key(ROOT_INO, TENANTS))
-        rows = self._catalog.scan(names_prefix(unpack_name(raw)[0])) if raw is not None else []
-        return [unpack_name(row)[0] for _, row in rows]
 
     # --- which entry a file belongs to --------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class Entries:
         return unpack_number(raw) if raw is not None else 0
 
     def _spot(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> Spot:
-        if parent in self.roots:
+        if parent in self.roots or parent == self.tenants:
             return _STRUCTURE if is_dir else Spot(Kind.GROUP, name)
         namespace, path = self._path(parent, folder)
         return place(self._nodes.get(namespace).target, (*path, name), is_dir)

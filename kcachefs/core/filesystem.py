@@ -25,7 +25,7 @@ from kcachefs.core.sharing import Sharing
 from kcachefs.core.tree import DOTDOT, NAME_MAX, Tree
 from kcachefs.errors import FsError
 from kcachefs.store import Store
-from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode, name_key, unpack_name
+from kcachefs.store.records import GROUP_BASE, ROOT_INO, TENANTS, Inode, name_key, unpack_name
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ BLOCK = 4096
 PRESSURE_BYTES = 1 << 20
 """Bytes written after which the limits are looked at again, between the evictor's turns."""
 _DOTS = (b".", b"..")
+_RESERVED = (FOLDER, TENANTS)
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
@@ -89,7 +90,7 @@ class Filesystem:
         self._unchecked = 0
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
-        self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
+        self.evictor.invalidate = self.name_gone
         self.evictor.waiting = self.files.waiting
         self.evictor.unsealed = self.files.unsealed_bytes
         self.evictor.seal_waiting = self.files.seal_waiting
@@ -208,8 +209,8 @@ class Filesystem:
             self.nodes.forget(ino, count)
 
     def _refuse_reserved(self, parent: int, name: bytes) -> None:
-        if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
-            raise FsError(errno.EPERM, "the report's folder cannot be changed")
+        if parent == FOLDER_INO or (parent == ROOT_INO and name in _RESERVED):
+            raise FsError(errno.EPERM, "the report's folder and the private trees cannot be changed")
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -329,7 +330,11 @@ class Filesystem:
             log.exception("inode %d could not be dropped", ino)
             return
         for parent, name in dropped:
-            self.on_dropped(parent, name)
+            self.name_gone(parent, name)
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        """A name went, or may be about to: the kernel is to ask again wherever it is shown. No lock is held."""
+        self.on_dropped(parent, name)
 
     # --- beside the requests ------------------------------------------------------------------------------------------
 

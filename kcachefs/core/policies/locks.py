@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import stat
+import time
 from dataclasses import dataclass
 
 from kcachefs.core.nodes import new_inode
@@ -35,7 +36,8 @@ class MemoryLocks:
     def __init__(self) -> None:
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
-        self._next = LOCK_BASE
+        # The kernel may still know locks that an earlier worker made: their numbers are not given out again.
+        self._next = LOCK_BASE + (time.time_ns() >> 10)
 
     def find(self, parent: int, name: bytes) -> int | None:
         return self._names.get((parent, name))

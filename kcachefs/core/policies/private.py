@@ -30,9 +30,10 @@ import heapq
 import itertools
 import os
 import stat
+from collections.abc import Iterator
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS
-from kcachefs.core.filesystem import UNKNOWN, Filesystem, FsOptions
+from kcachefs.core.filesystem import FOREVER_SECONDS, UNKNOWN, Filesystem, FsOptions
 from kcachefs.core.layouts import NAMESPACES, Kind
 from kcachefs.core.nodes import new_inode
 from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE
@@ -63,6 +64,7 @@ class Private(Filesystem):
         """Each user's root, as far as they were here."""
         self._base = options.sharing.base
         self._tenants = self.tree.find(ROOT_INO, TENANTS) or self._make(ROOT_INO, TENANTS, 0o711, options.uid, 0)
+        self.entries.tenants = self._tenants
         self.tree.protected |= {self._tenants, *self.entries.roots}
 
     # --- who ----------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class Private(Filesystem):
     def name_seconds(self, ino: int, node: Inode) -> int:
         if ino >= ALIAS_BASE:
             return HEARTBEAT_SECONDS  # evicted from the base, it is gone for every user
-        return 3600 if ino in self._links or ino == SHARED_INO else super().name_seconds(ino, node)
+        return FOREVER_SECONDS if ino in self._links or ino == SHARED_INO else super().name_seconds(ino, node)
 
     def forget(self, ino: int, count: int) -> None:
         if ino < SHARED_INO:
@@ -244,6 +246,28 @@ class Private(Filesystem):
         if found is not None and self.nodes.get(found).is_dir:
             return _alias(parent, found)
         return super().lookup(folder, name)
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        super().name_gone(parent, name)
+        if self._base:
+            for folder in self._laid_over(parent):
+                self.on_dropped(folder, name)
+
+    def _laid_over(self, ino: int) -> Iterator[int]:
+        """The folders of private trees that lie over a folder of the base. Not remembered, so as to outlive a worker."""
+        path: list[bytes] = []
+        while ino != ROOT_INO:
+            if ino in self.entries.roots or not self.nodes.exists(ino):
+                return
+            node = self.nodes.get(ino)
+            path.insert(0, node.target)
+            ino = node.parent
+        for root in self.entries.roots - {ROOT_INO}:
+            found: int | None = root
+            for name in path:
+                found = self.tree.find(found, name) if found is not None else None
+            if found is not None:
+                yield found
 
     def _merged(self, ino: int, rows: list[_Row], below: int, cookie: int, limit: int) -> list[_Row]:
         shown = [

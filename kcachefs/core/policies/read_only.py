@@ -20,7 +20,7 @@ import errno
 import os
 import stat
 
-from kcachefs.core.filesystem import UNKNOWN, Filesystem, FsOptions
+from kcachefs.core.filesystem import FOREVER_SECONDS, UNKNOWN, Filesystem, FsOptions
 from kcachefs.core.layouts import Kind
 from kcachefs.core.policies.locks import LOCK_BASE, LOCK_END, MemoryLocks
 from kcachefs.core.report import VIRTUAL_BASE
@@ -92,6 +92,10 @@ class ReadOnly(Filesystem):
 
     def _is_lock_place(self, parent: int, name: bytes) -> bool:
         return parent < VIRTUAL_BASE and self.entries.kind_at(parent, name, is_dir=False) is Kind.LOCK
+
+    def name_seconds(self, ino: int, node: Inode) -> int:
+        # Known to the kernel alone once we are replaced: it must not ask whether they are still there.
+        return FOREVER_SECONDS if ino >= LOCK_BASE else super().name_seconds(ino, node)
 
     def forget(self, ino: int, count: int) -> None:
         if ino >= LOCK_BASE:
