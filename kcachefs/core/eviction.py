@@ -395,7 +395,7 @@ class Evictor:
         if ino in self._nodes.handles:
             return False
         if pid:
-            return age > self.temporary_seconds and not os.path.exists(f"/proc/{pid}")
+            return age > self.temporary_seconds and not _is_running(pid)
         return age > self.temporary_unknown_seconds
 
     def _drop(self, ino: int, parent: int, name: bytes) -> None:
@@ -432,6 +432,17 @@ class Evictor:
                 txn.put(order_key(record.namespace, record.used), pack_number(entry))
             txn.put(entry_key(entry), record.pack())
         return True
+
+
+def _is_running(pid: int) -> bool:
+    """Also where /proc hides other users' processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _fields(raw: bytes) -> tuple[int, int]:

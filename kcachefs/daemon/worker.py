@@ -23,7 +23,7 @@ import trio
 from kcachefs.core import FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.core.policies import make_filesystem
-from kcachefs.daemon import control, memory, registry
+from kcachefs.daemon import control, memory, privileges, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
@@ -155,6 +155,7 @@ def main() -> None:
     )
     sys.setswitchinterval(0.0005)
     raise_descriptor_limit()
+    privileges.drop()
     with open(ready_fd, "wb") as pipe:
         try:
             worker = Worker(config, device, resend=resend)

@@ -305,11 +305,11 @@ class Private(Filesystem):
         self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
         self._refuse_place(parent)
-        return super().make(parent, name, mode, uid, gid, rdev, target)
+        return super().make(parent, name, _plain(mode), uid, gid, rdev, target)
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
         self._refuse_place(parent)
-        return super().create(parent, name, mode, uid, gid)
+        return super().create(parent, name, _plain(mode), uid, gid)
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
         self._refuse_place(parent)
@@ -358,7 +358,14 @@ class Private(Filesystem):
         self._refuse_changing(ino)
         if ino == ROOT_INO or ino == self._tenants or ino in self.entries.roots:
             raise FsError(errno.EPERM, "the root holds namespaces alone")
+        if mode is not None and self.nodes.get(ino).is_file:
+            mode = _plain(mode)
         return super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
+
+
+def _plain(mode: int) -> int:
+    """A mode without setuid and setgid, which a folder may have."""
+    return mode if stat.S_ISDIR(mode) else mode & ~0o6000
 
 
 def _alias(under: int, folder: int) -> int:

@@ -57,7 +57,7 @@ class Publish(Filesystem):
         elif node.entry == 0:
             seen.mode |= 0o666
         else:
-            seen.mode = (node.mode | 0o444 | (0o111 if node.mode & 0o100 else 0)) & ~0o022
+            seen.mode = (node.mode | 0o444 | (0o111 if node.mode & 0o100 else 0)) & ~0o6022
         return seen
 
     def _is_temporary(self, ino: int, node: Inode) -> bool:

@@ -72,7 +72,7 @@ class ReadOnly(Filesystem):
         elif self._is_lock(ino, node):
             seen.mode |= 0o666
         else:
-            seen.mode &= ~0o022
+            seen.mode &= ~0o6022
         return seen
 
     def _is_lock(self, ino: int, node: Inode) -> bool:

@@ -164,7 +164,9 @@ def test_locks_are_everybodys_and_temporary_files_are_not(engine: str) -> None:
 def test_a_complete_entry_is_closed_to_additions(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("triton/KEY", "inductor/fxgraph/ab/fKEY"):
         fs.uid = ALICE.uid
-        entry, _ = fs.make(folder(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode(), 0o040755, ALICE.uid, 0)
+        entry, _ = fs.make(
+            folder(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode(), 0o040755, ALICE.uid, 0
+        )
         _put(fs, entry, b"first", b"alice", ALICE.uid)
         fs.uid = BOB.uid
         _put(fs, entry, b"second", b"bob", BOB.uid)

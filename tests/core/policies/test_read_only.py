@@ -215,7 +215,8 @@ def _kill_worker(mount: Mount) -> None:
 
 @pytest.mark.mount
 def test_the_flag_and_another_policy_contradict_each_other() -> None:
-    with pytest.raises(RuntimeError, match="--read-only: is --policy read-only"), mounted(
-        "direct", "--read-only", "--policy", "publish"
+    with (
+        pytest.raises(RuntimeError, match="--read-only: is --policy read-only"),
+        mounted("direct", "--read-only", "--policy", "publish"),
     ):
         pass
