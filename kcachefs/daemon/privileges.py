@@ -52,5 +52,5 @@ def held() -> int:
     data = ctypes.create_string_buffer(24)
     if _libc.capget(header, data) != 0:
         return 0
-    _, low, _, _, high, _ = struct.unpack("<6I", data.raw[:24])
-    return low | high << 32
+    words = struct.unpack("<6I", data.raw[:24])
+    return int(words[1]) | int(words[4]) << 32

@@ -254,7 +254,7 @@ class Private(Filesystem):
                 self.on_dropped(folder, name)
 
     def _laid_over(self, ino: int) -> Iterator[int]:
-        """The folders of private trees that lie over a folder of the base. Not remembered, so as to outlive a worker."""
+        """The folders of private trees that lie over a folder of the base. Looked for, so that no worker must know."""
         path: list[bytes] = []
         while ino != ROOT_INO:
             if ino in self.entries.roots or not self.nodes.exists(ino):

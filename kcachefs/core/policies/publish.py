@@ -80,7 +80,7 @@ class Publish(Filesystem):
     def _owns(self, uid: int) -> bool:
         return self.uid in (0, uid, UNKNOWN)
 
-    def _refuse(self, what: str, owner: int) -> FsError:
+    def _refusal(self, what: str, owner: int) -> FsError:
         log.warning("user %d was refused: %s, which is user %d's", self.uid, what, owner)
         return FsError(errno.EPERM, f"{what} is user {owner}'s")
 
@@ -88,19 +88,19 @@ class Publish(Filesystem):
         """Only its owner takes a name away; so it is in a folder with the sticky bit."""
         ino = self.tree.find(parent, name)
         if ino is not None and not self._owns(owner := self.nodes.get(ino).uid):
-            raise self._refuse(f"removing {name!r}", owner)
+            raise self._refusal(f"removing {name!r}", owner)
 
     def _refuse_closed(self, parent: int, name: bytes) -> None:
         """Nobody adds a final name to another's entry once that is complete, nor anything to a temporary folder."""
         folder = self.nodes.get(parent)
         if not self._owns(folder.uid) and self._is_temporary(parent, folder):
-            raise self._refuse(f"adding {name!r} to a temporary folder", folder.uid)
+            raise self._refusal(f"adding {name!r} to a temporary folder", folder.uid)
         if is_temporary(name) or self.uid in (0, UNKNOWN):
             return
         entry = folder.entry or self.entries.group_at(parent, name)
         owner = self._owner_of(entry) if entry else None
         if owner is not None and not self._owns(owner) and not self._is_open(entry, owner):
-            raise self._refuse(f"adding {name!r} to a published entry", owner)
+            raise self._refusal(f"adding {name!r} to a published entry", owner)
 
     def _owner_of(self, entry: int) -> int | None:
         if entry < GROUP_BASE:
@@ -135,7 +135,7 @@ class Publish(Filesystem):
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
         if not self._owns(owner := self.nodes.get(ino).uid):
-            raise self._refuse(f"linking {name!r}", owner)
+            raise self._refusal(f"linking {name!r}", owner)
         if parent < VIRTUAL_BASE:
             self._refuse_closed(parent, name)
         return super().link(ino, parent, name)
@@ -181,7 +181,7 @@ class Publish(Filesystem):
                 return True
         elif published.is_dir and published.size:
             return False  # ENOTEMPTY says it better
-        raise self._refuse(f"replacing {name!r}", published.uid)
+        raise self._refusal(f"replacing {name!r}", published.uid)
 
     def _is_published(self, ino: int, node: Inode) -> bool:
         if node.flags & Inode.PUBLISHED or node.content == Content.OBJECT:
@@ -245,4 +245,4 @@ class Publish(Filesystem):
         if node is None or self._owns(node.uid):
             return
         if metadata or (node.is_file and (node.entry or ino in self.entries.temporary)):
-            raise self._refuse(f"changing inode {ino}", node.uid)
+            raise self._refusal(f"changing inode {ino}", node.uid)

@@ -98,9 +98,10 @@ def test_no_path_leads_into_anothers_tree(engine: str) -> None:
 
         as_user(BOB, lambda: os.listdir(mount.mountpoint / "triton"))
         as_user(BOB, pry)
-        for change in (lambda: (mount.mountpoint / "x").mkdir(), lambda: os.unlink(mount.mountpoint / "triton")):
-            with refused(errno.EPERM):
-                change()
+        with refused(errno.EPERM):
+            (mount.mountpoint / "x").mkdir()
+        with refused(errno.EPERM):
+            os.unlink(mount.mountpoint / "triton")
         with refused(errno.ENOTEMPTY):
             os.rmdir(trees / str(ALICE.uid) / "triton")
 
@@ -193,7 +194,7 @@ def test_the_base_is_seen_by_all_and_changed_by_none(engine: str) -> None:
                 lambda: (inductor / "ab" / "cbase.py").rename(inductor / "ab" / "cx.py"),
                 lambda: os.truncate(inductor / "ab" / "cbase.py", 0),
             ):
-                with pytest.raises(OSError) as caught:  # noqa: PT011
+                with pytest.raises(OSError) as caught:
                     attempt()
                 assert caught.value.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
             os.close(os.open(inductor / "locks" / "x.lock", os.O_RDWR | os.O_CREAT))

@@ -61,7 +61,7 @@ def test_nobody_changes_anything(engine: str, who: Identity | None) -> None:
 
         def try_all() -> None:
             for number, attempt in enumerate(attempts(root)):
-                with pytest.raises(OSError) as caught:  # noqa: PT011
+                with pytest.raises(OSError) as caught:
                     attempt()
                 expected = {errno.EROFS, errno.EPERM, errno.EACCES} if who else {errno.EROFS}
                 assert caught.value.errno in expected, (number, caught.value)
@@ -158,9 +158,10 @@ def test_the_writers_write_and_others_see_it(engine: str, writers: str) -> None:
         assert as_user(BOB, path.read_bytes) == b"two three"
 
         def meddle() -> None:
-            for attempt in (lambda: publish(path, b"evil"), path.unlink):
-                with refused(errno.EROFS):
-                    attempt()
+            with refused(errno.EROFS):
+                publish(path, b"evil")
+            with refused(errno.EROFS):
+                path.unlink()
 
         as_user(BOB, meddle)
         as_user(None, meddle)

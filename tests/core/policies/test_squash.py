@@ -73,10 +73,16 @@ def test_an_idmapped_mount_gives_files_to_the_users_of_a_container(tmp_path: Pat
                 assert (seen.st_uid, seen.st_gid) == (ALICE.uid, ALICE.gid)
                 as_user(ALICE, lambda: publish(inside / "triton" / "HERS" / "kernel.cubin", b"hers"))
         except OSError as error:
-            assert error.errno == errno.EINVAL
+            if error.errno != errno.EINVAL or _kernel() >= (6, 12):
+                raise
             pytest.skip("this kernel does not map FUSE mounts; it takes Linux 6.12")
         made = (mount.mountpoint / "triton" / "HERS" / "kernel.cubin").stat()
         assert (made.st_uid, made.st_gid) == (0, 0)
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(minor)
 
 
 @pytest.mark.mount
