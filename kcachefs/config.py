@@ -55,6 +55,11 @@ def _is_mine(directory: Path) -> bool:
         return False
 
 
+def use_resend() -> bool:
+    """Whether the kernel may be asked to send requests again; KCACHEFS_RESEND=0 does without, as older ones must."""
+    return os.environ.get("KCACHEFS_RESEND") != "0"
+
+
 def log_directory() -> Path:
     configured = os.environ.get("KCACHEFS_LOG_DIR")
     if configured:

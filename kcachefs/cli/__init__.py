@@ -19,6 +19,7 @@ from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
 from kcachefs.cli.pin import pin, unpin
 from kcachefs.cli.prune import prune
+from kcachefs.cli.reload import reload
 from kcachefs.cli.run import run
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
@@ -40,6 +41,7 @@ app = typer.Typer(
 for _verb in (
     mount,
     umount,
+    reload,
     status,
     run,
     env,

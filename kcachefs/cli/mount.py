@@ -18,8 +18,8 @@ from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, Usa
 
 if TYPE_CHECKING:
     from kcachefs.core.sharing import Sharing
+    from kcachefs.daemon.conversation import Refusal
     from kcachefs.daemon.registry import MountConfig
-    from kcachefs.daemon.supervisor import Refusal
 
 MAX_SIZE = "20GiB"
 MIN_FREE = "64MiB"
@@ -60,6 +60,9 @@ def mount(
     no_allow_other: Annotated[
         bool, typer.Option("--no-allow-other", help="Keep the mount to the user who makes it.")
     ] = False,
+    hang_timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that gives no sign of life for so long.")
+    ] = 30.0,
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
@@ -78,6 +81,7 @@ def mount(
             policy, read_only=read_only, writers=writers or [], base=base, uid=uid, gid=gid, umask=umask, idmap=idmap
         ),
         allow_other=not no_allow_other,
+        hang_seconds=hang_timeout,
     )
     if foreground:
         serve_here(settings)
@@ -99,6 +103,7 @@ def checked(
     engine: str = "direct",
     sharing: Sharing | None = None,
     allow_other: bool = True,
+    hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
     from kcachefs.core.eviction import Limits
@@ -133,6 +138,8 @@ def checked(
         ),
         sharing=_suits(sharing or Sharing(), engine),
         allow_other=allow_other,
+        hang_seconds=hang_seconds,
+        resend=config.use_resend(),
     )
 
 

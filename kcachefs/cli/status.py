@@ -29,7 +29,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
         print(f"  engine    {state.engine}")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
         last = f", the last after {state.last_exit}" if state.last_exit else ""
-        print(f"  restarts  {state.restarts}{last}")
+        print(f"  restarts  {state.restarts}{last}" + (f"; {state.reloads} reloads" if state.reloads else ""))
+        if state.engine == "pyfuse3":
+            print("            (this engine cannot take over from a dead worker: the mount would end with it)")
         print(f"  log       {state.log or 'standard error of the supervisor'}")
 
 
@@ -43,6 +45,9 @@ def _row(state: MountState) -> dict[str, object]:
         "restarts": state.restarts,
         "uptime_s": round(state.uptime_s, 1),
         "log": state.log,
+        "last_exit": state.last_exit,
+        "reloads": state.reloads,
+        "version": state.version,
     }
 
 

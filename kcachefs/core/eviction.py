@@ -307,8 +307,8 @@ class Evictor:
 
     def _evict_batch(self, batch: list[int]) -> set[int]:
         """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
-        self._probe([entry for entry in batch if self._known(entry)])
-        taken = {entry for entry in batch if self.evict(entry)}
+        self._probe([entry for entry in batch if self._held(entry)])
+        taken = {entry for entry in batch if not self._held(entry) and self.evict(entry)}
         if len(taken) < len(batch):
             now = time.time_ns()
             self._entries.used.update(dict.fromkeys(set(batch) - taken, now))
@@ -318,12 +318,16 @@ class Evictor:
     def _known(self, entry: int) -> bool:
         return any(self._nodes.in_use(ino) for ino, _, _ in self.members(entry))
 
+    def _held(self, entry: int) -> bool:
+        """The same, and surer when a worker died; asks the kernel, so no lock may be held."""
+        return any(self._nodes.is_held(ino) for ino, _, _ in self.members(entry))
+
     def _probe(self, batch: list[int]) -> None:
         for entry in batch:
             for parent, name in self._top_names(entry):
                 self.invalidate(parent, name)
         until = time.monotonic() + PROBE_SECONDS
-        while any(self._known(entry) for entry in batch) and time.monotonic() < until:
+        while any(self._held(entry) for entry in batch) and time.monotonic() < until:
             time.sleep(0.002)
 
     def evict(self, entry: int, *, force: bool = False) -> bool:

@@ -20,6 +20,7 @@ from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.recall import Recall
 from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder, Statistics, statistics, statistics_of
 from kcachefs.core.sharing import Sharing
 from kcachefs.core.tree import DOTDOT, NAME_MAX, Tree
@@ -77,7 +78,8 @@ class Filesystem:
         self.nodes = Nodes(store)
         self.entries = Entries(store, self.nodes)
         self.files = Files(store, self.nodes, self.entries)
-        self.tree = Tree(store, self.nodes, self.entries)
+        self.recall = Recall(store, resumed=options.resumed)
+        self.tree = Tree(store, self.nodes, self.entries, self.recall)
         self.evictor = Evictor(store, self.nodes, self.tree, self.entries, options.limits)
         self.report = ReportFolder(options.uid, options.gid, self._told)
         self.pid = 0

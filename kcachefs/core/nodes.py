@@ -3,6 +3,10 @@
 An inode lives while it has a name, a lookup that the kernel has not forgotten, or an open handle. The kernel's count is
 known only in memory; an inode without a name stands in the catalog's orphan table until it is let go, so that a daemon
 that starts after a kill finds it there.
+
+A worker that takes over from a dead one does not know the counts so far. Of the inodes that were there before it, none
+goes with its last name; it goes when the kernel is known to have let go of it. That is either told by a FORGET of more
+references than were counted since, which must then be all of them, or asked.
 """
 
 from __future__ import annotations
@@ -53,6 +57,8 @@ class Nodes:
         """Called inside the transaction that removes an inode for good: lets go of its bytes."""
         self.on_orphaned: Callable[[Transaction, Inode], None] = lambda txn, node: None
         """Called inside the transaction that takes the last name of an inode that lives on: it is in no entry."""
+        self.ask_kernel: Callable[[int], bool] = lambda ino: True
+        """Whether the kernel knows an inode. Never to be called by the thread that answers requests."""
 
     def get(self, ino: int) -> Inode:
         """The inode, decoded. It is shared: change it only inside `change`, and `save` it there."""
@@ -106,16 +112,16 @@ class Nodes:
             self._remove(txn, ino, node)
 
     def resume(self) -> None:
-        """Take over from a worker that died: what the kernel holds of the inodes so far is not known.
-
-        So none of them goes with its last name. It becomes an orphan, and goes when the kernel says that it has
-        forgotten it, or at the next mount.
-        """
+        """Take over from a worker that died: what the kernel holds of the inodes so far is not known."""
         self._uncertain_below = self._next_ino
 
     def in_use(self, ino: int) -> bool:
         """Whether the kernel knows it, as it does every inode that is open or mapped anywhere."""
         return ino in self.lookups
+
+    def is_held(self, ino: int) -> bool:
+        """The same, when the counts may have died with a worker. Not for the thread that answers requests."""
+        return ino in self.lookups or (ino < self._uncertain_below and self.ask_kernel(ino))
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel lets go of `count` references."""
@@ -124,7 +130,15 @@ class Nodes:
             self.lookups[ino] = left
         else:
             self.lookups.pop(ino, None)
+            if left < 0 or ino >= self._uncertain_below:
+                self.let_go(ino)
+
+    def let_go_of_orphans(self) -> int:
+        """Remove the orphans that the kernel has forgotten without our counting it; returns how many."""
+        gone = [ino for ino in list(self.orphans) if ino < self._uncertain_below and not self.is_held(ino)]
+        for ino in gone:
             self.let_go(ino)
+        return len(gone)
 
     def let_go(self, ino: int) -> None:
         """Something stopped using an inode: if it has no name either, it goes now."""

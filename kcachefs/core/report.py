@@ -59,6 +59,8 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     max_bytes: int
     bytes_saved: int
     """Plain bytes of all files, less what the store takes."""
+    nameless: int
+    """Files without a name that somebody has open."""
     damaged: int
 
 
@@ -86,6 +88,7 @@ def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str
             used_bytes=used,
             max_bytes=max_size,
             bytes_saved=max(0, totals.referenced - used),
+            nameless=len(store.catalog.keys(b"x")),
             damaged=store.objects.damaged,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
@@ -111,6 +114,7 @@ def statistics_of(uid: int, entries: Entries, max_size: int) -> Statistics:
             max_bytes=max_size,
             bytes_saved=max(0, total.plain - total.stored),
             damaged=0,
+            nameless=0,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests={},

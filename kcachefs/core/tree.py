@@ -12,6 +12,7 @@ import time
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes, new_inode
+from kcachefs.core.recall import Recall
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
@@ -43,10 +44,11 @@ COOKIE_END = 1 << 63
 class Tree:
     """The directory tree of one filesystem."""
 
-    def __init__(self, store: Store, nodes: Nodes, entries: Entries) -> None:
+    def __init__(self, store: Store, nodes: Nodes, entries: Entries, recall: Recall) -> None:
         self._catalog = store.catalog
         self._nodes = nodes
         self._entries = entries
+        self._recall = recall
         self.protected: set[int] = set()
         """Directories that stay where they are: the namespaces."""
 
@@ -129,6 +131,7 @@ class Tree:
             nodes.save(txn, ino, node)
             self._touch(txn, parent, folder, node.ctime, +1)
             txn.put(key, pack_name(ino, mode))
+            self._recall.note(txn, ino)
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
@@ -149,6 +152,7 @@ class Tree:
             self._nodes.save(txn, ino, node)
             self._touch(txn, parent, folder, node.ctime, +1)
             txn.put(key, pack_name(ino, node.mode))
+            self._recall.note(txn, ino)
         return node
 
     # --- removing -----------------------------------------------------------------------------------------------------
@@ -160,6 +164,7 @@ class Tree:
             if node.is_dir:
                 raise FsError(errno.EISDIR)
             self.remove(txn, parent, name, ino, node)
+            self._recall.note(txn)
         return ino
 
     def rmdir(self, parent: int, name: bytes) -> int:
@@ -170,6 +175,7 @@ class Tree:
             if node.size > 0 or ino in self.protected:
                 raise FsError(errno.ENOTEMPTY)
             self.remove(txn, parent, name, ino, node)
+            self._recall.note(txn)
         return ino
 
     def drop_files(self, doomed: set[int]) -> list[tuple[int, bytes]]:
@@ -223,6 +229,7 @@ class Tree:
             raise FsError(errno.EINVAL)
         _check_name(new_name)
         with self._nodes.change() as txn:
+            self._recall.note(txn)
             ino, node = self._child(txn, parent, name)
             raw = txn.get(name_key(new_parent, new_name))
             if self._directory(new_parent).nlink == 0:

@@ -31,6 +31,10 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     allow_other: bool = True
     log: str = ""
     debug: bool = False
+    hang_seconds: float = 30.0
+    """How long a worker may give no sign of life before it is replaced."""
+    resend: bool = True
+    """Whether a kernel that can send requests again is asked to."""
 
 
 class MountState(msgspec.Struct, kw_only=True):
@@ -46,6 +50,12 @@ class MountState(msgspec.Struct, kw_only=True):
     log: str
     last_exit: str = ""
     """Why the worker was last replaced."""
+    reloads: int = 0
+    """How often it was replaced because somebody asked for it; not counted among the restarts."""
+    reloads_failed: int = 0
+    """How often the code that was installed then could not start, and the worker stayed."""
+    version: str = ""
+    """Of the code that the worker runs."""
 
     @property
     def uptime_s(self) -> float:

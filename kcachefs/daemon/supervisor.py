@@ -1,8 +1,8 @@
 """The supervisor: holds the mount and its /dev/fuse descriptor, and keeps a worker serving it.
 
 It does next to nothing, so that nothing in it can fail: it mounts, starts the worker as a fresh process with the
-descriptor inherited, and waits. A worker that dies is replaced; the kernel then resends what the dead one had taken. It
-ends when the worker says that the mount is gone.
+descriptor inherited, and waits. A worker that dies, or gives no sign of life, is replaced by one that stands by; that
+one then finishes what the dead one had taken. It ends when the worker says that the mount is gone.
 """
 
 from __future__ import annotations
@@ -15,53 +15,26 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from kcachefs import config as settings
 from kcachefs.daemon import registry
+from kcachefs.daemon.conversation import READY, REFUSED, REPLACED, UNMOUNTED, Refusal, Sign, WorkerProcess
 from kcachefs.daemon.notify import notify
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.engines import mounting
-from kcachefs.errors import DaemonError, MountBusy, MountError, describe, exit_code_of
+from kcachefs.engines.intake import make_memory
+from kcachefs.errors import DaemonError, MountBusy, MountError
 
-UNMOUNTED = 0
-"""The worker's exit code when the mount is gone and all is on disk."""
-REFUSED = 78
-"""Its exit code when it could not begin: the store cannot be opened. Trying again would not help."""
-
-CRASHES_MAX = 10
-CRASHES_SECONDS = 10.0
-"""So many deaths in so short a time are a loop: then the supervisor waits longer before each next worker."""
-
-
-class Refusal(NamedTuple):
-    """Why a mount did not come about, and the exit code that says so."""
-
-    exit_code: int
-    message: str
-
-    def to_line(self) -> bytes:
-        return f"{self.exit_code} {self.message}\n".encode()
-
-    @classmethod
-    def of(cls, error: BaseException) -> Refusal:
-        return cls(exit_code_of(error), describe(error))
-
-
-READY = b"ready\n"
-"""What is said over a pipe instead of a refusal's line: by the worker to the supervisor, by it to who started it."""
-
-
-def read_answer(pipe: int, otherwise: Refusal) -> Refusal | None:
-    """Wait for one of the two. `otherwise` is what it means when the other side ends without a word."""
-    with open(pipe, "rb") as stream:
-        said = stream.readline()
-    if said == READY:
-        return None
-    code, _, message = said.decode().rstrip("\n").partition(" ")
-    return Refusal(int(code), message) if message else otherwise
+CRASHES_MAX = 5
+"""So many workers in a row that died before their first sign of life are a loop: then each next one comes later."""
+STANDBY_SECONDS = 2.0
+"""When the first standby is started: until then the mount may be busy with what it was made for."""
+GIVE_UP_SECONDS = 60.0
+"""How long it tries to replace a worker before it gives the mount up."""
+LEAVE_SECONDS = 10.0
+"""How long a worker that was asked to leave is waited for."""
 
 
 class Supervisor:
@@ -70,10 +43,15 @@ class Supervisor:
     def __init__(self, config: MountConfig) -> None:
         self._config = config
         self._mountpoint = Path(config.mountpoint)
-        self._device = -1
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._device = self._intake = -1
+        self._worker: WorkerProcess | None = None
+        self._standby: WorkerProcess | None = None
+        """The next worker, started ahead: what takes longest in replacing one is to start Python."""
         self._stopping = False
-        self._deaths: list[float] = []
+        self._reloading = False
+        self._called, self._call = os.pipe()
+        os.set_blocking(self._call, False)
+        self._crashes = 0
         self._state = MountState(
             mountpoint=config.mountpoint,
             store=config.store,
@@ -91,6 +69,7 @@ class Supervisor:
             signal.signal(number, self._stop)
         # In the foreground it ends with its terminal; in the background it has none to lose.
         signal.signal(signal.SIGHUP, self._stop if foreground else signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, self._ask_for_reload)
         try:
             self._device = mounting.mount(
                 self._mountpoint,
@@ -101,13 +80,14 @@ class Supervisor:
             refusal = Refusal.of(error)
             ready(refusal)
             return refusal.exit_code
+        self._intake = make_memory()
         try:
             return self._serve(ready)
         finally:
             self._leave()
 
     def _serve(self, ready: Callable[[Refusal | None], None]) -> int:
-        refusal = None if self._stopping else self._start_worker(resend=False)
+        refusal = None if self._stopping else self._begin(self._start(), resumed=False)
         if self._stopping and refusal is None:
             refusal = Refusal(4, f"{self._config.mountpoint}: asked to stop before it was mounted")
         if refusal is not None:
@@ -116,48 +96,117 @@ class Supervisor:
         mounting.set_readahead(self._mountpoint, 1024)
         ready(None)
         while True:
-            assert self._worker is not None
-            code = self._worker.wait()
+            code = self._watch()
             if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
                 return 0 if code != REFUSED else 3
-            self._note_death(code)
-            refusal = self._start_worker(resend=True)
+            if not self._resumes:
+                self._say("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
+                return 4
+            refusal = self._replace()
             if refusal is not None:
                 self._say(f"the worker cannot be replaced: {refusal.message}")
                 return refusal.exit_code
 
-    def _start_worker(self, *, resend: bool) -> Refusal | None:
-        """Start one and wait until it serves; returns why it could not."""
-        read_end, write_end = os.pipe()
-        command = [sys.executable, "-m", "kcachefs.daemon.worker"]
-        command += [msgspec.json.encode(self._config).decode(), str(self._device), str(write_end), str(int(resend))]
-        self._worker = subprocess.Popen(command, pass_fds=[self._device, write_end], stdin=subprocess.DEVNULL)
-        os.close(write_end)
-        where = f"; see {self._config.log}" if self._config.log else ""
-        silent = Refusal(4, f"{self._config.mountpoint}: the worker ended before it could serve{where}")
-        refusal = read_answer(read_end, silent)
+    @property
+    def _resumes(self) -> bool:
+        return self._config.engine == "direct"
+
+    # --- while it serves ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> int:
+        """Wait for the worker's end and return its exit code."""
+        assert self._worker is not None
+        while True:
+            sign = self._worker.watch(self._called, self._config.hang_seconds)
+            if sign is Sign.ALIVE:
+                self._crashes = 0
+                self._stand_by(self._worker)
+            elif sign is Sign.CALLED and self._reloading:
+                self._reload()
+            elif sign is Sign.SILENT:
+                self._worker.signal(signal.SIGKILL)
+                self._note_death(self._worker.end(), f"no sign of life for {self._config.hang_seconds:g} s")
+                return -signal.SIGKILL
+            elif sign is Sign.ENDED:
+                code = self._worker.wait()
+                if code == REPLACED:
+                    self._state.reloads += 1
+                elif code not in (UNMOUNTED, REFUSED):
+                    self._note_death(code)
+                return code
+
+    def _stand_by(self, worker: WorkerProcess) -> None:
+        wanted = self._resumes and not self._stopping and self._standby is None
+        if wanted and worker.seconds > STANDBY_SECONDS:
+            self._standby = self._start()
+
+    def _start(self) -> WorkerProcess:
+        return WorkerProcess(self._config, self._device, self._intake)
+
+    def _begin(self, worker: WorkerProcess, *, resumed: bool) -> Refusal | None:
+        refusal = worker.begin(resumed=resumed)
         if refusal is None:
-            self._state.worker_pid = self._worker.pid
+            self._worker = worker
+            self._state.worker_pid = worker.pid
+            self._state.version = worker.version
             registry.write(self._state)
         else:
-            self._worker.wait()
+            worker.end(LEAVE_SECONDS)
         return refusal
 
-    def _note_death(self, code: int) -> None:
-        reason = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        now = time.monotonic()
-        self._deaths = [moment for moment in self._deaths if now - moment < CRASHES_SECONDS] + [now]
+    def _replace(self) -> Refusal | None:
+        """Put the next worker in the place of one that ended; returns why that cannot be done."""
+        until, pause = time.monotonic() + GIVE_UP_SECONDS, 0.1
+        while True:
+            worker, self._standby = self._standby or self._start(), None
+            refusal = self._begin(worker, resumed=True)
+            if refusal is None:
+                self._standby = self._start()  # one death may not be the last
+            if refusal is None or self._stopping or time.monotonic() > until:
+                return refusal
+            self._say(f"a worker could not take over, another is tried: {refusal.message}")
+            time.sleep(pause)
+            pause = min(5.0, 2 * pause)
+
+    def _note_death(self, code: int, reason: str = "") -> None:
+        reason = reason or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        self._crashes += 1
         self._state.restarts += 1
         self._state.last_exit = reason
         self._say(f"the worker ended ({reason}) and is replaced")
-        if len(self._deaths) >= CRASHES_MAX:
-            pause = min(10.0, 0.1 * 2 ** (len(self._deaths) - CRASHES_MAX))
-            self._say(f"{len(self._deaths)} deaths in {CRASHES_SECONDS:.0f} s: waiting {pause:.1f} s")
+        if self._crashes >= CRASHES_MAX:
+            pause = min(10.0, 0.1 * 2 ** (self._crashes - CRASHES_MAX))
+            self._say(f"{self._crashes} workers in a row died at once: waiting {pause:.1f} s")
             time.sleep(pause)
 
     def _say(self, message: str) -> None:
         with contextlib.suppress(OSError):  # a terminal that was closed
             print(message, file=sys.stderr, flush=True)
+
+    # --- when it is asked ---------------------------------------------------------------------------------------------
+
+    def _ask_for_reload(self, number: int, frame: object) -> None:
+        self._reloading = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._call, b".")
+
+    def _reload(self) -> None:
+        """Have the worker replaced by one from the code that is installed now; it stays if that cannot start."""
+        assert self._worker is not None
+        self._reloading = False
+        if self._standby is not None:
+            self._standby.dismiss()
+            self._standby.end(LEAVE_SECONDS)
+        self._standby = self._start()
+        if self._standby.is_warm():
+            self._say("the worker is asked to leave to another")
+            self._worker.signal(signal.SIGUSR2)
+            return
+        self._standby.end(LEAVE_SECONDS)
+        self._standby = None
+        self._state.reloads_failed += 1
+        self._say("the new worker did not start; the old one goes on")
+        registry.write(self._state)
 
     def _stop(self, number: int, frame: object) -> None:
         """SIGTERM: unmount. What is busy is hidden at once, and the worker told to finish."""
@@ -168,13 +217,17 @@ class Supervisor:
             except MountBusy:
                 mounting.unmount(self._mountpoint, lazy=True)
                 if self._worker is not None:
-                    self._worker.terminate()
+                    self._worker.signal(signal.SIGTERM)
 
     def _leave(self) -> None:
         notify("STOPPING=1")
-        if self._worker is not None and self._worker.poll() is None:
-            self._worker.terminate()
-            self._worker.wait()
+        for worker in (self._standby, self._worker):
+            if worker is not None:
+                worker.dismiss()
+                worker.signal(signal.SIGTERM)
+        for worker in (self._standby, self._worker):
+            if worker is not None:
+                worker.wait()
         os.close(self._device)
         if mounting.mounted_at(self._mountpoint) is not None:
             with contextlib.suppress(MountError):
@@ -199,12 +252,15 @@ def launch(config: MountConfig) -> None:
         )
     os.close(write_end)
     try:
-        refusal = read_answer(read_end, Refusal(4, f"{config.mountpoint}: the daemon did not start; see {config.log}"))
+        with open(read_end, "rb") as said:
+            line = said.readline()
     except BaseException:
         process.terminate()
         process.wait()
         raise
-    if refusal is not None:
+    if line.rstrip() != READY:
+        silent = Refusal(4, f"{config.mountpoint}: the daemon did not start; see {config.log}")
+        refusal = Refusal.read(line, silent)
         process.wait()
         raise DaemonError(refusal.message, refusal.exit_code)
     os.statvfs(config.mountpoint)
@@ -217,7 +273,7 @@ def main() -> None:
 
     def ready(refusal: Refusal | None) -> None:
         with contextlib.suppress(BrokenPipeError), open(ready_fd, "wb") as pipe:
-            pipe.write(READY if refusal is None else refusal.to_line())
+            pipe.write(READY + b"\n" if refusal is None else refusal.to_line())
 
     sys.exit(Supervisor(config).run(ready))
 

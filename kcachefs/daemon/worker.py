@@ -1,5 +1,7 @@
 """The worker: opens the store and serves the mount. The engine has its own thread; trio runs all that is beside it.
 
+It is started ahead of its time and waits to be told to begin (`conversation.py`).
+
 Sealing and folding work in short turns and in other threads, so that the engine's thread, which needs the
 interpreter for every request, never waits long for it.
 """
@@ -8,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import logging
 import os
 import resource
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -20,12 +24,24 @@ from pathlib import Path
 import msgspec
 import trio
 
+from kcachefs import __version__
 from kcachefs.core import FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.core.policies import make_filesystem
 from kcachefs.daemon import control, memory, privileges, registry
+from kcachefs.daemon.conversation import (
+    ALIVE,
+    BEAT_SECONDS,
+    BEGIN,
+    FIRST_BEAT_SECONDS,
+    READY,
+    REFUSED,
+    REPLACED,
+    UNMOUNTED,
+    WARM,
+    Refusal,
+)
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.supervisor import READY, REFUSED, UNMOUNTED, Refusal
 from kcachefs.engines import make_engine
 from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
@@ -41,6 +57,7 @@ QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
 EVICT_PAUSE = 0.25
 REAP_PAUSE = 30.0
+ORPHANS_PAUSE = 5.0
 COLLECT_PAUSE = 10.0
 TRIM_PAUSE = 1.0
 
@@ -48,17 +65,18 @@ TRIM_PAUSE = 1.0
 class Worker:
     """A store, its filesystem and the engine that serves it."""
 
-    def __init__(self, config: MountConfig, device: int, *, resend: bool) -> None:
+    def __init__(self, config: MountConfig, device: int, intake: int, *, resumed: bool) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self.fs = make_filesystem(
             self.store,
-            FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resend),
+            FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resumed),
         )
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
-        self.engine = make_engine(config.engine, self.fs, device, resend=resend)
+        self._hang_seconds = config.hang_seconds
+        self.engine = make_engine(config.engine, self.fs, device, intake, resumed=resumed, resend=config.resend)
 
-    async def run(self, ready: Callable[[], None]) -> None:
+    async def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal says to finish."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals, nursery.cancel_scope)
@@ -68,9 +86,11 @@ class Worker:
             nursery.start_soon(self._every, FLUSH_PAUSE, "writing down uses", self.fs.entries.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.evictor.reap)
+            nursery.start_soon(self._every, ORPHANS_PAUSE, "letting go of files", self.fs.nodes.let_go_of_orphans)
             nursery.start_soon(self._every, TRIM_PAUSE, "letting go of memory", self._trim)
             await nursery.start(control.serve, self._socket, self.administration)
-            ready()
+            supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
+            nursery.start_soon(self._live, supervisor)
             await self.engine.run()
             nursery.cancel_scope.cancel()
 
@@ -82,10 +102,33 @@ class Worker:
         self.store.close()
 
     async def _watch_signals(self, scope: trio.CancelScope) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            async for _ in signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR2) as signals:
+            async for number in signals:
+                if number == signal.SIGUSR2:
+                    self._make_way()
                 log.info("asked to finish")
                 scope.cancel()
+
+    def _make_way(self) -> None:
+        """Leave at once, as if killed: the next worker finds everything acknowledged, and what is not comes again."""
+        log.info("making way for the next worker; served %s", self.engine.statistics())
+        with contextlib.suppress(Exception):
+            self.fs.entries.flush()
+        logging.shutdown()
+        os._exit(REPLACED)
+
+    async def _live(self, supervisor: socket.socket) -> None:
+        """Give a sign of life every second, as long as the engine's thread is not lost in one request."""
+        before, since = None, time.monotonic()
+        await trio.sleep(min(FIRST_BEAT_SECONDS, self._hang_seconds / 4))
+        with contextlib.suppress(OSError):  # without a supervisor, go on
+            while True:
+                at, now = self.engine.attention(), time.monotonic()
+                if at is None or at is not before:
+                    before, since = at, now
+                if now - since < self._hang_seconds:
+                    supervisor.sendall(ALIVE)
+                await trio.sleep(min(BEAT_SECONDS, self._hang_seconds / 4))
 
     async def _seal(self) -> None:
         """Seal while requests pause, or when too much waits: both want the interpreter, and requests go first."""
@@ -142,9 +185,22 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
 
 
+def wait_to_begin(config: MountConfig, supervisor: socket.socket) -> bool:
+    """Be warm until it is our turn; returns whether we take over from another. Leaves when the supervisor does."""
+    with contextlib.suppress(ImportError):  # said when it is made
+        importlib.import_module(f"kcachefs.engines.{config.engine}")
+    said = b""
+    with contextlib.suppress(OSError):
+        supervisor.sendall(WARM + b"\n")
+        said = supervisor.recv(64)
+    if not said.startswith(BEGIN):
+        sys.exit(UNMOUNTED)
+    return said.endswith(b"1\n")
+
+
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
-    device, ready_fd, resend = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1"
+    device, intake, talk = (int(number) for number in sys.argv[2:5])
     sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals are for the supervisor, which unmounts
         signal.signal(number, signal.SIG_IGN)
@@ -156,20 +212,16 @@ def main() -> None:
     sys.setswitchinterval(0.0005)
     raise_descriptor_limit()
     privileges.drop()
-    with open(ready_fd, "wb") as pipe:
+    with socket.socket(fileno=talk) as supervisor:
+        resumed = wait_to_begin(config, supervisor)
         try:
-            worker = Worker(config, device, resend=resend)
+            worker = Worker(config, device, intake, resumed=resumed)
         except (KcachefsError, OSError) as error:
-            pipe.write(Refusal.of(error).to_line())
+            supervisor.sendall(Refusal.of(error).to_line())
             sys.exit(REFUSED)
         gc.freeze()
         gc.disable()  # a collection in the middle of a request would be felt; `_collect` does it in a pause
-
-        def ready() -> None:
-            pipe.write(READY)
-            pipe.close()
-
-        trio.run(worker.run, ready)
+        trio.run(worker.run, supervisor)
     worker.close()
     # The engine's thread may still be in the kernel when a signal ended us; nothing is left for it to do.
     logging.shutdown()

@@ -23,8 +23,13 @@ class Engine(Protocol):
     def statistics(self) -> dict[str, int]:
         """Requests so far, by name."""
 
+    def attention(self) -> object:
+        """What it is at, None when it waits: the same thing for long means that it hangs."""
 
-def make_engine(name: str, fs: Filesystem, device: int, *, resend: bool = False) -> Engine:
+
+def make_engine(
+    name: str, fs: Filesystem, device: int, intake: int, *, resumed: bool = False, resend: bool = True
+) -> Engine:
     """The engine of that name on a /dev/fuse descriptor that is mounted already."""
     if name == "pyfuse3":
         try:
@@ -33,5 +38,6 @@ def make_engine(name: str, fs: Filesystem, device: int, *, resend: bool = False)
             raise MountError(f"--engine pyfuse3: {error}; install it with: pip install 'kcachefs[pyfuse3]'") from None
         return Pyfuse3Engine(fs, device)
     from kcachefs.engines.direct import DirectEngine
+    from kcachefs.engines.intake import Intake
 
-    return DirectEngine(fs, device, resend=resend)
+    return DirectEngine(fs, device, Intake(intake), resumed=resumed, resend=resend)

@@ -17,6 +17,10 @@ Every change comes through this kernel, so names and attributes are good for an 
 
 `serve` runs in one thread and is the only one to read the device. A request that would take long goes to a small pool,
 which replies when it is done. A handler that raises is a line in the log and an EIO, never an exit.
+
+A worker that takes over begins with what its predecessor took and did not answer: the kernel sends it again, or the
+intake has it. A change of names that was made already is answered with what it came to then. All else can be done
+again: a write has its place in its file, and its caller has not gone on yet.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.files import MAX_SIZE, is_damage
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
+from kcachefs.engines.intake import Intake, make_memory
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
 from kcachefs.engines.replies import (
@@ -58,7 +63,8 @@ _SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
 """Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
-_U64 = (1 << 64) - 1
+_RESENT = 1 << 63
+"""Set in the number of a request that the kernel sends again."""
 _read_header = p.IN_HEADER.unpack_from
 _reply_header = p.OUT_HEADER.pack
 
@@ -71,25 +77,35 @@ class DirectEngine:
 
     name = "direct"
 
-    def __init__(self, fs: Filesystem, device: int, *, resend: bool = False) -> None:
+    def __init__(
+        self, fs: Filesystem, device: int, intake: Intake | None = None, *, resumed: bool = False, resend: bool = True
+    ) -> None:
+        """`resumed`: takes over from a worker that died. Not `resend`: the kernel is not asked to send again."""
         self._fs = fs
         self._device = device
-        self._resend = resend
-        self._buffer = bytearray(MAX_REQUEST + 4096)
-        self._view = memoryview(self._buffer)
+        self._resumed = resumed
+        self._capabilities = _CAPABILITIES if resend else _CAPABILITIES & ~p.Init.HAS_RESEND
+        self._intake = intake or Intake(make_memory())
+        self._buffer = self._view = self._intake.buffer
+        self._recall = fs.recall
         self._header: tuple[int, ...] = ()
         self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
         self._deferred: dict[int, Future[None]] = {}
         self._complained: set[int] = set()
         self._listed: dict[int, int] = {}
         """When each directory that was opened had last changed by then."""
+        self.handling = False
+        """A request is being carried out by `serve`'s thread."""
         self.counts = [0] * _OPCODES
         """Requests so far, by opcode."""
-        self.minor = 0
+        capabilities, self.minor = self._intake.agreed
         """Protocol version of the kernel, known after INIT."""
+        self._keeps = not capabilities & p.Init.HAS_RESEND
+        """The intake is needed: the kernel cannot send again what a worker took."""
         self.notifier = Notifier(device)
         fs.on_dropped = self.notifier.entry_gone
         fs.requests = self.statistics
+        fs.nodes.ask_kernel = self.notifier.knows
 
     async def run(self) -> None:
         """`serve`, in a thread of its own."""
@@ -98,9 +114,9 @@ class DirectEngine:
     def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""
         self.notifier.start()
-        if self._resend:
-            self.notifier.resend()
-        device, buffers = self._device, [self._buffer]
+        if self._resumed:
+            self._take_over()
+        device, buffers, intake = self._device, [self._buffer], self._intake
         try:
             while True:
                 try:
@@ -111,21 +127,45 @@ class DirectEngine:
                     if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                         continue
                     raise
+                self.handling = True
                 self.handle(length)
+                self.handling = False
+                if self._keeps:
+                    intake.answered()
         finally:
             self.close()
+
+    def _take_over(self) -> None:
+        """See to what the last worker took and did not answer."""
+        if not self._keeps:
+            self.notifier.resend()
+            return
+        if length := self._intake.unanswered():
+            self.handle(length, resent=True)
+            self._intake.answered()
+        for slot, request, answer in list(self._intake.left()):
+            if answer is not None:
+                self._reply(p.IN_HEADER.unpack_from(request)[2], answer)
+            else:
+                self.feed(request, resent=True)
+                self._intake.answered()
+            self._intake.release(slot)
+
+    def attention(self) -> object:
+        """What `serve` is at, None when it waits: the same thing for long means that it hangs."""
+        return self._header if self.handling else None
 
     def close(self) -> None:
         """Answer what is still deferred, and stop."""
         self._pool.shutdown(wait=True)
         self.notifier.stop()
 
-    def feed(self, request: bytes) -> None:
+    def feed(self, request: bytes, *, resent: bool = False) -> None:
         """Handle one request as if the kernel had sent it."""
         self._view[: len(request)] = request
-        self.handle(len(request))
+        self.handle(len(request), resent=resent)
 
-    def handle(self, length: int) -> None:
+    def handle(self, length: int, *, resent: bool = False) -> None:
         """Answer the request of that length in the buffer."""
         if length < _HEADER:
             log.warning("a request of %d bytes is shorter than its header", length)
@@ -140,6 +180,9 @@ class DirectEngine:
         if opcode >= _OPCODES:
             self._unknown(opcode, unique)
             return
+        self._recall.request = unique
+        if (unique >= _RESENT or resent) and self._answer_again(opcode, unique):
+            return
         handler, shortest = _HANDLERS[opcode]
         self.counts[opcode] += 1
         try:
@@ -151,6 +194,24 @@ class DirectEngine:
             return
         if body is not None:
             self._reply(unique, body)
+
+    def _answer_again(self, opcode: int, unique: int) -> bool:
+        """Answer a change of names that a worker made before it died, if this was one."""
+        number = self._recall.request = unique & ~_RESENT
+        ino = self._recall.answer(number)
+        if ino is None:
+            return False
+        body = b""
+        if ino:
+            try:
+                body = self._entry(ino)
+            except FsError:
+                return False  # somebody removed it since
+            self._fs.found(ino)
+            if opcode == Op.CREATE:
+                body += CREATED
+        self._reply(unique, body)
+        return True
 
     @property
     def requests(self) -> int:
@@ -211,6 +272,7 @@ class DirectEngine:
     def _defer(self, unique: int, node: int, action: Callable[[], bytes]) -> None:
         """Do it in the pool and reply from there."""
         opcode = self._header[1]
+        slot = self._intake.put_aside(self._header[0]) if self._keeps else -1
 
         def run() -> None:
             try:
@@ -218,10 +280,20 @@ class DirectEngine:
             except Exception as error:
                 self._fail(error, opcode, unique, node)
             else:
+                if slot >= 0:
+                    self._intake.carried_out(slot, body)
                 self._reply(unique, body)
 
+        if self._keeps and slot < 0:
+            run()  # so much waits already that this could not be found again: it is done at once
+            return
         future = self._deferred[unique] = self._pool.submit(run)
-        future.add_done_callback(lambda _: self._deferred.pop(unique, None))
+        future.add_done_callback(lambda _: self._finished(unique, slot))
+
+    def _finished(self, unique: int, slot: int) -> None:
+        self._deferred.pop(unique, None)
+        if slot >= 0:
+            self._intake.release(slot)
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -434,11 +506,13 @@ class DirectEngine:
             raise FsError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}")
         if major > p.MAJOR:  # it asks again with ours
             return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
-        wanted = offered & _CAPABILITIES
+        wanted = offered & self._capabilities
         if self._fs.links_differ:
             wanted &= ~p.Init.CACHE_SYMLINKS
         if self._fs.options.sharing.idmap:
             wanted |= offered & p.Init.ALLOW_IDMAP
+        self._intake.agree(wanted, min(minor, p.MINOR))
+        self._keeps = not wanted & p.Init.HAS_RESEND
         log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
         return p.INIT_OUT.pack(
             p.MAJOR,

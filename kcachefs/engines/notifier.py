@@ -42,6 +42,14 @@ class Notifier:
         """Ask for every request that was taken and never answered. Sent at once: nothing else can be waiting for it."""
         os.write(self._device, _message(p.Notify.RESEND, b""))
 
+    def knows(self, ino: int) -> bool:
+        """Whether the kernel holds an inode. Its attributes are asked for again, its pages and names left alone."""
+        try:
+            os.write(self._device, _message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENODEV)
+        return True
+
     def _run(self) -> None:
         while (message := self._queue.get()) is not None:
             try:

@@ -60,6 +60,9 @@ class Pyfuse3Engine:
         """Requests so far, by name."""
         return dict(self._operations.counts)
 
+    def attention(self) -> None:
+        """A handler that hangs keeps trio's loop, and with it the worker's sign of life."""
+
     def _entry_gone(self, parent: int, name: bytes) -> None:
         # pyfuse3 sends it from a thread of its own.
         pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)

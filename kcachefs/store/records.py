@@ -7,6 +7,7 @@ value; what is described here is the value without it.
 | table | key behind the first byte | value |
 | --- | --- | --- |
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: volume appended to |
+| | `answered` | u64 request, u64 inode: the last request that changed a name, and the inode it gave back |
 | | `folded` | u64 segment, u64 offset: the journal before that place is here already; kept by the fold alone |
 | `t` totals | (none) | Totals: what the objects and volumes below add up to |
 | `o` object | digest, 32 bytes | ObjectRecord: where the bytes are, and how many inodes (and holders) refer to them |
@@ -63,6 +64,7 @@ META_VOLUME = b"mvolume"
 META_ACTIVE = b"mactive"
 META_SPOOL = b"mspool"
 META_FOLDED = b"mfolded"
+META_ANSWERED = b"manswered"
 
 EXPENDABLE = frozenset(b"oin")
 """Tables whose records count as absent when they are damaged: the file they belong to is then made again. A volume, a

@@ -114,12 +114,14 @@ def test_what_cannot_be_mounted_is_one_line_and_touches_nothing(
 
 def test_a_mount_is_not_mounted_twice(scene: Scene) -> None:
     folder = scene.mount()
-    daemons = scene.daemons()
+    before = scene.status()
     scene.run("mount", scene.mountpoint).refused_with(4, str(scene.mountpoint), "mounted already", "kcachefs status")
     scene.run("mount", scene.mountpoint, "--store", "other").refused_with(4, str(scene.mountpoint), "mounted already")
     scene.run("mount", "second").refused_with(3, str(scene.store), f"kcachefs umount {scene.mountpoint}", "--store")
     assert scene.mounted() == [str(scene.mountpoint)]
-    assert scene.daemons() == daemons
+    assert [(now["supervisor_pid"], now["worker_pid"]) for now in scene.status()] == [
+        (then["supervisor_pid"], then["worker_pid"]) for then in before
+    ]
     assert not (scene.folder / "second").exists()
     assert not (scene.folder / "other").exists()
     (folder / "still").write_text("served")

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
+from tests.daemon.kills import fsck, kill_worker
 from tests.engines.mounting import Mount, temporary_folder
 
 pytestmark = pytest.mark.mount
-
-
-def state(mount: Mount) -> dict[str, int]:
-    done = subprocess.run([sys.executable, "-m", "kcachefs", "status", "--json"], capture_output=True, check=True)
-    [mine] = [one for one in json.loads(done.stdout)["mounts"] if one["mountpoint"] == str(mount.mountpoint)]
-    found: dict[str, int] = mine
-    return found
-
-
-def kill_worker(mount: Mount) -> None:
-    """SIGKILL; returns when the next one answers."""
-    before = state(mount)["restarts"]
-    os.kill(state(mount)["worker_pid"], signal.SIGKILL)
-    os.statvfs(mount.mountpoint)
-    assert state(mount)["restarts"] == before + 1
 
 
 def test_open_mapped_unlinked_and_half_written_files_go_on() -> None:
     with temporary_folder() as base:
         with Mount(base / "mount", base / "store", "direct") as mount:
             use_through_kills(mount)
-        command = [sys.executable, "-m", "kcachefs", "fsck", "--store", str(base / "store")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout
+        fsck(base / "store")
 
 
 def use_through_kills(mount: Mount) -> None:

@@ -96,7 +96,12 @@ class Private(Filesystem):
         return found
 
     def _make(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> int:
-        return self.tree.create(parent, name, stat.S_IFDIR | mode, uid, gid)[0]
+        """A folder that is needed on the way. It is not what the request at hand asked for, and not its answer."""
+        request, self.recall.request = self.recall.request, 0
+        try:
+            return self.tree.create(parent, name, stat.S_IFDIR | mode, uid, gid)[0]
+        finally:
+            self.recall.request = request
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,117 @@
+"""Where requests are taken in: memory that the supervisor holds, so that what a worker took is there when it is dead.
+
+The kernel copies every request into the one buffer here. A kernel that can send requests again (Linux 6.9 and later)
+is asked to, and nothing more is needed. For an older one the next worker looks here: at the request in the buffer, and
+at those that were put aside to be answered later. Each goes when it is answered. What was put aside and carried out is
+marked so before its reply is sent: carried out again by the next worker, it could undo what was done since.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PAGE = mmap.PAGESIZE
+REQUEST_MAX = (1 << 20) + PAGE
+"""The largest request: a write of 1 MiB, and its header."""
+SLOTS = 32
+"""Requests that can be put aside at a time; memory is taken only for those that are."""
+
+_STATE = struct.Struct("<QI")  # capabilities agreed on with the kernel, its minor version
+_SLOT = struct.Struct("<II")  # length of the request put aside, length of its answer plus one once it is carried out
+_ANSWER_MAX = PAGE - _SLOT.size
+_SLOT_SIZE = PAGE + REQUEST_MAX
+_FIRST_SLOT = PAGE + REQUEST_MAX
+_SIZE = _FIRST_SLOT + SLOTS * _SLOT_SIZE
+
+
+class Taken(NamedTuple):
+    """A request that a dead worker left in a slot, and its answer if it was carried out."""
+
+    slot: int
+    request: bytes
+    answer: bytes | None
+
+
+def make_memory() -> int:
+    """A descriptor of memory for an intake, for the supervisor to hold and every worker to inherit."""
+    memory = os.memfd_create("kcachefs-intake", os.MFD_CLOEXEC)
+    os.ftruncate(memory, _SIZE)
+    return memory
+
+
+class Intake:
+    """The requests of one mount that are not answered yet."""
+
+    def __init__(self, memory: int) -> None:
+        self._memory = mmap.mmap(memory, _SIZE)
+        self.buffer = memoryview(self._memory)[PAGE : PAGE + REQUEST_MAX]
+        self._free = [number for number in range(SLOTS) if not self._slot(number)[0]]
+
+    # --- what was agreed on with the kernel ---------------------------------------------------------------------------
+
+    def agree(self, capabilities: int, minor: int) -> None:
+        _STATE.pack_into(self._memory, 0, capabilities, minor)
+
+    @property
+    def agreed(self) -> tuple[int, int]:
+        """Capabilities and minor version; zeros before the kernel has said anything."""
+        capabilities, minor = _STATE.unpack_from(self._memory, 0)
+        return capabilities, minor
+
+    # --- what was taken -----------------------------------------------------------------------------------------------
+
+    def answered(self) -> None:
+        """The request in the buffer is answered, or put aside."""
+        self._memory[PAGE : PAGE + 4] = b"\0\0\0\0"
+
+    def unanswered(self) -> int:
+        """The length of the request in the buffer, 0 if there is none. Meaningless where `answered` is not called."""
+        length = int.from_bytes(self.buffer[:4], "little")
+        return length if length <= REQUEST_MAX else 0
+
+    def put_aside(self, length: int) -> int:
+        """Keep the request in the buffer, to be answered later; returns its slot, or -1 when none is free."""
+        if not self._free:
+            return -1
+        slot = self._free.pop()
+        start = _place(slot)
+        self._memory[start + PAGE : start + PAGE + length] = self.buffer[:length]
+        _SLOT.pack_into(self._memory, start, length, 0)
+        return slot
+
+    def carried_out(self, slot: int, answer: bytes) -> None:
+        """Its reply is about to be sent. A long one is not kept: it is what a read found, and can be found again."""
+        if len(answer) <= _ANSWER_MAX:
+            start = _place(slot)
+            self._memory[start + _SLOT.size : start + _SLOT.size + len(answer)] = answer
+            struct.pack_into("<I", self._memory, start + 4, len(answer) + 1)
+
+    def release(self, slot: int) -> None:
+        """Its reply was sent."""
+        start = _place(slot)
+        length = self._slot(slot)[0]
+        _SLOT.pack_into(self._memory, start, 0, 0)
+        if length > PAGE:
+            self._memory.madvise(mmap.MADV_REMOVE, start + PAGE, REQUEST_MAX)
+        self._free.append(slot)
+
+    def left(self) -> Iterator[Taken]:
+        """What a dead worker had put aside and did not answer. Whoever gets it releases it when it is dealt with."""
+        for slot in range(SLOTS):
+            length, told = self._slot(slot)
+            if length:
+                start = _place(slot)
+                answer = self._memory[start + _SLOT.size : start + _SLOT.size + told - 1] if told else None
+                yield Taken(slot, self._memory[start + PAGE : start + PAGE + length], answer)
+
+    def _slot(self, number: int) -> tuple[int, int]:
+        length, told = _SLOT.unpack_from(self._memory, _place(number))
+        return length, told
+
+
+def _place(slot: int) -> int:
+    return _FIRST_SLOT + slot * _SLOT_SIZE

@@ -1,0 +1,141 @@
+"""Kills a mount's worker again and again under writers and readers, and says what they noticed: `main` is a script.
+
+scripts/kill_worker [KILLS [SEED]] [--reload]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountState
+from tests.daemon.users import OWN, Reader, User, Writer
+from tests.engines.callers import Child
+from tests.engines.mounting import Mount, kill, temporary_folder
+
+PATIENCE = 120.0
+WRITERS = READERS = 8
+OPTIONS = ("--max-size", "12MiB", "--grace", "1", "--floor", f"{OWN}=1GiB")
+"""So little that entries are evicted all the time; of what the writers keep to themselves, nothing is."""
+
+
+class Outcome(NamedTuple):
+    """What came of it."""
+
+    kills: int
+    steps: int
+    longest_pause: float
+    """Seconds from a kill until a request that was made behind it is answered, at most."""
+    restarts: int
+    reloads: int
+    evictions: int
+
+
+def run(kills: int, seed: int = 0, *, reload: bool = False) -> Outcome:
+    """Raises what any of them saw: there must be nothing to see."""
+    choose = random.Random(seed)
+    pauses: list[float] = []
+    with temporary_folder() as base:
+        with Mount(base / "mount", base / "store", "direct", *OPTIONS) as mount:
+            root = mount.mountpoint
+            (root / OWN).mkdir()
+            (root / OWN / "counter").write_bytes(b"%020d" % 0)
+            users: list[User] = [Writer(root, base / "stop", number) for number in range(WRITERS)]
+            users += [Reader(root, base / "stop", 100 + number) for number in range(READERS)]
+            with ExitStack() as scope:
+                children = [scope.enter_context(Child(user.run)) for user in users]
+                try:
+                    for _ in range(kills):
+                        time.sleep(choose.uniform(0, 0.6))
+                        pauses.append(reload_worker(mount) if reload else kill_worker(mount))
+                finally:
+                    (base / "stop").touch()
+                results = [child.result() for child in children]
+            assert int((root / OWN / "counter").read_bytes()) == sum(result.locked for result in results)
+            state = registry.read(str(root))
+            assert state is not None
+            evictions = numbers(mount)["total"]["evictions"]
+            leave_nothing(mount)
+        fsck(base / "store")
+    steps = sum(result.turns for result in results)
+    return Outcome(kills, steps, max(pauses), state.restarts, state.reloads, evictions)
+
+
+def kill_worker(mount: Mount) -> float:
+    """SIGKILL; returns, when the next one serves, how long that took."""
+    before = registry.read(str(mount.mountpoint))
+    assert before is not None
+    began = time.monotonic()
+    kill(before.worker_pid)
+    os.statvfs(mount.mountpoint)  # always asks the daemon
+    pause = time.monotonic() - began
+    wait_for_another(mount, before.worker_pid)
+    return pause
+
+
+def wait_for_another(mount: Mount, worker: int) -> MountState:
+    """The state of the mount as soon as it names another worker, which is a moment after that one serves."""
+    until = time.monotonic() + PATIENCE
+    while (now := registry.read(str(mount.mountpoint))) is None or now.worker_pid == worker:
+        assert time.monotonic() < until, f"nobody took over from process {worker}"
+        time.sleep(0.001)
+    return now
+
+
+def reload_worker(mount: Mount) -> float:
+    """Returns how long the slowest request took meanwhile."""
+    command = [sys.executable, "-m", "kcachefs", "reload", str(mount.mountpoint)]
+    longest = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        while process.poll() is None:
+            began = time.monotonic()
+            os.statvfs(mount.mountpoint)
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.001)
+        assert process.returncode == 0, process.communicate()
+    return longest
+
+
+def leave_nothing(mount: Mount) -> None:
+    """Remove everything, and wait until the daemon has nothing left of it either."""
+    things = [str(thing) for folder in mount.mountpoint.glob("[!.]*") for thing in folder.iterdir()]
+    subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input="\0".join(things).encode(), check=True)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        now = numbers(mount)
+        left = (now["total"]["entries"], now["total"]["files"], now["store"]["nameless"])
+        if left == (0, 0, 0):
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"entries, files and nameless files that stay for ever: {left}")
+
+
+def numbers(mount: Mount) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = json.loads((mount.mountpoint / ".kcachefs" / "stats.json").read_bytes())
+    return found
+
+
+def fsck(store: Path) -> None:
+    command = [sys.executable, "-m", "kcachefs", "fsck", "--store", str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def main() -> None:
+    counts = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    outcome = run(*(counts or [200]), reload="--reload" in sys.argv)
+    what = f"{outcome.kills} {'reloads' if outcome.reloads else 'kills'} under {WRITERS} writers and {READERS} readers"
+    print(f"{what}: {outcome.steps:,} steps, {outcome.evictions:,} entries evicted, no error")
+    print(f"longest pause: {outcome.longest_pause * 1000:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The worker is killed, hangs, is replaced by newer code: whoever uses the mount sees a pause and nothing else."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kcachefs
+from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountState
+from tests.daemon import kills
+from tests.engines.mounting import Mount, kill, temporary_folder
+
+pytestmark = pytest.mark.mount
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with temporary_folder() as folder:
+        yield folder
+
+
+def state(mount: Mount) -> MountState:
+    found = registry.read(str(mount.mountpoint))
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kills_under_writers_readers_and_eviction_are_not_noticed() -> None:
+    outcome = kills.run(30)
+    assert outcome.restarts == 30
+    print(f"longest pause {outcome.longest_pause * 1000:.0f} ms")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_a_kernel_that_sends_again_they_are_not_noticed_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCACHEFS_RESEND", "0")
+    outcome = kills.run(10)
+    assert outcome.restarts == 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_reloads_under_the_same_are_not_noticed() -> None:
+    outcome = kills.run(5, reload=True)
+    assert (outcome.restarts, outcome.reloads) == (0, 5)
+
+
+def test_a_worker_that_hangs_is_replaced(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct", "--hang-timeout", "1") as mount:
+        (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+        hung = state(mount).worker_pid
+        os.kill(hung, signal.SIGSTOP)
+        assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
+        now = kills.wait_for_another(mount, hung)
+        assert (now.restarts, now.last_exit) == (1, "no sign of life for 1 s")
+
+
+def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        for _ in range(6):
+            kills.kill_worker(mount)
+        told = Path(state(mount).log).read_text()
+    assert "the worker ended (signal SIGKILL) and is replaced" in told
+    assert "workers in a row died at once: waiting" in told
+
+
+def test_the_supervisor_gone_the_mount_goes_on_and_the_next_one_cleans_up(base: Path) -> None:
+    mount = Mount(base / "mount", base / "store", "direct")
+    with mount:
+        (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+        supervisor, worker = mount.daemon()
+        kill(supervisor)
+        (mount.mountpoint / "triton" / "more").write_bytes(b"more")
+        kill(worker)
+        with pytest.raises(OSError, match=r"not connected|aborted"):
+            os.statvfs(mount.mountpoint)
+        mount.start()
+        assert (mount.mountpoint / "triton" / "more").read_bytes() == b"more"
+
+
+def test_the_pyfuse3_engine_ends_with_its_worker_and_says_so(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "pyfuse3") as mount:
+        (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+        log = Path(state(mount).log)
+        shown = subprocess.run([sys.executable, "-m", "kcachefs", "status"], capture_output=True, text=True, check=True)
+        assert "cannot take over" in shown.stdout
+        refused = reload(mount.mountpoint)
+        assert (refused.returncode, refused.stdout) == (4, "")
+        assert refused.stderr.count("\n") == 1
+        supervisor, worker = mount.daemon()
+        end = os.pidfd_open(supervisor)
+        kill(worker)
+        wait_for(end)
+        assert "cannot take over from a dead worker" in log.read_text()
+        mount.start()
+        assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
+
+
+# --- reload -----------------------------------------------------------------------------------------------------------
+
+
+def reload(mountpoint: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kcachefs", "reload", str(mountpoint)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def installed(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the code that can be changed, from which the commands below run."""
+    package = Path(kcachefs.__file__).parent
+    copy = base / "installed" / "kcachefs"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", str(copy.parent))
+    monkeypatch.chdir(base)
+    return copy
+
+
+def test_a_reload_runs_the_code_that_is_installed_now(base: Path, installed: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        before = state(mount)
+        assert before.version == kcachefs.__version__
+        with open(mount.mountpoint / "triton" / "half", "wb", buffering=0) as half:
+            half.write(b"old ")
+            change(installed / "__init__.py", f'"{kcachefs.__version__}"', '"9.9.9"')
+            done = reload(mount.mountpoint)
+            assert done.returncode == 0, done.stderr
+            half.write(b"new")
+        now = state(mount)
+        assert (now.version, now.reloads, now.restarts) == ("9.9.9", 1, 0)
+        assert str(now.worker_pid) in done.stdout
+        assert now.worker_pid != before.worker_pid
+        assert (mount.mountpoint / "triton" / "half").read_bytes() == b"old new"
+
+
+def test_a_reload_of_code_that_cannot_start_changes_nothing(base: Path, installed: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        before = state(mount)
+        change(installed / "daemon" / "worker.py", "import trio", "import no_such_thing")
+        refused = reload(mount.mountpoint)
+        assert refused.returncode == 4
+        assert "did not start, the old one goes on" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+        assert state(mount).worker_pid == before.worker_pid
+        change(installed / "daemon" / "worker.py", "import no_such_thing", "import trio")
+        assert reload(mount.mountpoint).returncode == 0
+
+
+def test_a_reload_of_what_is_not_mounted_is_one_line(base: Path) -> None:
+    refused = reload(base / "nothing")
+    assert refused.returncode == 4
+    assert refused.stderr.count("\n") == 1
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def wait_for(process: int) -> None:
+    try:
+        assert select.select([process], [], [], 60)[0]
+    finally:
+        os.close(process)

@@ -1,0 +1,250 @@
+"""A worker that takes over: what its predecessor did and did not say is said again, and not done again.
+
+Requests are fed to the engine as in `test_protocol`, with numbers as the kernel gives them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem, FsOptions
+from kcachefs.engines import protocol as p
+from kcachefs.engines.direct import DirectEngine
+from kcachefs.engines.intake import SLOTS, Intake, make_memory
+from kcachefs.engines.protocol import Op
+from kcachefs.store import Options, Store, fsck
+from kcachefs.store.records import ROOT_INO
+
+RESENT = 1 << 63
+OLDER_KERNEL = p.INIT_IN.pack(7, 36, 1 << 20, 0) + bytes(48)
+CHANGES = {
+    Op.CREATE: p.CREATE_IN.pack(os.O_WRONLY | os.O_EXCL, 0o100644, 0, 0) + b"new\0",
+    Op.MKDIR: p.MKDIR_IN.pack(0o755, 0) + b"new\0",
+    Op.MKNOD: p.MKNOD_IN.pack(0o010644, 0, 0, 0) + b"new\0",
+    Op.SYMLINK: b"new\0target\0",
+    Op.UNLINK: b"file\0",
+    Op.RMDIR: b"folder\0",
+    Op.RENAME: p.RENAME_IN.pack(ROOT_INO) + b"file\0new\0",
+    Op.RENAME2: p.RENAME2_IN.pack(ROOT_INO, 2, 0) + b"file\0folder\0",
+}
+"""Every change of names; done again, each would fail, or undo itself."""
+
+
+class Worker:
+    """A filesystem and its engine, and the kernel's end of its device."""
+
+    def __init__(self, store: Path, memory: int, *, resumed: bool) -> None:
+        self.store = Store(store, Options(background=False))
+        self.fs = Filesystem(self.store, FsOptions(resumed=resumed))
+        self.kernel, self._daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.kernel.settimeout(60)
+        self.engine = DirectEngine(self.fs, self._daemon.fileno(), Intake(memory), resumed=resumed)
+
+    def ask(self, number: int, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
+        """The errno and the body of the reply."""
+        self.engine.feed(request(number, opcode, node, body))
+        return self.answer(number)
+
+    def answer(self, number: int) -> tuple[int, bytes]:
+        raw = self.kernel.recv(1 << 21)
+        _, code, answered = p.OUT_HEADER.unpack_from(raw)
+        assert answered == number
+        return -code, raw[16:]
+
+    def names(self) -> set[bytes]:
+        return {name for _, name, _, _ in self.fs.listing(ROOT_INO, 0, 1000)}
+
+
+def request(number: int, opcode: int, node: int, body: bytes) -> bytes:
+    return p.IN_HEADER.pack(p.IN_HEADER.size + len(body), opcode, number, node, 0, 0, 0, 0, 0) + body
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    descriptor = make_memory()
+    yield descriptor
+    os.close(descriptor)
+
+
+@contextmanager
+def serving(store: Path, memory: int, *, resumed: bool) -> Iterator[Worker]:
+    """Ends without settling anything, as a killed one does."""
+    worker = Worker(store, memory, resumed=resumed)
+    try:
+        yield worker
+    finally:
+        worker.engine.close()
+        worker.store.close()
+        worker.kernel.close()
+        worker._daemon.close()
+
+
+def with_a_file_and_a_folder(worker: Worker) -> None:
+    assert worker.ask(2, Op.CREATE, ROOT_INO, p.CREATE_IN.pack(1, 0o100644, 0, 0) + b"file\0")[0] == 0
+    assert worker.ask(4, Op.MKDIR, ROOT_INO, p.MKDIR_IN.pack(0o755, 0) + b"folder\0")[0] == 0
+
+
+@pytest.mark.parametrize("opcode", CHANGES)
+def test_a_change_that_was_made_is_answered_again_and_not_made_again(tmp_path: Path, memory: int, opcode: Op) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        with_a_file_and_a_folder(first)
+        code, said = first.ask(6, opcode, ROOT_INO, CHANGES[opcode])
+        assert code == 0
+        there = first.names()
+    with serving(tmp_path, memory, resumed=True) as second:
+        again = second.ask(6 | RESENT, opcode, ROOT_INO, CHANGES[opcode])
+        assert again[0] == 0
+        assert again[1][:8] == said[:8]  # the same inode
+        assert len(again[1]) == len(said)
+        assert second.names() == there
+    assert fsck.run(tmp_path).findings == []
+
+
+def test_a_link_that_was_made_is_answered_again(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        with_a_file_and_a_folder(first)
+        ino = first.fs.tree.find(ROOT_INO, b"file")
+        assert ino is not None
+        assert first.ask(6, Op.LINK, ROOT_INO, p.LINK_IN.pack(ino) + b"new\0")[0] == 0
+    with serving(tmp_path, memory, resumed=True) as second:
+        assert second.ask(6 | RESENT, Op.LINK, ROOT_INO, p.LINK_IN.pack(ino) + b"new\0")[0] == 0
+        assert second.fs.attributes(ino).nlink == 2
+
+
+@pytest.mark.parametrize("opcode", CHANGES)
+def test_a_change_that_was_not_made_is_made_when_it_comes_again(tmp_path: Path, memory: int, opcode: Op) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        with_a_file_and_a_folder(first)
+        before = first.names()
+    with serving(tmp_path, memory, resumed=True) as second:
+        assert second.ask(6 | RESENT, opcode, ROOT_INO, CHANGES[opcode])[0] == 0
+        kept = opcode == Op.RENAME2  # names that were exchanged are the same names
+        assert (second.names() == before) is kept
+
+
+def test_the_answer_survives_a_second_death(tmp_path: Path, memory: int) -> None:
+    body = CHANGES[Op.MKDIR]
+    with serving(tmp_path, memory, resumed=False) as first:
+        _, said = first.ask(6, Op.MKDIR, ROOT_INO, body)
+    for _ in range(2):
+        with serving(tmp_path, memory, resumed=True) as later:
+            assert later.ask(6 | RESENT, Op.MKDIR, ROOT_INO, body)[1][:8] == said[:8]
+
+
+def test_a_number_of_an_earlier_mount_means_nothing(tmp_path: Path, memory: int) -> None:
+    """Numbers begin anew: the same one stands for another request."""
+    with serving(tmp_path, memory, resumed=False) as before:
+        before.ask(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])
+    with serving(tmp_path, memory, resumed=False):
+        pass
+    with serving(tmp_path, memory, resumed=True) as resumed:
+        assert resumed.ask(6 | RESENT, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])[0] == errno.EEXIST
+
+
+def test_a_request_that_failed_fails_again(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        assert first.ask(6, Op.UNLINK, ROOT_INO, b"absent\0")[0] == errno.ENOENT
+    with serving(tmp_path, memory, resumed=True) as second:
+        assert second.ask(6 | RESENT, Op.UNLINK, ROOT_INO, b"absent\0")[0] == errno.ENOENT
+
+
+# --- a kernel that cannot send again ----------------------------------------------------------------------------------
+
+
+def test_what_the_dead_one_had_taken_is_found_in_the_intake(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        first.ask(2, Op.INIT, 0, OLDER_KERNEL)
+        taken = request(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])
+        Intake(memory).buffer[: len(taken)] = taken  # read from the kernel, and then it died
+    with serving(tmp_path, memory, resumed=True) as second:
+        second.engine._take_over()
+        assert second.answer(6)[0] == 0
+        assert b"new" in second.names()
+
+
+def test_what_the_dead_one_had_done_is_not_done_twice(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        first.ask(2, Op.INIT, 0, OLDER_KERNEL)
+        said = first.ask(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])[1]  # and it died before it could cross it off
+    with serving(tmp_path, memory, resumed=True) as second:
+        second.engine._take_over()
+        code, again = second.answer(6)
+        assert (code, again[:8]) == (0, said[:8])
+
+
+def test_what_was_put_aside_is_finished(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        first.ask(2, Op.INIT, 0, OLDER_KERNEL)
+        with_a_file_and_a_folder(first)
+        ino = first.fs.tree.find(ROOT_INO, b"file")
+        assert ino is not None
+        intake = Intake(memory)
+        data = os.urandom(200_000)
+        write = request(8, Op.WRITE, ino, p.WRITE_IN.pack(0, 0, len(data)) + bytes(20) + data)
+        intake.buffer[: len(write)] = write
+        assert intake.put_aside(len(write)) >= 0
+        sync = request(10, Op.FSYNC, ino, bytes(16))
+        intake.buffer[: len(sync)] = sync
+        done = intake.put_aside(len(sync))
+        intake.carried_out(done, b"told")
+        intake.answered()
+    with serving(tmp_path, memory, resumed=True) as second:
+        second.engine._take_over()
+        answers = {struct.unpack_from("<Q", raw, 8)[0]: raw[16:] for raw in (second.kernel.recv(1 << 21) for _ in "12")}
+        assert answers == {8: p.WRITE_OUT.pack(len(data), 0), 10: b"told"}
+        assert second.fs.read(ino, 0, 1 << 20) == data
+        assert list(Intake(memory).left()) == []
+
+
+def test_slots_come_back_and_their_number_is_an_end(memory: int) -> None:
+    intake = Intake(memory)
+    sound = request(2, Op.FSYNC, 1, bytes(16))
+    intake.buffer[: len(sound)] = sound
+    taken = [intake.put_aside(len(sound)) for _ in range(SLOTS)]
+    assert sorted(taken) == list(range(SLOTS))
+    assert intake.put_aside(len(sound)) == -1
+    intake.release(taken[3])
+    assert intake.put_aside(len(sound)) == taken[3]
+
+
+# --- what the kernel holds --------------------------------------------------------------------------------------------
+
+
+def test_nothing_that_may_be_in_use_goes_and_nothing_stays_for_ever(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        with_a_file_and_a_folder(first)
+        ino = first.fs.tree.find(ROOT_INO, b"file")
+        assert ino is not None
+        first.fs.write(ino, 0, b"content")
+    with serving(tmp_path, memory, resumed=True) as second:
+        fs = second.fs
+        held = {ino}
+        fs.nodes.ask_kernel = held.__contains__
+        assert fs.lookup(ROOT_INO, b"file") == ino
+        fs.unlink(ROOT_INO, b"file")
+        fs.forget(ino, 1)  # the lookup of a moment ago; what the dead worker counted is still held
+        fs.nodes.let_go_of_orphans()
+        assert fs.read(ino, 0, 100) == b"content"
+        held.clear()
+        fs.nodes.let_go_of_orphans()
+        assert not fs.nodes.exists(ino)
+
+
+def test_a_forget_of_more_than_was_counted_is_the_last(tmp_path: Path, memory: int) -> None:
+    with serving(tmp_path, memory, resumed=False) as first:
+        with_a_file_and_a_folder(first)
+        ino = first.fs.tree.find(ROOT_INO, b"file")
+        assert ino is not None
+    with serving(tmp_path, memory, resumed=True) as second:
+        second.fs.unlink(ROOT_INO, b"file")
+        assert second.fs.nodes.exists(ino)
+        second.fs.forget(ino, 1)
+        assert not second.fs.nodes.exists(ino)

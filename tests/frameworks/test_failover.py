@@ -1,0 +1,73 @@
+"""Real compilers on a mount whose worker is killed ten times meanwhile: they do not notice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.kills import fsck, kill_worker
+from tests.engines.mounting import Mount, temporary_folder
+from tests.frameworks.commands import PATIENCE
+from tests.frameworks.programs import INDUCTOR, finish_program, start_program
+from tests.frameworks.worlds import world
+
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
+
+KILLS = 10
+STORM = (
+    "import json, sys; from pathlib import Path; from tests.frameworks.triton_storm import storm;"
+    "print(json.dumps(storm(Path(sys.argv[1]), Path(sys.argv[2]), 8, 4, 5)))"
+)
+
+
+def kill_while_it_runs(mount: Mount, process: subprocess.Popen[str], pause: float = 0.3) -> int:
+    """Ten times, with pauses; fewer if it ends before."""
+    killed = 0
+    while killed < KILLS and process.poll() is None:
+        kill_worker(mount)
+        killed += 1
+        time.sleep(pause)
+    return killed
+
+
+@pytest.mark.timeout(600)
+def test_torch_compile_does_not_notice() -> None:
+    with world("direct") as made:
+        process = start_program(INDUCTOR, made.environment, "mlp")
+        assert kill_while_it_runs(made.mount, process, pause=1.0) == KILLS
+        cold = finish_program(process)
+        assert cold["built"] > 0
+        process = start_program(INDUCTOR, made.environment, "mlp")
+        assert kill_while_it_runs(made.mount, process) == KILLS
+        warm = finish_program(process)
+        assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
+        assert warm["results"] == cold["results"]
+        store = made.mount.store
+        made.mount.umount()
+        fsck(store)
+
+
+@pytest.mark.timeout(600)
+def test_a_triton_storm_does_not_notice(tmp_path: Path) -> None:
+    with temporary_folder() as base:
+        with Mount(base / "mount", base / "store", "direct") as mount:
+            command = [sys.executable, "-c", STORM, str(mount.mountpoint / "triton"), str(tmp_path)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                wait_for_work(mount, process)
+                killed = kill_while_it_runs(mount, process)
+                out, errors = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, errors
+            told = json.loads(out)
+            assert (told["failed"], told["failures"], told["compilations"]) == (0, [], 160)
+            assert killed == KILLS, "it ended before it was killed often enough"
+        fsck(base / "store")
+
+
+def wait_for_work(mount: Mount, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None and not any((mount.mountpoint / "triton").iterdir()):
+        time.sleep(0.01)
