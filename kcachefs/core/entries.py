@@ -44,6 +44,7 @@ from kcachefs.store.records import (
     pack_number,
     share_key,
     share_of,
+    shares_prefix,
     temporary_key,
     unpack_name,
     unpack_number,
@@ -323,13 +324,13 @@ class Entries:
         return [(number, label, self.counts(number)) for number, label in self._labels().items()]
 
     def share(self, uid: int) -> list[tuple[int, str, NamespaceRecord]]:
-        """The same, of what that user made."""
-        labels = self._labels()
-        return [
-            (number, label, NamespaceRecord.unpack(raw))
-            for number, label in labels.items()
-            if (raw := self._catalog.get(share_key(uid, number))) is not None
-        ]
+        """The same, of what that user made, as it was a second ago at most: anybody may ask as often as they like."""
+        found = []
+        for key, raw in self._catalog.scan(shares_prefix(uid)):
+            namespace = share_of(key)[1]
+            with contextlib.suppress(FsError):
+                found.append((namespace, self.label_of(namespace), NamespaceRecord.unpack(raw)))
+        return found
 
     def label_of(self, namespace: int) -> str:
         """A namespace's name; empty for a root."""

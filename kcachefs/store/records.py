@@ -135,6 +135,10 @@ def share_key(uid: int, namespace: int) -> bytes:
     return _SHARE_KEY.pack(b"u", uid, namespace)
 
 
+def shares_prefix(uid: int) -> bytes:
+    return share_key(uid, 0)[:5]
+
+
 def share_of(key: bytes) -> tuple[int, int]:
     """The user and the namespace of a share's key."""
     _, uid, namespace = _SHARE_KEY.unpack(key)

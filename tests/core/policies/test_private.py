@@ -129,6 +129,32 @@ def test_equal_bytes_of_two_users_take_no_more_room(engine: str) -> None:
 
 
 @each_engine
+def test_what_others_store_shows_in_no_number_that_a_user_can_read(engine: str) -> None:
+    with mounted(engine, "--policy", "private") as mount:
+        data = os.urandom(3_000_000)
+
+        def told() -> tuple[int, int, object]:
+            report = json.loads((mount.mountpoint / ".kcachefs" / "stats.json").read_bytes())
+            for row in (report["total"], *report["namespaces"].values()):
+                row["last_used"] = 0
+            state = os.statvfs(mount.mountpoint)
+            return state.f_bfree, state.f_ffree, report
+
+        as_user(ALICE, kernel(mount, "KEY", data))
+        settled(mount)
+        first = as_user(ALICE, told)
+        nothing = as_user(BOB, told)
+        as_user(BOB, kernel(mount, "OTHER", os.urandom(2_000_000)))
+        settled(mount)
+        assert as_user(ALICE, told) == first, "she does not see that he stored something"
+        as_user(BOB, kernel(mount, "KEY", data))
+        settled(mount)
+        after = as_user(BOB, told)
+        taken = (nothing[0] - after[0]) * 4096
+        assert taken >= 5_000_000, "what he stored counts in full, though hers was there already"
+
+
+@each_engine
 def test_an_entry_of_one_user_is_evicted_and_the_others_stay(engine: str) -> None:
     with mounted(engine, "--policy", "private") as mount:
         as_user(ALICE, kernel(mount, "KEY", b"alice"))
