@@ -72,7 +72,8 @@ class Entries:
         self._seen: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.used: dict[int, int] = {}
         """When entries were last used, as far as it is not written down yet."""
-        self._hits: Counter[int] = Counter()
+        self._hits: dict[int, Counter[int]] = {}
+        """By entry and by who had them, as far as they are not written down yet."""
         self._last_order = 0
         raw = self._catalog.get(name_key(ROOT_INO, TENANTS))
         self.tenants = unpack_name(raw)[0] if raw is not None else 0
@@ -400,8 +401,8 @@ class Entries:
         if len(self._written) > _SEEN_MAX:
             self._written.popitem(last=False)
 
-    def touch(self, entry: int, pid: int) -> None:
-        """The kernel asked for an entry's name on behalf of a process."""
+    def touch(self, entry: int, pid: int, uid: int) -> None:
+        """The kernel asked for an entry's name on behalf of a user's process."""
         now = time.time_ns()
         self.used[entry] = now
         if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
@@ -419,26 +420,26 @@ class Entries:
             if (entry, process) in self._seen:
                 return
             self._seen[entry, process] = None
-        self._hits[entry] += 1
+        self._hits.setdefault(entry, Counter())[uid] += 1
 
     def flush(self) -> None:
         """Write down what was used since the last time."""
         used, self.used = self.used, {}
-        hits, self._hits = self._hits, Counter()
+        hits, self._hits = self._hits, {}
         pending = sorted(used.items(), key=lambda item: item[1])
         for start in range(0, len(pending), _FLUSH_CHUNK):
             with self._nodes.change() as txn:
                 for entry, when in pending[start : start + _FLUSH_CHUNK]:
-                    if not self._write_use(txn, entry, when, hits.pop(entry, 0)):
+                    if not self._write_use(txn, entry, when, hits.pop(entry, Counter())):
                         # Not sealed yet: its hits are kept until it is.
                         self.used.setdefault(entry, when)
 
-    def _write_use(self, txn: Transaction, entry: int, when: int, hits: int) -> bool:
+    def _write_use(self, txn: Transaction, entry: int, when: int, hits: Counter[int]) -> bool:
         raw = txn.get(entry_key(entry))
         record = EntryRecord.unpack(raw) if raw is not None else None
         if record is None or not record.used:
             if hits and self._nodes.exists(entry & ~GROUP_BASE):
-                self._hits[entry] += hits
+                self._hits.setdefault(entry, Counter()).update(hits)
                 return False
             return True
         if not record.flags & EntryRecord.PINNED:
@@ -446,11 +447,15 @@ class Entries:
             when = self._next_order(when)
             txn.put(order_key(record.namespace, when), pack_number(entry))
         record.used = when
-        record.hits += hits
+        record.hits += hits.total()
         with self.booked(txn, record.namespace, record.uid) as accounts:
             for counts in accounts:
-                counts.hits += hits
                 counts.used = max(counts.used, when)
+            accounts[0].hits += hits.total()
+        for uid, count in hits.items():  # a hit is on the account of who had it, whoever made the entry
+            share = NamespaceRecord.unpack(txn.get(share_key(uid, record.namespace)))
+            share.hits += count
+            txn.put(share_key(uid, record.namespace), share.pack())
         txn.put(entry_key(entry), record.pack())
         return True
 

@@ -246,7 +246,9 @@ class Evictor:
 
     def _over_share(self) -> set[int] | None:
         """Whose entries may go when the whole is over its limit: theirs who hold more than a fair part of it."""
-        held = self._entries.shares() if self.limits.max_size_per_uid else {}
+        if not self.limits.max_size_per_uid:
+            return None
+        held = {uid: size for uid, size in self._entries.shares().items() if size}
         if not held:
             return None
         fair = min(self.limits.max_size_per_uid, self.limits.max_size // len(held))

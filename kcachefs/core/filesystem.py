@@ -125,7 +125,7 @@ class Filesystem:
             except FsError:
                 return None  # it was, just now
             if self._is_heartbeat(ino, node):
-                self.entries.touch(node.entry, self.pid)
+                self.entries.touch(node.entry, self.pid, self.uid)
             return self.found(ino)
 
     def found(self, ino: int) -> int:

@@ -126,7 +126,7 @@ def _by_label(found: list[tuple[int, str, NamespaceRecord]]) -> tuple[dict[str, 
     rows: dict[str, NamespaceRecord] = {}
     total = NamespaceRecord()
     for _, label, record in found:
-        if record.entries or record.misses:
+        if record.entries or record.misses or record.hits:
             _add(rows.setdefault(label, NamespaceRecord()), record)
             _add(total, record)
     return rows, total

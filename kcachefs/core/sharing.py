@@ -28,7 +28,10 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     umask: int | None = None
     """As whose, and with which modes, everything appears; None: as it is."""
     idmap: bool = False
-    """The mount may be mapped to other users' numbers (mount --bind -o X-mount.idmap=…)."""
+    """The mount may be mapped to other users' numbers (mount --bind -o X-mount.idmap=…).
+
+    The kernel then tells who creates something, and of nothing else who asks: `.kcachefs` shows nobody's numbers.
+    """
 
     @property
     def squashes(self) -> bool:

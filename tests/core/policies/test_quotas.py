@@ -16,10 +16,11 @@ from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.core.eviction import Limits
 from kcachefs.core.policies import make_filesystem
+from kcachefs.core.report import statistics_of
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
-from tests.core.trees import find
+from tests.core.trees import READER, find, look_up
 
 SIZE = 50_000
 
@@ -68,6 +69,19 @@ def test_shared_bytes_count_for_each_as_if_they_were_alone(tmp_path: Path) -> No
         make(fs, 2, "B", data=data)
         assert fs.entries.shares() == {1: alone, 2: alone}
         assert fs.store.totals().objects == 1
+
+
+def test_a_hit_is_on_the_account_of_who_had_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, "A")
+        fs.uid = 2
+        look_up(fs, "triton/A/kernel.cubin", READER)
+        fs.entries.flush()
+        fs.store.fold()
+        maker, reader = (statistics_of(uid, fs.entries, 1 << 30).total for uid in (1, 2))
+        assert (maker.entries, maker.misses, maker.hits) == (1, 1, 0)
+        assert (reader.entries, reader.misses, reader.hits) == (0, 0, 1)
+        assert fs.statistics().total.hits == 1
 
 
 def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: Path) -> None:
