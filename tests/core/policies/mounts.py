@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ from kcachefs.core.report import Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.store import fsck
 from tests.engines.callers import Identity, in_child
-from tests.engines.mounting import Mount, temporary_folder
+from tests.engines.mounting import PATIENCE, Mount, temporary_folder
 
 T = TypeVar("T")
 
@@ -45,6 +47,16 @@ def reopened(mount: Mount, *options: str) -> None:
     mount.umount()
     mount.options = options
     mount.start()
+
+
+def replace_worker(mount: Mount) -> None:
+    """Kill the worker, and return when another serves."""
+    _, worker = mount.daemon()
+    os.kill(worker, signal.SIGKILL)
+    until = time.monotonic() + PATIENCE
+    while mount.daemon()[1:] == [worker] or not mount.answers():
+        assert time.monotonic() < until, "the worker was not replaced"
+        time.sleep(0.05)
 
 
 def settled(mount: Mount) -> Statistics:

@@ -6,14 +6,22 @@ import errno
 import fcntl
 import mmap
 import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.core.policies.mounts import ALICE, BOB, as_user, each_engine, mounted, needs_root, publish, reopened
+from tests.core.policies.mounts import (
+    ALICE,
+    BOB,
+    as_user,
+    each_engine,
+    mounted,
+    needs_root,
+    publish,
+    reopened,
+    replace_worker,
+)
 from tests.engines.callers import Identity
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
@@ -197,21 +205,12 @@ def test_a_lock_in_memory_outlives_the_worker() -> None:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _kill_worker(mount)
+            replace_worker(mount)
             os.fstat(fd)
             assert as_user(ALICE, lambda: _locked(lock)) == errno.EWOULDBLOCK
             assert as_user(ALICE, lambda: _locked(lock.with_name("another.lock"))) == 0
         finally:
             os.close(fd)
-
-
-def _kill_worker(mount: Mount) -> None:
-    _, worker = mount.daemon()
-    os.kill(worker, signal.SIGKILL)
-    until = time.monotonic() + 60
-    while mount.daemon()[1:] == [worker] or not mount.answers():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.mark.mount
