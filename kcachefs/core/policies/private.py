@@ -302,8 +302,19 @@ class Private(Filesystem):
     def _refuse_place(self, parent: int) -> None:
         if parent in (ROOT_INO, self._tenants):
             raise FsError(errno.EPERM, "the root holds namespaces alone")
-        if parent >= ALIAS_BASE or parent == SHARED_INO:
+        if parent >= ALIAS_BASE or parent == SHARED_INO or self._is_forbidden(parent):
             raise FsError(errno.EROFS, "the base is not yours to change")
+
+    def _is_forbidden(self, ino: int) -> bool:
+        """Whether it is in the base, by whatever path it was reached and whosever it is, and the caller no writer."""
+        if not self._base or ino >= VIRTUAL_BASE or self.uid == UNKNOWN:
+            return False
+        node = self.nodes.get(ino)
+        try:
+            root = self._root_above(ino if node.is_dir else node.parent)
+        except FsError:  # its folder is gone, and somebody has it open still
+            return self.uid not in (0, node.uid)
+        return root == ROOT_INO and not self._is_writer()
 
     def _refuse_base_name(self, parent: int, name: bytes) -> None:
         self._refuse_place(parent)
@@ -316,7 +327,7 @@ class Private(Filesystem):
     def _refuse_changing(self, ino: int) -> None:
         if ino in self._links or ino >= SHARED_INO:
             raise FsError(errno.EPERM if ino in self._links else errno.EROFS)
-        if ino < VIRTUAL_BASE and self.uid not in (0, UNKNOWN, self.nodes.get(ino).uid) and not self._is_writer():
+        if self._is_forbidden(ino):
             raise FsError(errno.EROFS, "the base is not yours to change")
 
     def make(

@@ -24,6 +24,7 @@ from kcachefs.core.filesystem import FOREVER_SECONDS, UNKNOWN, Filesystem, FsOpt
 from kcachefs.core.layouts import Kind
 from kcachefs.core.policies.locks import LOCK_BASE, LOCK_END, MemoryLocks
 from kcachefs.core.report import VIRTUAL_BASE
+from kcachefs.core.tree import check_name
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.records import Inode
@@ -133,6 +134,7 @@ class ReadOnly(Filesystem):
         return self._memory.make(parent, name, stat.S_IFREG, uid, gid)
 
     def _refuse_all_but_locks(self, parent: int, name: bytes, mode: int) -> None:
+        check_name(name)
         if parent < VIRTUAL_BASE and self.tree.find(parent, name) is not None:
             raise FsError(errno.EEXIST)
         is_lock = stat.S_ISREG(mode) and (parent >= LOCK_BASE or self._is_lock_place(parent, name))

@@ -234,6 +234,50 @@ def test_the_base_is_seen_by_all_and_changed_by_none(engine: str) -> None:
 
 
 @each_engine
+def test_the_base_is_closed_by_every_path_and_to_those_who_once_wrote_it(engine: str) -> None:
+    with mounted(engine) as mount:
+        hers = mount.mountpoint / "triton" / "HERS" / "kernel.cubin"
+        as_user(ALICE, lambda: triton_put(hers.parent, hers.name, b"base"))
+        reopened(mount, "--policy", "private", "--base")
+        shared = mount.mountpoint / ".shared"
+
+        def meddle() -> None:
+            path = shared / "triton" / "HERS" / "kernel.cubin"
+            attempts: list[Callable[[], object]] = [
+                lambda: (shared / "triton" / "EVIL").mkdir(),
+                lambda: (shared / "cuda" / "evil").write_bytes(b"x"),
+                lambda: (shared / "new").mkdir(),
+                lambda: path.unlink(),
+                lambda: path.rename(path.parent / "x"),
+                lambda: os.rename(mount.mountpoint / "triton" / "MINE", shared / "triton" / "MINE"),
+                lambda: path.write_bytes(b"evil"),
+                lambda: path.chmod(0o777),
+                lambda: hers.write_bytes(b"evil"),
+                lambda: hers.unlink(),
+                lambda: os.truncate(hers, 0),
+                lambda: os.link(hers, mount.mountpoint / "triton" / "linked"),
+                lambda: _overwrite(hers),
+            ]
+            (mount.mountpoint / "triton" / "MINE").mkdir()
+            for number, attempt in enumerate(attempts):
+                with pytest.raises(OSError) as caught:
+                    attempt()
+                assert caught.value.errno in (errno.EROFS, errno.EACCES, errno.EPERM), (number, caught.value)
+            assert path.read_bytes() == hers.read_bytes() == b"base"
+
+        as_user(ALICE, meddle)
+        assert os.listdir(shared / "triton") == ["HERS"]
+
+
+def _overwrite(path: Path) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        os.write(fd, b"evil")
+    finally:
+        os.close(fd)
+
+
+@each_engine
 def test_an_entry_comes_whole_from_above_or_whole_from_below(engine: str) -> None:
     with mounted(engine, "--policy", "private", "--base") as mount:
         based(mount)
