@@ -64,6 +64,7 @@ def mount(
         float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that gives no sign of life for so long.")
     ] = 30.0,
     foreground: Annotated[bool, typer.Option("-f", "--foreground", help="Stay, for a service manager.")] = False,
+    log_format: Annotated[str, typer.Option(help="text, or json: an object per line.")] = "text",
 ) -> None:
     """Mount a cache at DIR and return when it answers."""
     settings = checked(
@@ -81,6 +82,7 @@ def mount(
             policy, read_only=read_only, writers=writers or [], base=base, uid=uid, gid=gid, umask=umask, idmap=idmap
         ),
         allow_other=not no_allow_other,
+        log_format=log_format,
         hang_seconds=hang_timeout,
     )
     if foreground:
@@ -103,16 +105,20 @@ def checked(
     engine: str = "direct",
     sharing: Sharing | None = None,
     allow_other: bool = True,
+    log_format: str = "text",
     hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
     from kcachefs.core.eviction import Limits
     from kcachefs.core.sharing import Sharing
+    from kcachefs.daemon.logs import FORMATS
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.engines import ENGINES
 
     if engine not in ENGINES:
         raise UsageError(f"engine {engine}: is not known; there are two, direct and pyfuse3")
+    if log_format not in FORMATS:
+        raise UsageError(f"log format {log_format}: is not known; there are two, text and json")
     # A dead mount cannot be resolved any further, which is as far as it need be.
     mountpoint = os.path.realpath(directory)
     place = os.path.abspath(store or config.default_store())
@@ -138,6 +144,7 @@ def checked(
         ),
         sharing=_suits(sharing or Sharing(), engine),
         allow_other=allow_other,
+        log_format=log_format,
         hang_seconds=hang_seconds,
         resend=config.use_resend(),
     )

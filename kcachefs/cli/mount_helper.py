@@ -38,6 +38,7 @@ class Wanted(TypedDict, total=False):
     max_size_per_uid: str
     engine: str
     allow_other: bool
+    log_format: str
     read_only: bool
     policy: str
     writers: list[str]
@@ -94,7 +95,7 @@ def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
                 wanted["read_only"] = name == "ro"
             case "allow_other" | "no_allow_other":
                 wanted["allow_other"] = name == "allow_other"
-            case "max_size" | "max_size_per_uid" | "engine" | "policy" | "umask":
+            case "max_size" | "max_size_per_uid" | "engine" | "log_format" | "policy" | "umask":
                 wanted[name] = value
             case "uid" | "gid":
                 if not value.isascii() or not value.isdigit():

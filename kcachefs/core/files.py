@@ -29,6 +29,7 @@ import os
 import stat
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
@@ -126,6 +127,13 @@ class Files:
         if stat.S_ISDIR(node.mode):
             raise FsError(errno.EISDIR)
         return b""
+
+    def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
+        """The same in as many pieces as it comes in."""
+        node = self._nodes.get(ino)
+        if node.content == Content.OBJECT:
+            return self._store.objects.read_parts(node.digest, offset, size)
+        return (self.read(ino, offset, size),)
 
     def is_quick(self, ino: int, offset: int) -> bool:
         """Whether `read` there can be answered without keeping others waiting."""
@@ -266,6 +274,17 @@ class Files:
                     if node.content == content and node.spool == number_of(key):
                         found.append((ino, node))
         return found
+
+    def statistics(self) -> dict[str, int]:
+        """What is in the making. Takes no lock: it is asked when something hangs."""
+        oldest = self._queue[0][1] if self._queue else None
+        return {
+            "waiting_for_sealing": len(self._queue),
+            "longest_waiting_s": round(time.monotonic() - oldest) if oldest else 0,
+            "being_sealed": len(self._sealing),
+            "mutable": len(self._mutable),
+            "open_spool_files": len(self._open),
+        }
 
     def waiting(self) -> int:
         return len(self._queue)

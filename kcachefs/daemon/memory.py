@@ -29,8 +29,16 @@ def trim(mapped: Path, most: int = MAPPED_MAX) -> bool:
 
 def resident_file_bytes() -> int:
     """What this process has resident of files."""
-    shared = int(Path("/proc/self/statm").read_text().split()[2])
-    return shared * os.sysconf("SC_PAGESIZE")
+    return _pages(2)
+
+
+def resident_bytes() -> int:
+    """What it has resident in all."""
+    return _pages(1)
+
+
+def _pages(column: int) -> int:
+    return int(Path("/proc/self/statm").read_text().split()[column]) * os.sysconf("SC_PAGESIZE")
 
 
 def _places_of(mapped: Path) -> list[tuple[int, int]]:

@@ -30,6 +30,7 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     sharing: Sharing = Sharing()
     allow_other: bool = True
     log: str = ""
+    log_format: str = "text"
     debug: bool = False
     hang_seconds: float = 30.0
     """How long a worker may give no sign of life before it is replaced."""

@@ -8,6 +8,7 @@ one then finishes what the dead one had taken. It ends when the worker says that
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs import config as settings
-from kcachefs.daemon import registry
+from kcachefs.daemon import logs, registry
 from kcachefs.daemon.conversation import READY, REFUSED, REPLACED, UNMOUNTED, Refusal, Sign, WorkerProcess
 from kcachefs.daemon.notify import notify
 from kcachefs.daemon.registry import MountConfig, MountState
@@ -27,12 +28,18 @@ from kcachefs.engines import mounting
 from kcachefs.engines.intake import make_memory
 from kcachefs.errors import DaemonError, MountBusy, MountError
 
+log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
+
 CRASHES_MAX = 5
 """So many workers in a row that died before their first sign of life are a loop: then each next one comes later."""
 STANDBY_SECONDS = 2.0
 """When the first standby is started: until then the mount may be busy with what it was made for."""
 GIVE_UP_SECONDS = 60.0
 """How long it tries to replace a worker before it gives the mount up."""
+ABORT_SECONDS = 1.0
+"""How long a worker that hangs may take to say where."""
+READAHEAD_KILOBYTES = 2048
+"""Two requests: so a sequential reader has one decoded while another is on its way."""
 LEAVE_SECONDS = 10.0
 """How long a worker that was asked to leave is waited for."""
 
@@ -67,8 +74,7 @@ class Supervisor:
         """Mount, serve, and return the exit code. `ready` is called once: the mount answers, or why it does not."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        # In the foreground it ends with its terminal; in the background it has none to lose.
-        signal.signal(signal.SIGHUP, self._stop if foreground else signal.SIG_IGN)
+        self._start_log(foreground)
         signal.signal(signal.SIGUSR2, self._ask_for_reload)
         try:
             self._device = mounting.mount(
@@ -86,6 +92,21 @@ class Supervisor:
         finally:
             self._leave()
 
+    def _start_log(self, foreground: bool) -> None:
+        # A terminal that hangs up ends what runs in its foreground; without one, SIGHUP is from who rotates logs.
+        in_terminal = foreground and logs.has_terminal()
+        if in_terminal:
+            signal.signal(signal.SIGHUP, self._stop)
+        own_log = logs.start(self._config.log, "supervisor", self._config.log_format, hangup=not in_terminal)
+        own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
+        own_log.passed_on = self._pass_on
+
+    def _pass_on(self, number: int) -> None:
+        """Of the thread that looks after the log."""
+        for worker in (self._worker, self._standby if number == signal.SIGHUP else None):
+            if worker is not None:
+                worker.signal(number)
+
     def _serve(self, ready: Callable[[Refusal | None], None]) -> int:
         refusal = None if self._stopping else self._begin(self._start(), resumed=False)
         if self._stopping and refusal is None:
@@ -93,18 +114,20 @@ class Supervisor:
         if refusal is not None:
             ready(refusal)
             return refusal.exit_code
-        mounting.set_readahead(self._mountpoint, 1024)
+        mounting.set_readahead(self._mountpoint, READAHEAD_KILOBYTES)
+        log.info("mounted %s at %s, worker %d", self._config.store, self._config.mountpoint, self._state.worker_pid)
         ready(None)
         while True:
             code = self._watch()
             if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
+                log.info("unmounted %s", self._config.mountpoint)
                 return 0 if code != REFUSED else 3
             if not self._resumes:
-                self._say("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
+                log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
                 return 4
             refusal = self._replace()
             if refusal is not None:
-                self._say(f"the worker cannot be replaced: {refusal.message}")
+                log.error("the worker cannot be replaced: %s", refusal.message)
                 return refusal.exit_code
 
     @property
@@ -124,8 +147,10 @@ class Supervisor:
             elif sign is Sign.CALLED and self._reloading:
                 self._reload()
             elif sign is Sign.SILENT:
-                self._worker.signal(signal.SIGKILL)
-                self._note_death(self._worker.end(), f"no sign of life for {self._config.hang_seconds:g} s")
+                self._worker.signal(signal.SIGABRT)  # which writes down where it hangs
+                self._note_death(
+                    self._worker.end(ABORT_SECONDS), f"no sign of life for {self._config.hang_seconds:g} s"
+                )
                 return -signal.SIGKILL
             elif sign is Sign.ENDED:
                 code = self._worker.wait()
@@ -164,7 +189,7 @@ class Supervisor:
                 self._standby = self._start()  # one death may not be the last
             if refusal is None or self._stopping or time.monotonic() > until:
                 return refusal
-            self._say(f"a worker could not take over, another is tried: {refusal.message}")
+            log.error("a worker could not take over, another is tried: %s", refusal.message)
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
 
@@ -173,15 +198,11 @@ class Supervisor:
         self._crashes += 1
         self._state.restarts += 1
         self._state.last_exit = reason
-        self._say(f"the worker ended ({reason}) and is replaced")
+        log.error("the worker ended (%s) and is replaced", reason)
         if self._crashes >= CRASHES_MAX:
             pause = min(10.0, 0.1 * 2 ** (self._crashes - CRASHES_MAX))
-            self._say(f"{self._crashes} workers in a row died at once: waiting {pause:.1f} s")
+            log.error("%d workers in a row died at once: waiting %.1f s", self._crashes, pause)
             time.sleep(pause)
-
-    def _say(self, message: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that was closed
-            print(message, file=sys.stderr, flush=True)
 
     # --- when it is asked ---------------------------------------------------------------------------------------------
 
@@ -199,13 +220,13 @@ class Supervisor:
             self._standby.end(LEAVE_SECONDS)
         self._standby = self._start()
         if self._standby.is_warm():
-            self._say("the worker is asked to leave to another")
+            log.info("the worker is asked to leave to another")
             self._worker.signal(signal.SIGUSR2)
             return
         self._standby.end(LEAVE_SECONDS)
         self._standby = None
         self._state.reloads_failed += 1
-        self._say("the new worker did not start; the old one goes on")
+        log.error("the new worker did not start; the old one goes on")
         registry.write(self._state)
 
     def _stop(self, number: int, frame: object) -> None:
@@ -238,15 +259,15 @@ class Supervisor:
 def launch(config: MountConfig) -> None:
     """Start a supervisor in the background and return when its mount answers."""
     read_end, write_end = os.pipe()
-    with open(config.log, "ab") as log:
+    with open(config.log, "ab") as file:
         command = [sys.executable, "-m", "kcachefs.daemon.supervisor"]
         process = subprocess.Popen(
             [*command, msgspec.json.encode(config).decode(), str(write_end)],
             pass_fds=[write_end],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=file,
+            stderr=file,
             cwd="/",
             env=settings.for_daemon(),
         )

@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
@@ -28,7 +29,7 @@ from kcachefs import __version__
 from kcachefs.core import FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.core.policies import make_filesystem
-from kcachefs.daemon import control, memory, privileges, registry
+from kcachefs.daemon import control, logs, memory, privileges, registry
 from kcachefs.daemon.conversation import (
     ALIVE,
     BEAT_SECONDS,
@@ -47,7 +48,7 @@ from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("kcachefs.daemon.worker")  # it runs as __main__
 
 SEAL_TURN = 0.05
 SEAL_PAUSE = 0.05
@@ -93,6 +94,19 @@ class Worker:
             nursery.start_soon(self._live, supervisor)
             await self.engine.run()
             nursery.cancel_scope.cancel()
+
+    def state(self) -> dict[str, Any]:
+        """What goes on, for the log. Takes no lock."""
+        nodes = self.fs.nodes
+        return {
+            "requests": self.engine.statistics(),
+            "files": self.fs.files.statistics(),
+            "inodes": {"known_to_the_kernel": len(nodes.lookups), "open": len(nodes.handles)},
+            "unlinked_and_in_use": len(nodes.orphans),
+            "out_of_room": not self.fs.evictor.room.is_set(),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "resident_bytes": memory.resident_bytes(),
+        }
 
     def close(self) -> None:
         """Put everything on disk."""
@@ -202,16 +216,11 @@ def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     device, intake, talk = (int(number) for number in sys.argv[2:5])
     sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
-    for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals are for the supervisor, which unmounts
-        signal.signal(number, signal.SIG_IGN)
-    logging.basicConfig(
-        level=logging.DEBUG if config.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the supervisor, which unmounts
+    privileges.drop()
+    own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
     sys.setswitchinterval(0.0005)
     raise_descriptor_limit()
-    privileges.drop()
     with socket.socket(fileno=talk) as supervisor:
         resumed = wait_to_begin(config, supervisor)
         try:
@@ -219,9 +228,15 @@ def main() -> None:
         except (KcachefsError, OSError) as error:
             supervisor.sendall(Refusal.of(error).to_line())
             sys.exit(REFUSED)
+        own_log.state = worker.state
         gc.freeze()
         gc.disable()  # a collection in the middle of a request would be felt; `_collect` does it in a pause
-        trio.run(worker.run, supervisor)
+
+        async def run() -> None:
+            own_log.root_task = trio.lowlevel.current_root_task()
+            await worker.run(supervisor)
+
+        trio.run(run)
     worker.close()
     # The engine's thread may still be in the kernel when a signal ended us; nothing is left for it to do.
     logging.shutdown()

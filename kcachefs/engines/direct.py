@@ -30,7 +30,7 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import trio
@@ -59,6 +59,8 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 MAX_REQUEST = 1 << 20
+READAHEAD = 4 << 20
+"""What we allow. The kernel takes no more than is set for the mount, be it before or after, by the supervisor."""
 _SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
 """Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
 _NS = 1_000_000_000
@@ -234,6 +236,12 @@ class DirectEngine:
         except OSError as error:
             self._unsent(error)
 
+    def _reply_parts(self, unique: int, parts: Sequence[bytes | memoryview]) -> None:
+        try:
+            os.writev(self._device, (_reply_header(16 + sum(map(len, parts)), 0, unique), *parts))
+        except OSError as error:
+            self._unsent(error)
+
     def _reply_error(self, unique: int, number: int) -> None:
         try:
             os.write(self._device, p.OUT_HEADER.pack(16, -number, unique))
@@ -269,7 +277,7 @@ class DirectEngine:
             log.info("opcode %d is not known here and is answered ENOSYS", opcode)
         self._reply_error(unique, errno.ENOSYS)
 
-    def _defer(self, unique: int, node: int, action: Callable[[], bytes]) -> None:
+    def _defer(self, unique: int, node: int, action: Callable[[], bytes | Sequence[bytes | memoryview]]) -> None:
         """Do it in the pool and reply from there."""
         opcode = self._header[1]
         slot = self._intake.put_aside(self._header[0]) if self._keeps else -1
@@ -280,6 +288,9 @@ class DirectEngine:
             except Exception as error:
                 self._fail(error, opcode, unique, node)
             else:
+                if not isinstance(body, bytes):
+                    self._reply_parts(unique, body)
+                    return
                 if slot >= 0:
                     self._intake.carried_out(slot, body)
                 self._reply(unique, body)
@@ -461,7 +472,7 @@ class DirectEngine:
             raise RequestGarbled(f"cannot read {size} bytes at {offset}")
         if self._fs.is_quick_to_read(node, offset):
             return self._fs.read(node, offset, size)
-        self._defer(unique, node, lambda: self._fs.read(node, offset, size))
+        self._defer(unique, node, lambda: self._fs.files.read_parts(node, offset, size))
         return None
 
     def _write(self, node: int, unique: int, length: int) -> bytes | None:
@@ -517,7 +528,7 @@ class DirectEngine:
         return p.INIT_OUT.pack(
             p.MAJOR,
             min(minor, p.MINOR),
-            min(readahead, MAX_REQUEST) or MAX_REQUEST,
+            max(readahead, READAHEAD),
             wanted & 0xFFFFFFFF,
             64,
             48,

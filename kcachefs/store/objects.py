@@ -202,16 +202,23 @@ class Objects:
             cached = self._cache.get((digest, 0))
             if cached is not None and (len(cached) < FRAME_SIZE or offset + size <= FRAME_SIZE):
                 return cached if offset == 0 and size >= len(cached) else cached[offset : offset + size]
+        parts = self.read_parts(digest, offset, size)
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def read_parts(self, digest: bytes, offset: int, size: int) -> list[bytes | memoryview]:
+        """The same in pieces, each as it was decoded: to put them together would cost as much as to read them."""
         record = self._live_record(digest)
         end = min(offset + size, record.plain)
-        if offset >= end:
-            return b""
-        first, last = offset // FRAME_SIZE, (end - 1) // FRAME_SIZE
-        parts = [self._frame(digest, record, index) for index in range(first, last + 1)]
-        start = offset - first * FRAME_SIZE
-        if len(parts) == 1:
-            return parts[0] if start == 0 and end == record.plain else parts[0][start : start + end - offset]
-        return b"".join(parts)[start : start + end - offset]
+        parts: list[bytes | memoryview] = []
+        while offset < end:
+            index, start = divmod(offset, FRAME_SIZE)
+            whole = min(FRAME_SIZE, record.plain - index * FRAME_SIZE)
+            length = min(whole - start, end - offset)
+            # A frame that is read whole, as one of many, is in the kernel's cache from then on and not needed here.
+            frame = self._frame(digest, record, index, keep=length < whole or record.frames == 1)
+            parts.append(frame if length == len(frame) else memoryview(frame)[start : start + length])
+            offset += length
+        return parts
 
     def is_quick(self, digest: bytes, offset: int) -> bool:
         """Whether `read` there would take microseconds: the frame is decoded already, or small."""
@@ -323,7 +330,7 @@ class Objects:
             raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside")
         return record
 
-    def _frame(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
+    def _frame(self, digest: bytes, record: ObjectRecord, index: int, *, keep: bool = True) -> bytes:
         plain = self._cache.get((digest, index))
         if plain is None:
             try:
@@ -332,9 +339,10 @@ class Objects:
                 if not _is_damage(error):
                     raise
                 if not self.condemn(digest, record, error):
-                    return self._frame(digest, self._live_record(digest), index)
+                    return self._frame(digest, self._live_record(digest), index, keep=keep)
                 raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside: {error}") from error
-            self._cache.put((digest, index), plain)
+            if keep:
+                self._cache.put((digest, index), plain)
         return plain
 
     def _decode(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:

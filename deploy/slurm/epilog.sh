@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Epilog= of slurm.conf, run by root after a job: the last one on the node unmounts. What was cached stays in the store.
+# It ends with 0 whatever happens. Anything else would drain the node.
+set -u
+# shellcheck source=settings.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"
+
+one_at_a_time || exit 0
+rm -f "$jobs/${SLURM_JOB_ID:?}"
+if [ -z "$(ls "$jobs")" ] && [ -r "$cache/.kcachefs/stats.json" ]; then
+    kcachefs umount "$cache" 9>&- || say "the cache stays mounted"
+fi
+exit 0

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Prolog= of slurm.conf, run by root before a job: when it ends the node's cache is mounted.
+# It ends with 0 whatever happens. Anything else would drain the node, and a job can do without its cache.
+set -u
+# shellcheck source=settings.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"
+
+one_at_a_time || exit 0
+touch "$jobs/${SLURM_JOB_ID:?}"
+if ! [ -r "$cache/.kcachefs/stats.json" ]; then
+    kcachefs mount "$cache" --store "$store" --max-size "$size" 9>&- || say "runs without a cache"
+fi
+exit 0

@@ -1,0 +1,321 @@
+"""The daemon's log: what is in it, how often, in which form, and what SIGHUP and SIGUSR1 do to it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcachefs.daemon.logs import PER_MINUTE, JsonForm, RateLimit
+from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
+from tests.disks import ext4
+
+
+@pytest.fixture(name="scene")
+def a_scene() -> Iterator[Scene]:
+    with scene() as place:
+        yield place
+
+
+def state(scene: Scene) -> dict[str, Any]:
+    [mine] = scene.status()
+    return mine
+
+
+def log_of(scene: Scene) -> Path:
+    return Path(state(scene)["log"])
+
+
+def objects(path: Path) -> list[dict[str, Any]]:
+    """A log in JSON; fails when any line is something else."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def kill_worker(scene: Scene) -> None:
+    before = state(scene)["worker_pid"]
+    os.kill(before, signal.SIGKILL)
+    until(lambda: state(scene)["worker_pid"] != before)
+
+
+# --- how often -------------------------------------------------------------------------------------------------------
+
+
+class Heard(logging.Handler):
+    """A handler behind a limit, and the clock that the limit goes by."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.limit = RateLimit(most, 60.0, lambda: self.now)
+        self.addFilter(self.limit)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[Heard, logging.Logger]]:
+    handler, logger = Heard(3), logging.getLogger("kcachefs.test_logs")
+    logger.addHandler(handler)
+    try:
+        yield handler, logger
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_the_same_event_is_written_so_often_a_minute_and_then_counted(heard: tuple[Heard, logging.Logger]) -> None:
+    handler, logger = heard
+    for number in range(10):
+        logger.error("file %d is bad", number)
+        logger.error("disk %d is bad", number % 2)
+    assert handler.lines == [f"{what} is bad" for n in range(3) for what in (f"file {n}", f"disk {n % 2}")]
+    handler.now = 59.0
+    handler.limit.sum_up()
+    assert len(handler.lines) == 6
+    handler.now = 60.0
+    handler.limit.sum_up()
+    assert handler.lines[6:] == ["… and 7 more, the last: file 9 is bad", "… and 7 more, the last: disk 1 is bad"]
+    logger.error("file %d is bad", 11)
+    assert handler.lines[8:] == ["file 11 is bad"]
+
+
+def test_what_was_held_back_is_told_before_the_next_minute_begins_and_at_the_end(
+    heard: tuple[Heard, logging.Logger],
+) -> None:
+    handler, logger = heard
+    for number in range(5):
+        logger.error("file %d is bad", number)
+    handler.now = 61.0
+    for number in range(5, 9):
+        logger.error("file %d is bad", number)
+    handler.limit.close()
+    handler.limit.close()
+    assert handler.lines[3:] == [
+        "… and 2 more, the last: file 4 is bad",
+        *(f"file {number} is bad" for number in (5, 6, 7)),
+        "… and 1 more, the last: file 8 is bad",
+    ]
+
+
+@pytest.mark.mount
+def test_sixty_damaged_files_are_twenty_lines_and_a_count(scene: Scene) -> None:
+    folder = scene.mount()
+    for number in range(60):
+        (folder / f"{number}").write_bytes(os.urandom(4000))
+    scene.umount()
+    for volume in filter(Path.is_file, (scene.store / "volumes").rglob("*")):
+        raw = bytearray(volume.read_bytes())
+        raw[::100] = bytes(byte ^ 1 for byte in raw[::100])
+        volume.write_bytes(raw)
+    scene.mount()
+    log = log_of(scene)
+    for number in range(60):
+        with suppress(OSError):
+            (folder / f"{number}").read_bytes()
+    scene.umount()
+    lines = [line for line in log.read_text().splitlines() if " kcachefs.store.objects: " in line]
+    *told, rest = lines
+    assert all(" is damaged " in line for line in told)
+    held_back = int(rest.partition("… and ")[2].split()[0])
+    assert (len(told), held_back) == (PER_MINUTE, 60 - PER_MINUTE)
+
+
+# --- what is in it ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mount
+def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene) -> None:
+    folder = scene.mount("--log-format", "json")
+    (folder / "file").write_text("text")
+    log, supervisor = log_of(scene), state(scene)["supervisor_pid"]
+    kill_worker(scene)
+    os.kill(supervisor, signal.SIGUSR1)
+    until(lambda: '"state of the %s"' in log.read_text() and '"tasks"' in log.read_text().splitlines()[-1])
+    scene.umount()
+    told = objects(log)
+    first, last = told[0], told[-1]
+    assert first["event"] == "mounted %s at %s, worker %d"
+    assert first["message"].startswith(f"mounted {scene.store} at {scene.mountpoint}, worker ")
+    assert first["arguments"][:2] == [str(scene.store), str(scene.mountpoint)]
+    assert (first["process"], first["pid"], first["level"]) == ("supervisor", supervisor, "info")
+    assert first["logger"] == "kcachefs.daemon.supervisor"
+    assert first["time"] <= last["time"]
+    assert last["message"] == f"unmounted {scene.mountpoint}"
+    [death] = [line for line in told if line["event"] == "the worker ended (%s) and is replaced"]
+    assert (death["level"], death["arguments"]) == ("error", ["signal SIGKILL"])
+
+
+@pytest.mark.mount
+def test_a_log_in_text_says_when_who_and_what(scene: Scene) -> None:
+    scene.mount()
+    log, supervisor = log_of(scene), state(scene)["supervisor_pid"]
+    scene.umount()
+    first, *_, last = log.read_text().splitlines()
+    assert f" INFO supervisor[{supervisor}] kcachefs.daemon.supervisor: mounted {scene.store} at " in first
+    assert last.endswith(f" unmounted {scene.mountpoint}")
+
+
+def test_json_holds_a_name_that_is_not_utf_8_and_an_error_with_its_story() -> None:
+    name = os.fsdecode(b"caf\xe9 \xf0\x9f\x92\xbe \n")
+    try:
+        raise OSError(5, "bad", name)
+    except OSError as error:
+        values = ("kcachefs", logging.ERROR, "file", 1, "%s failed: %s", (name, error), sys.exc_info())
+    line = JsonForm("worker").format(logging.LogRecord(*values))
+    assert "\n" not in line
+    told = json.loads(line)
+    assert os.fsencode(told["arguments"][0]) == os.fsencode(name)
+    assert told["exception"].startswith("Traceback")
+    assert (told["event"], told["level"]) == ("%s failed: %s", "error")
+
+
+def test_a_form_that_is_not_known_is_refused(scene: Scene) -> None:
+    scene.run("mount", scene.mountpoint, "--log-format", "xml").refused_with(2, "xml", "text and json")
+
+
+# --- SIGHUP ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mount
+def test_sighup_puts_a_new_file_in_the_place_of_one_that_was_rotated_away(scene: Scene) -> None:
+    folder = scene.mount("--log-format", "json")
+    log, before = log_of(scene), state(scene)
+    until(lambda: len(scene.daemons()) == 3)  # supervisor, worker, and the worker that stands by
+    old = log.with_suffix(".1")
+    log.rename(old)
+    os.kill(before["supervisor_pid"], signal.SIGHUP)
+    until(lambda: log.exists() and {line["pid"] for line in objects(log)} == set(scene.daemons()))
+    size = old.stat().st_size
+    (folder / "file").write_text("text")
+    kill_worker(scene)
+    scene.umount()
+    assert old.stat().st_size == size
+    told = [line["message"] for line in objects(log)]
+    assert "the worker ended (signal SIGKILL) and is replaced" in told
+    assert any(message.startswith("served ") for message in told)
+    assert told[-1] == f"unmounted {scene.mountpoint}"
+
+
+@pytest.mark.mount
+def test_a_log_that_cannot_be_reopened_goes_on_where_it_is(scene: Scene) -> None:
+    scene.mount()
+    log = log_of(scene)
+    aside = log.with_suffix(".1")
+    log.rename(aside)
+    log.mkdir()
+    os.kill(state(scene)["supervisor_pid"], signal.SIGHUP)
+    until(lambda: aside.read_text().count("the log stays where it is, as it cannot be reopened") == 2)
+    scene.umount()
+    assert aside.read_text().endswith(f"unmounted {scene.mountpoint}\n")
+
+
+@pytest.mark.mount
+def test_a_service_without_a_terminal_outlives_sighup(scene: Scene) -> None:
+    with foreground(scene, start_new_session=True) as (process, said):
+        os.kill(process.pid, signal.SIGHUP)
+        until(lambda: said.read_text().count("which is standard error and stays as it is") == 2)
+        (scene.mountpoint / "triton" / "file").write_text("text")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.mount
+def test_what_runs_in_the_foreground_of_a_terminal_ends_with_it(scene: Scene) -> None:
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        ioctl(theirs, termios.TIOCSCTTY, 0)
+
+    with open(ours, "rb"):
+        with foreground(scene, preexec_fn=take_terminal, pass_fds=[theirs]) as (process, _):
+            os.close(theirs)
+            os.kill(process.pid, signal.SIGHUP)
+            assert process.wait(PATIENCE) == 0
+    assert scene.is_over()
+
+
+@contextmanager
+def foreground(scene: Scene, **options: Any) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """`mount -f`, when it serves, and the file that it logs to."""
+    said = scene.folder / "said"
+    with open(said, "wb") as file:
+        command = [*KCACHEFS, "mount", "-f", str(scene.mountpoint)]
+        process = subprocess.Popen(command, env=scene.environment, stdin=subprocess.DEVNULL, stderr=file, **options)
+    with process:
+        try:
+            until(lambda: "mounted " in said.read_text())
+            yield process, said
+        finally:
+            process.kill()
+
+
+# --- SIGUSR1 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_sigusr1_writes_down_what_both_processes_are_doing(scene: Scene, engine: str) -> None:
+    folder = scene.mount("--log-format", "json", "--engine", engine)
+    (folder / "file").write_text("text")
+    before, log = state(scene), log_of(scene)
+    numbers = itertools.count()
+
+    def is_told_while_files_are_written() -> bool:
+        (folder / f"{next(numbers)}").write_text("waits to be sealed")
+        return log.read_text().count('"state of the %s"') == 2
+
+    is_told_while_files_are_written()
+    os.kill(before["supervisor_pid"], signal.SIGUSR1)
+    until(is_told_while_files_are_written)
+    supervisor, worker = (line for line in objects(log) if line["event"] == "state of the %s")
+    assert (supervisor["process"], supervisor["state"]["restarts"]) == ("supervisor", 0)
+    assert supervisor["state"]["worker_pid"] == worker["pid"] == before["worker_pid"]
+    assert worker["requests"]["create"] >= 2
+    assert worker["files"]["waiting_for_sealing"] >= 1
+    assert worker["inodes"]["known_to_the_kernel"] >= 1
+    assert any(task["name"].endswith("Worker._seal") for task in worker["tasks"])
+    assert any("worker.py" in line for task in worker["tasks"] for line in task["stack"])
+    assert any("trio" in line for line in worker["threads"]["MainThread"])
+    if engine == "direct":
+        assert any("DirectEngine.serve" in line for stack in worker["threads"].values() for line in stack)
+    assert (folder / "file").read_text() == "text"
+    assert state(scene)["restarts"] == 0
+
+
+@pytest.mark.mount
+def test_a_worker_that_hangs_says_where_before_it_is_replaced(scene: Scene) -> None:
+    """A page that the disk does not take keeps the whole interpreter waiting: nobody is left to answer SIGUSR1."""
+    with ext4(scene.folder) as disk:
+        scene.must("mount", scene.mountpoint, "--store", disk.path / "store", "--hang-timeout", "1")
+        log = log_of(scene)
+        with frozen(disk.path):
+            until(lambda: "Thread" in log.read_text().partition("Fatal Python error: Aborted")[2])
+        until(lambda: state(scene)["restarts"] >= 1)
+        assert "/kcachefs/store/" in log.read_text()
+        assert "the worker ended (no sign of life for 1 s) and is replaced" in log.read_text()
+        scene.umount()
+
+
+@contextmanager
+def frozen(disk: Path) -> Iterator[None]:
+    """Whoever writes to it waits."""
+    subprocess.run(["fsfreeze", "--freeze", disk], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", disk], check=True)

@@ -1,0 +1,146 @@
+"""What is in deploy/ is real: every command parses, every manifest is valid, every path and variable is the same."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import typer.main
+
+from kcachefs.cli import app
+from kcachefs.config import parse_size
+from kcachefs.frameworks import environment
+from tests.deploy.places import DEPLOY, ROOT, commands, documents, files
+
+CACHE, STORE = "/srv/kcachefs/cache", "/var/cache/kcachefs"
+SERVICE_KEYS = {
+    *("build", "cap_add", "command", "depends_on", "devices", "environment", "healthcheck", "image", "restart"),
+    *("security_opt", "stop_grace_period", "tmpfs", "volumes"),
+}
+ALL = [(path, arguments) for path in [*files(), ROOT / "README.md"] for arguments in commands(path)]
+
+
+def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """The verb and its parameters, by the command's own parser; raises where it would complain."""
+    group: Any = typer.main.get_command(app)
+    verb, *rest = arguments
+    if not rest:  # the name of a command, in a sentence
+        return group.commands[verb].name, {}
+    return verb, group.commands[verb].make_context(verb, rest).params
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments"), ALL, ids=[f"{path.relative_to(ROOT)}: {' '.join(words[:4])}" for path, words in ALL]
+)
+def test_every_command_is_one_that_kcachefs_takes(path: Path, arguments: list[str]) -> None:
+    verb, parameters = parsed(arguments)
+    if verb == "mount" and "$" not in parameters["max_size"]:
+        assert parse_size(parameters["max_size"]) >= 1 << 30
+
+
+def test_the_commands_are_found_where_they_are() -> None:
+    """So that the test before cannot come to look at nothing."""
+    mounts = {str(path.relative_to(ROOT)) for path, arguments in ALL if arguments[0] == "mount"}
+    assert mounts == {
+        "README.md",
+        "deploy/README.md",
+        "deploy/docker/compose.yaml",
+        "deploy/kubernetes/daemonset.yaml",
+        "deploy/slurm/prolog.sh",
+        "deploy/systemd/kcachefs.service",
+        "deploy/systemd/user/kcachefs.service",
+    }
+    assert sum(path == DEPLOY / "README.md" for path, _ in ALL) >= 8
+
+
+def test_a_flag_that_does_not_exist_would_be_noticed(tmp_path: Path) -> None:
+    (tmp_path / "script.sh").write_text("x && kcachefs mount /mnt --quotta 5 || kcachefs mount /mnt 9>&-\n")
+    wrong, right = commands(tmp_path / "script.sh")
+    assert right == ["mount", "/mnt"]
+    with pytest.raises(Exception, match="No such option"):
+        parsed(wrong)
+
+
+def test_host_and_containers_have_the_cache_and_the_store_at_the_same_paths() -> None:
+    for path, arguments in ALL:
+        verb, parameters = parsed(arguments)
+        if verb == "mount" and path.is_relative_to(DEPLOY) and path.parent.name not in ("user", "slurm"):
+            assert (str(parameters["directory"]), str(parameters["store"])) == (CACHE, STORE), path
+    settings = (DEPLOY / "slurm" / "settings.sh").read_text()
+    assert f"\ncache={CACHE}\nstore={STORE}\n" in settings
+
+
+@pytest.mark.parametrize("name", ["daemonset", "pod"])
+def test_manifests_are_valid(name: str) -> None:
+    found = documents(DEPLOY / "kubernetes" / f"{name}.yaml")
+    assert found
+    for document in found:
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_wrong_manifest_would_be_noticed() -> None:
+    [pod] = documents(DEPLOY / "kubernetes" / "pod.yaml")
+    pod["spec"]["containers"][0]["volumeMounts"][0]["mountPropagations"] = "HostToContainer"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_daemonset_passes_its_mount_on_and_the_pod_receives_it() -> None:
+    [daemon] = [one for one in documents(DEPLOY / "kubernetes" / "daemonset.yaml") if one["kind"] == "DaemonSet"]
+    [pod] = documents(DEPLOY / "kubernetes" / "pod.yaml")
+    sender, receiver = daemon["spec"]["template"]["spec"], pod["spec"]
+    assert propagation(sender, "containers") == {"/srv/kcachefs": "Bidirectional"}
+    assert sender["containers"][0]["securityContext"]["privileged"] is True
+    for kind in ("containers", "initContainers"):
+        assert propagation(receiver, kind) == {"/srv/kcachefs": "HostToContainer"}
+    assert "securityContext" not in str(receiver)
+    given = {variable["name"]: variable["value"] for variable in receiver["containers"][0]["env"]}
+    assert given.items() <= environment(Path(CACHE)).items()
+    labels = daemon["spec"]["template"]["metadata"]["labels"]
+    assert daemon["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def propagation(spec: dict[str, Any], kind: str) -> dict[str, str]:
+    """Host path → how mounts below it travel, where the path inside is the same."""
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    [container] = spec[kind]
+    mounts = [mount for mount in container["volumeMounts"] if "mountPropagation" in mount]
+    assert all(paths[mount["name"]] == mount["mountPath"] for mount in mounts)
+    return {mount["mountPath"]: mount["mountPropagation"] for mount in mounts}
+
+
+def test_the_compose_file_says_what_the_command_line_says() -> None:
+    [compose] = documents(DEPLOY / "docker" / "compose.yaml")
+    assert set(compose) == {"services"}
+    for service in compose["services"].values():
+        assert set(service) <= SERVICE_KEYS
+    daemon, user = compose["services"]["kcachefs"], compose["services"]["train"]
+    [lines] = {tuple(words) for words in commands(DEPLOY / "README.md") if words[:2] == ["mount", "-f"]}
+    assert tuple(daemon["command"]) == lines
+    assert (daemon["devices"], daemon["cap_add"], daemon["tmpfs"]) == (["/dev/fuse"], ["SYS_ADMIN"], ["/run"])
+    travel = {volume["source"]: volume["bind"].get("propagation") for volume in daemon["volumes"]}
+    assert travel == {"/srv/kcachefs": "rshared", STORE: None}
+    [seen] = user["volumes"]
+    assert (seen["source"], seen["target"], seen["bind"]["propagation"]) == ("/srv/kcachefs", "/srv/kcachefs", "rslave")
+    assert user["environment"].items() <= environment(Path(CACHE)).items()
+    build = (DEPLOY / "docker" / daemon["build"]["context"]).resolve()
+    assert (build / daemon["build"]["dockerfile"]).is_file()
+
+
+def test_the_page_names_every_file() -> None:
+    page = (DEPLOY / "README.md").read_text()
+    for path in files():
+        name = str(path.relative_to(DEPLOY))
+        assert name in page or path.parent.name == "slurm" or name == "README.md", f"{name} is not on the page"
+
+
+def test_shell_scripts_are_clean() -> None:
+    scripts = sorted((DEPLOY / "slurm").glob("*.sh"))
+    assert len(scripts) == 4
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True)
+    done = subprocess.run(["shellcheck", "-x", "-P", "SCRIPTDIR", *scripts], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

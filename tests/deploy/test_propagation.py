@@ -1,0 +1,130 @@
+"""A mount that is made after a container was started appears in it, comes back in it, and may itself come from one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import kcachefs
+from tests.cli.scene import until
+from tests.deploy.containers import Container, Share, Start, containers
+from tests.engines.mounting import Mount, temporary_folder
+
+pytestmark = pytest.mark.mount
+
+PACKAGE = Path(kcachefs.__file__).parent
+
+
+@contextmanager
+def shared_folder(base: Path) -> Iterator[Path]:
+    """A folder in which mounts are passed on, as the whole of a host that systemd has started does."""
+    folder = base / "mount"  # the place from which a test that is killed is cleaned up
+    folder.mkdir()
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    try:
+        subprocess.run(["mount", "--make-rshared", folder], check=True)
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@contextmanager
+def host() -> Iterator[tuple[Path, Path, Start]]:
+    with temporary_folder() as base, shared_folder(base) as shared, containers(base / "containers") as start:
+        yield shared, base / "store", start
+
+
+def sees(container: Container, file: Path) -> str:
+    return container.run("/bin/cat", file).stdout
+
+
+def test_a_container_that_was_there_first_sees_the_mount_come_go_and_come_back() -> None:
+    with host() as (shared, store, start):
+        early = start("early", uid=1001, shared=[Share(shared, propagation="rslave")])
+        file = shared / "cache" / "triton" / "file"
+        with Mount(shared / "cache", store, "direct") as mount:
+            early.sh(f"echo text > {file}")
+            assert file.read_text() == "text\n"
+            mount.umount()
+            assert early.sh(f"ls {shared}/cache") == ""
+            mount.start()
+            assert sees(early, file) == "text\n"
+            mount.kill()  # the whole daemon, so that a dead mount is left, which the next one takes away
+            assert sees(early, file) == "text\n"
+        assert early.sh(f"ls {shared}/cache") == ""
+
+
+def test_a_container_that_is_kept_private_sees_nothing_of_a_later_mount() -> None:
+    """What the first test would show even without propagation, if it showed nothing."""
+    with host() as (shared, store, start):
+        early = start("early", uid=1001, shared=[Share(shared, propagation="rprivate")])
+        with Mount(shared / "cache", store, "direct"):
+            assert early.sh(f"ls {shared}/cache") == ""
+
+
+def test_a_daemon_in_a_container_serves_the_host_and_other_containers_and_is_replaced() -> None:
+    """As under Docker and Kubernetes: the daemon's container passes its mount on in both directions."""
+    with host() as (shared, store, start):
+        store.mkdir(mode=0o700)
+        user = start("user", uid=1001, shared=[Share(shared, propagation="rslave")])
+        file = shared / "cache" / "triton" / "file"
+        first = daemon(start, "first", shared, store)
+        with serving(first, shared, store) as process:
+            until(lambda: sees(user, shared / "cache" / ".kcachefs" / "stats.json"))
+            user.sh(f"echo text > {file}")
+            assert file.read_text() == "text\n"
+            first.remove()
+            start.running.remove(first)
+            process.wait(60)
+        assert sees(user, file) == ""
+        with serving(daemon(start, "second", shared, store), shared, store):
+            until(lambda: sees(user, file) == "text\n")
+            assert json.loads(sees(user, shared / "cache" / ".kcachefs" / "stats.json"))["total"]["files"] >= 0
+
+
+def daemon(start: Start, name: str, shared: Path, store: Path) -> Container:
+    places = [Share(shared, propagation="rshared"), Share(store), Share(PACKAGE, Path("/opt/code/kcachefs"))]
+    return start(name, programs=True, privileged=True, shared=places)
+
+
+@contextmanager
+def serving(container: Container, shared: Path, store: Path) -> Iterator[subprocess.Popen[str]]:
+    command = (sys.executable, "-B", "-m", "kcachefs", "mount", "-f", shared / "cache", "--store", store)
+    places = {"KCACHEFS_RUNTIME_DIR": "/tmp/run", "PYTHONPATH": "/opt/code"}
+    with container.start(*command, **places) as process:
+        try:
+            yield process
+        finally:
+            subprocess.run(["umount", "-l", shared / "cache"], check=False)
+            if process.poll() is None:
+                process.wait(60)
+
+
+def fail_beside_a_container(folder: Path, pids: list[int]) -> None:
+    with containers(folder) as start:
+        pids.append(start("doomed", uid=1001).pid())
+        raise ZeroDivisionError
+
+
+def runs(pid: int) -> bool:
+    """Whether it does anything still: what it was stays in the list until it is waited for, which is not up to us."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_nothing_of_a_container_is_left_when_a_test_fails() -> None:
+    with temporary_folder() as base:
+        pids: list[int] = []
+        with pytest.raises(ZeroDivisionError):
+            fail_beside_a_container(base / "containers", pids)
+        until(lambda: not runs(*pids))
+        assert not (base / "containers").exists()
+        assert str(base) not in Path("/proc/self/mountinfo").read_text()

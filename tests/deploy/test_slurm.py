@@ -1,0 +1,161 @@
+"""Prolog and epilog, run as Slurm runs them: jobs that come and go on a node, with a real mount."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcachefs.frameworks import environment
+from tests.cli.scene import PACKAGE, PATIENCE, Scene, kill_and_wait, scene
+from tests.deploy.places import DEPLOY
+
+pytestmark = pytest.mark.mount
+
+
+class Node:
+    """A node whose settings point into a scene."""
+
+    def __init__(self, place: Scene) -> None:
+        self.scene = place
+        self.cache = place.mountpoint
+        self.scripts = place.folder / "slurm"
+        shutil.copytree(DEPLOY / "slurm", self.scripts)
+        settings = self.scripts / "settings.sh"
+        text = settings.read_text()
+        for there, here in (
+            ("PATH=", f"PATH={place.folder / 'bin'}:"),
+            ("cache=/srv/kcachefs/cache", f"cache={self.cache}"),
+            ("store=/var/cache/kcachefs", f"store={place.store}"),
+            ("jobs=/run/kcachefs-jobs", f"jobs={place.folder / 'jobs'}"),
+        ):
+            assert there in text
+            text = text.replace(there, here, 1)
+        settings.write_text(text)
+        program = place.folder / "bin" / "kcachefs"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kcachefs "$@"\n')
+        program.chmod(0o755)
+
+    def run(self, script: str, job: int) -> str:
+        """As slurmd does: next to nothing in the environment, and the job's numbers."""
+        done = subprocess.run(
+            [self.scripts / f"{script}.sh"],
+            env={
+                **{name: value for name, value in self.scene.environment.items() if name.startswith("KCACHEFS_")},
+                "PYTHONPATH": str(PACKAGE.parent),
+                "SLURM_JOB_ID": str(job),
+                "SLURM_JOB_UID": "1001",
+                "SLURM_JOB_USER": "alice",
+                "SLURMD_NODENAME": "node1",
+            },
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        self.said = done.stderr
+        assert done.returncode == 0, "anything but 0 drains the node"
+        return done.stdout
+
+    def is_mounted(self) -> bool:
+        return os.path.ismount(self.cache)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with scene() as place:
+        yield Node(place)
+
+
+def test_the_first_job_mounts_and_the_last_unmounts(node: Node) -> None:
+    node.run("prolog", 1)
+    [state] = node.scene.status()
+    (node.cache / "triton" / "kernel").write_text("compiled")
+    node.run("prolog", 2)
+    [same] = node.scene.status()
+    assert same["supervisor_pid"] == state["supervisor_pid"]
+    node.run("epilog", 1)
+    assert node.is_mounted()
+    node.run("epilog", 2)
+    assert node.scene.is_over()
+    node.run("prolog", 3)
+    assert (node.cache / "triton" / "kernel").read_text() == "compiled"
+    node.run("epilog", 3)
+    assert node.scene.is_over()
+    assert node.said == ""
+
+
+def test_a_task_gets_the_variables_as_slurm_reads_them(node: Node) -> None:
+    node.run("prolog", 1)
+    lines = node.run("task_prolog", 1).splitlines()
+    given = dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+    assert len(given) == len(lines)
+    assert given == environment(node.cache)
+    node.run("epilog", 1)
+    assert node.run("task_prolog", 1) == ""
+
+
+def test_a_job_whose_cache_cannot_be_mounted_runs_all_the_same(node: Node) -> None:
+    node.scene.store.write_text("no store")
+    node.run("prolog", 1)
+    assert "runs without a cache" in node.said
+    assert node.run("task_prolog", 1) == ""
+    node.run("epilog", 1)
+    assert node.said == ""
+
+
+def test_a_cache_that_someone_still_uses_stays_mounted(node: Node) -> None:
+    node.run("prolog", 1)
+    with open(node.cache / "triton" / "file", "w"):
+        node.run("epilog", 1)
+        assert "stays mounted" in node.said
+        assert node.is_mounted()
+    node.run("prolog", 2)
+    node.run("epilog", 2)
+    assert node.scene.is_over()
+
+
+def test_a_job_after_a_daemon_that_was_killed_finds_a_mount_again(node: Node) -> None:
+    node.run("prolog", 1)
+    (node.cache / "triton" / "kernel").write_text("compiled")
+    [state] = node.scene.status()
+    for name in ("supervisor_pid", "worker_pid"):
+        kill_and_wait(state[name])
+    node.run("prolog", 2)
+    assert (node.cache / "triton" / "kernel").read_text() == "compiled"
+    for job in (1, 2):
+        node.run("epilog", job)
+    assert node.scene.is_over()
+
+
+def test_ten_jobs_that_begin_and_end_at_once_leave_nothing(node: Node) -> None:
+    for script in ("prolog", "epilog"):
+        environment = {**node.scene.environment, "SLURMD_NODENAME": "node1"}
+        running = [
+            subprocess.Popen([node.scripts / f"{script}.sh"], env={**environment, "SLURM_JOB_ID": str(job)})
+            for job in range(10)
+        ]
+        assert [process.wait(PATIENCE) for process in running] == [0] * 10
+        assert len(node.scene.mounted()) == (script == "prolog")
+    assert node.scene.is_over()
+    assert [path.name for path in (node.scene.folder / "jobs").iterdir()] == [".lock"]
+
+
+def test_rotating_the_logs_makes_every_daemon_open_a_new_one(node: Node) -> None:
+    node.run("prolog", 1)
+    [state] = node.scene.status()
+    log = Path(state["log"])
+    log.rename(log.with_suffix(".1"))
+    config = (DEPLOY / "logrotate" / "kcachefs").read_text()
+    script = config.partition("postrotate\n")[2].partition("endscript")[0]
+    path = f"{node.scene.folder / 'bin'}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-euc", script], env={**node.scene.environment, "PATH": path}, check=True, timeout=PATIENCE)
+    node.run("epilog", 1)
+    assert log.read_text().count("the log was reopened") == 2
