@@ -289,6 +289,16 @@ class Files:
     def waiting(self) -> int:
         return len(self._queue)
 
+    def unsealed_bytes(self) -> dict[int, int]:
+        """How many bytes are not sealed yet, by the user who owns them."""
+        held: dict[int, int] = {}
+        for ino in {*list(self._queued), *list(self._mutable)}:
+            with contextlib.suppress(FsError, RecordDamaged):
+                node = self.attributes(ino)
+                if node.content in (Content.SLOT, Content.SPOOL):
+                    held[node.uid] = held.get(node.uid, 0) + node.size
+        return held
+
     def seal_waiting(self, until: float) -> None:
         """Seal what waits though it has not rested, until that moment: the quota is near."""
         waiting = len(self._queue)

@@ -14,6 +14,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_size: int = 20 << 30
     max_files: int = 0
     """0: as many as fit."""
+    max_size_per_uid: int = 0
+    """Stored bytes that one user's entries may hold, as if nothing were shared; 0: as many as fit."""
     min_free: int = 64 << 20
     """Free bytes that the disk beneath keeps."""
     grace: float = GRACE_SECONDS
