@@ -23,7 +23,6 @@ from kcachefs.daemon.logs import PER_MINUTE, JsonForm, RateLimit
 from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
 from tests.disks import ext4
 
-
 ALL = 3
 """Supervisor, worker, and the worker that stands by, which comes a little later: SIGHUP is for each of them."""
 
