@@ -80,3 +80,13 @@ set_up() {
     rm -f "$log"
     printf '%s' "$want" >"$stamp"
 }
+
+# may_add PACKAGE...: each in .venv too, if it can be had.
+may_add() {
+    local package
+    for package in "$@"; do
+        "$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$package') is None)" && continue
+        say "installing $package into .venv (once)"
+        "$venv/bin/python" -m pip install --disable-pip-version-check -q "$package" >/dev/null 2>&1 || say "$package could not be installed"
+    done
+}

@@ -39,6 +39,6 @@ def frameworks(
         table.add_row(one.name, version or "", "\n".join(one.variables) or "[yellow]none[/yellow]", now)
     console = Console()
     console.print(table)
-    for one, _, _ in rows:
-        if not one.obeys:
+    for one, version, _ in rows:
+        if one.note and (version or not one.obeys):
             console.print(f"{one.name}: {one.note}", style="yellow", markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from kcachefs import config
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, UsageError
 
 if TYPE_CHECKING:
+    from kcachefs.core.sharing import Sharing
     from kcachefs.daemon.conversation import Refusal
     from kcachefs.daemon.registry import MountConfig
 
@@ -41,8 +43,20 @@ def mount(
     ceiling: Annotated[
         list[str] | None, typer.Option(metavar="NAMESPACE=SIZE", help="Evicted from when it holds more.")
     ] = None,
+    max_size_per_uid: Annotated[
+        str, typer.Option(metavar="SIZE", help="Quota of each user; 0: none but that of all.")
+    ] = "0",
+    policy: Annotated[str, typer.Option(help="shared, publish, private or read-only; see the README.")] = "",
+    writers: Annotated[
+        list[str] | None, typer.Option(metavar="uid:N,gid:N,…", help="Who writes where others only read.")
+    ] = None,
+    base: Annotated[bool, typer.Option("--base", help="Lay private trees over the shared one.")] = False,
+    uid: Annotated[int | None, typer.Option(min=0, metavar="N", help="Everything appears as this user's.")] = None,
+    gid: Annotated[int | None, typer.Option(min=0, metavar="N", help="Everything appears as this group's.")] = None,
+    umask: Annotated[str | None, typer.Option(metavar="OCTAL", help="What all modes appear without.")] = None,
+    idmap: Annotated[bool, typer.Option("--idmap", help="Allow idmapped mounts of it (Linux 6.12).")] = False,
     engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the reference, slower.")] = "direct",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Nothing can be written through the mount.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Short for --policy read-only.")] = False,
     no_allow_other: Annotated[
         bool, typer.Option("--no-allow-other", help="Keep the mount to the user who makes it.")
     ] = False,
@@ -63,7 +77,10 @@ def mount(
         floors=floor or [],
         ceilings=ceiling or [],
         engine=engine,
-        read_only=read_only,
+        max_size_per_uid=max_size_per_uid,
+        sharing=shared_how(
+            policy, read_only=read_only, writers=writers or [], base=base, uid=uid, gid=gid, umask=umask, idmap=idmap
+        ),
         allow_other=not no_allow_other,
         log_format=log_format,
         hang_seconds=hang_timeout,
@@ -84,14 +101,16 @@ def checked(
     grace: float = 30.0,
     floors: Sequence[str] = (),
     ceilings: Sequence[str] = (),
+    max_size_per_uid: str = "0",
     engine: str = "direct",
-    read_only: bool = False,
+    sharing: Sharing | None = None,
     allow_other: bool = True,
     log_format: str = "text",
     hang_seconds: float = 30.0,
 ) -> MountConfig:
     """What was asked for, if it makes sense. Touches nothing."""
-    from kcachefs.core.eviction import Limits
+    from kcachefs.core.limits import Limits
+    from kcachefs.core.sharing import Sharing
     from kcachefs.daemon.logs import FORMATS
     from kcachefs.daemon.registry import MountConfig
     from kcachefs.engines import ENGINES
@@ -117,17 +136,57 @@ def checked(
         limits=Limits(
             max_size=config.parse_size(max_size, least=1),
             max_files=max_files,
+            max_size_per_uid=config.parse_size(max_size_per_uid),
             min_free=config.parse_size(min_free),
             grace=grace,
             floors=_sizes_by_namespace(floors),
             ceilings=_sizes_by_namespace(ceilings),
         ),
-        read_only=read_only,
+        sharing=_suits(sharing or Sharing(), engine),
         allow_other=allow_other,
         log_format=log_format,
         hang_seconds=hang_seconds,
         resend=config.use_resend(),
     )
+
+
+def shared_how(
+    policy: str = "",
+    *,
+    read_only: bool = False,
+    writers: Sequence[str] = (),
+    base: bool = False,
+    uid: int | None = None,
+    gid: int | None = None,
+    umask: str | None = None,
+    idmap: bool = False,
+) -> Sharing:
+    """How the mount is to be shared, if that makes sense."""
+    from kcachefs.core.sharing import Sharing, check, parse_writers
+
+    if read_only and policy not in ("", "read-only"):
+        raise UsageError(f"--read-only: is --policy read-only, and cannot be --policy {policy} too")
+    if umask is not None and not re.fullmatch("[0-7]{1,4}", umask):
+        raise UsageError(f"--umask {umask}: is no mask of modes; write it like 022")
+    uids, gids = parse_writers(writers)
+    return check(
+        Sharing(
+            policy="read-only" if read_only else policy or "shared",
+            writer_uids=uids,
+            writer_gids=gids,
+            base=base,
+            uid=uid,
+            gid=gid,
+            umask=int(umask, 8) & 0o777 if umask is not None else None,
+            idmap=idmap,
+        )
+    )
+
+
+def _suits(sharing: Sharing, engine: str) -> Sharing:
+    if sharing.idmap and engine != "direct":
+        raise UsageError(f"--idmap: cannot be had with --engine {engine}; leave one of the two out")
+    return sharing
 
 
 def _sizes_by_namespace(texts: Sequence[str]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
     /var/cache/kcachefs  /mnt/kcache  kcachefs  max_size=100GiB,nofail  0 0
 
+The options are those of `kcachefs mount`, with `_` for `-`; `writers=uid:1000` may stand several times.
 The exit codes are mount(8)'s: 1 wrong usage, 32 the mount failed.
 """
 
@@ -10,12 +11,16 @@ from __future__ import annotations
 import getopt
 import sys
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from kcachefs.cli.mount import checked, serve_in_background
+from kcachefs.cli.mount import checked, serve_in_background, shared_how
 from kcachefs.errors import KcachefsError, UsageError, describe
 
-USAGE = "mount.kcachefs STORE DIR [-o ro,max_size=20GiB,engine=direct,allow_other,no_allow_other]"
+if TYPE_CHECKING:
+    from kcachefs.daemon.registry import MountConfig
+
+USAGE = "mount.kcachefs STORE DIR [-o ro,max_size=20GiB,policy=publish,engine=direct,allow_other,no_allow_other]"
+_OF_SHARING = ("read_only", "policy", "writers", "base", "uid", "gid", "umask", "idmap")
 
 _FOR_MOUNT_8 = {
     *("defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "comment"),
@@ -30,10 +35,18 @@ class Wanted(TypedDict, total=False):
     """What the options ask for, in the words of `kcachefs mount`."""
 
     max_size: str
+    max_size_per_uid: str
     engine: str
-    read_only: bool
     allow_other: bool
     log_format: str
+    read_only: bool
+    policy: str
+    writers: list[str]
+    base: bool
+    uid: int
+    gid: int
+    umask: str
+    idmap: bool
 
 
 def main() -> None:
@@ -55,9 +68,16 @@ def _run(arguments: list[str]) -> None:
     options = ",".join(value for flag, value in flags if flag == "-o")
     sloppy, fake = any(flag == "-s" for flag, _ in flags), any(flag == "-f" for flag, _ in flags)
     store = None if source in ("none", "kcachefs") else Path(source)
-    settings = checked(Path(directory), store, **parse_options(options, sloppy=sloppy))
+    settings = settings_of(Path(directory), store, parse_options(options, sloppy=sloppy))
     if not fake:
         serve_in_background(settings)
+
+
+def settings_of(directory: Path, store: Path | None, wanted: Wanted) -> MountConfig:
+    """What these options mount there, if it makes sense."""
+    plain = {name: value for name, value in wanted.items() if name not in _OF_SHARING}
+    sharing = {name: value for name, value in wanted.items() if name in _OF_SHARING}
+    return checked(directory, store, **plain, sharing=shared_how(**sharing))  # type: ignore[arg-type]
 
 
 def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
@@ -75,12 +95,16 @@ def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
                 wanted["read_only"] = name == "ro"
             case "allow_other" | "no_allow_other":
                 wanted["allow_other"] = name == "allow_other"
-            case "max_size":
-                wanted["max_size"] = value
-            case "engine":
-                wanted["engine"] = value
-            case "log_format":
-                wanted["log_format"] = value
+            case "max_size" | "max_size_per_uid" | "engine" | "log_format" | "policy" | "umask":
+                wanted[name] = value
+            case "uid" | "gid":
+                if not value.isascii() or not value.isdigit():
+                    raise UsageError(f"option {option}: is no number; use: {USAGE}")
+                wanted[name] = int(value)
+            case "writers":
+                wanted["writers"] = [*wanted.get("writers", ()), value]
+            case "base" | "idmap":
+                wanted[name] = True
             case "exec" | "noexec":
                 executable = name == "exec"
             case "suid" | "dev":

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kcachefs.core.report import Numbers, Statistics
 
 _BAR = 30
-_WIDE = 110
-_COLUMNS = ("entries", "files", "size", "stored", "ratio", "hits", "misses", "evicted", "last use")
+_WIDE = 120
+_COLUMNS = ("entries", "files", "size", "stored", "ratio", "hits", "misses", "served", "evicted", "last use")
 _NARROW_COLUMNS = ("entries", "size", "stored", "hits", "misses", "last use")
 
 
@@ -96,6 +96,7 @@ def _cells(row: Numbers, wide: bool) -> list[str]:
         "ratio": f"{row.compression_ratio:.1f}x",
         "hits": str(row.hits),
         "misses": str(row.misses),
+        "served": format_size(row.bytes_served),
         "evicted": str(row.evictions),
         "last use": age(row.last_used),
     }

@@ -5,6 +5,16 @@ each changes anything only inside `Nodes.change()`, which holds that lock. Reads
 whole, and a name whose inode went away between two looks is a name that went away.
 """
 
-from kcachefs.core.filesystem import Filesystem, FsOptions
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["Filesystem", "FsOptions"]
+if TYPE_CHECKING:
+    from kcachefs.core.filesystem import Filesystem as Filesystem
+    from kcachefs.core.filesystem import FsOptions as FsOptions
+
+
+def __getattr__(name: str) -> object:
+    """Loaded on first use: most commands want a table of this package and not the filesystem."""
+    if name not in ("Filesystem", "FsOptions"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("kcachefs.core.filesystem"), name)

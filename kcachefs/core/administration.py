@@ -12,7 +12,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.layouts import readable
 from kcachefs.core.report import Statistics
 from kcachefs.errors import FsError, KcachefsError, UsageError
-from kcachefs.store.records import ROOT_INO, Content, EntryRecord, number_of
+from kcachefs.store.records import Content, EntryRecord, number_of
 
 SORTS: dict[str, Callable[[EntryInfo], float]] = {
     "used": lambda info: -info.used,
@@ -35,6 +35,8 @@ class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
     created: float
     used: float
     pinned: bool
+    uid: int
+    """Who made it."""
     entry: int
 
 
@@ -157,11 +159,12 @@ class Administration:
     def _info(self, entry: int, record: EntryRecord, names: bool) -> EntryInfo:
         path = self._fs.entries.path_of(record)
         text = b"/".join(path).decode(errors="replace")
-        namespace = path[0] if record.namespace != ROOT_INO else b""
+        namespace = self._fs.entries.label_of(record.namespace)
         return EntryInfo(
             path=text,
-            name=self._readable(entry, namespace, path[1:]) if names else text,
-            namespace=namespace.decode(errors="replace"),
+            name=self._readable(entry, namespace.encode(), self._fs.entries.path_in(record)) if names else text,
+            namespace=namespace,
+            uid=record.uid,
             files=record.files,
             plain_bytes=record.plain,
             stored_bytes=record.stored,

@@ -9,7 +9,8 @@ writes nothing for it. Uses are seen through the heartbeat: the name of an entry
 so a process that comes to it costs one lookup, however many files it then reads. Uses gather in memory and are written
 every few seconds; a kill loses that much of the order and nothing else.
 
-A hit is an entry found complete by a process that did not write it. A miss is an entry that had to be made.
+A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
+had to be made: not one that was adopted, which the inode of its folder or of its first file tells.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 
 from kcachefs.core.layouts import Kind, Spot, is_temporary, place
@@ -27,6 +29,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
     GROUP_BASE,
     ROOT_INO,
+    TENANTS,
     Content,
     EntryRecord,
     Inode,
@@ -34,11 +37,15 @@ from kcachefs.store.records import (
     counts_key,
     entry_key,
     group_key,
+    name_key,
     name_of,
     names_prefix,
     number_of,
     order_key,
     pack_number,
+    share_key,
+    share_of,
+    shares_prefix,
     temporary_key,
     unpack_name,
     unpack_number,
@@ -66,23 +73,29 @@ class Entries:
         self._seen: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.used: dict[int, int] = {}
         """When entries were last used, as far as it is not written down yet."""
-        self._hits: Counter[int] = Counter()
+        self._hits: dict[int, Counter[int]] = {}
+        """By entry and by who had them, as far as they are not written down yet."""
         self._last_order = 0
+        raw = self._catalog.get(name_key(ROOT_INO, TENANTS))
+        self.tenants = unpack_name(raw)[0] if raw is not None else 0
+        """The folder of the users who have a tree of their own, or 0."""
+        self.roots = {ROOT_INO, *(unpack_name(row)[0] for _, row in self._catalog.scan(names_prefix(self.tenants)))}
+        """Folders that hold namespaces: the root, and one of each of these users."""
         self.temporary = {number_of(key) for key, _ in store.catalog.walk(b"w")}
         """What is written under a temporary name; few at any time."""
-        self.counting = True
-        """Off while something is brought in that nobody had to compile: then new entries are no misses."""
 
     # --- which entry a file belongs to --------------------------------------------------------------------------------
 
-    def label(self, txn: Transaction, ino: int, parent: int, folder: Inode, name: bytes, is_dir: bool, pid: int) -> int:
+    def label(
+        self, txn: Transaction, ino: int, parent: int, folder: Inode, name: bytes, is_dir: bool, uid: int, pid: int
+    ) -> int:
         """The entry of a new name, and who writes it."""
         if folder.entry:
             if is_temporary(name):
                 self._note_temporary(txn, ino, pid)
             return folder.entry
         spot = self._spot(parent, folder, name, is_dir)
-        entry = self._entry_at(txn, ino, parent, name, spot, is_dir)
+        entry = self._entry_at(txn, ino, parent, spot, is_dir, uid)
         if spot.kind is Kind.TEMP:
             self._note_temporary(txn, ino, pid)
         elif entry:
@@ -100,7 +113,7 @@ class Entries:
             entry = folder.entry
         else:
             spot = self._spot(new_parent, folder, new_name, node.is_dir)
-            entry = self._entry_at(txn, ino, new_parent, new_name, spot, node.is_dir)
+            entry = self._entry_at(txn, ino, new_parent, spot, node.is_dir, node.uid)
             if entry:
                 self._note_writer(entry, pid)
         if entry == node.entry:
@@ -117,8 +130,18 @@ class Entries:
             self.temporary.discard(ino)
             txn.delete(temporary_key(ino))
 
+    def kind_at(self, parent: int, name: bytes, *, is_dir: bool) -> Kind:
+        """What a name in that folder is, or would be, by the layout alone."""
+        return self._spot(parent, self._nodes.get(parent), name, is_dir).kind
+
+    def group_at(self, parent: int, name: bytes) -> int:
+        """The entry of the group that a file of that name in a folder belongs to; 0 where there is none."""
+        spot = self._spot(parent, self._nodes.get(parent), name, False)
+        raw = self._catalog.get(group_key(parent, spot.group)) if spot.kind is Kind.GROUP else None
+        return unpack_number(raw) if raw is not None else 0
+
     def _spot(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> Spot:
-        if parent == ROOT_INO:
+        if parent in self.roots or parent == self.tenants:
             return _STRUCTURE if is_dir else Spot(Kind.GROUP, name)
         namespace, path = self._path(parent, folder)
         return place(self._nodes.get(namespace).target, (*path, name), is_dir)
@@ -127,7 +150,7 @@ class Entries:
         """A folder's namespace, and its path in there."""
         found = self._paths.get(ino)
         if found is None:
-            if node.parent == ROOT_INO:
+            if node.parent in self.roots:
                 found = (ino, ())
             else:
                 namespace, above = self._path(node.parent, self._nodes.get(node.parent))
@@ -137,7 +160,7 @@ class Entries:
             self._paths[ino] = found
         return found
 
-    def _entry_at(self, txn: Transaction, ino: int, parent: int, name: bytes, spot: Spot, is_dir: bool) -> int:
+    def _entry_at(self, txn: Transaction, ino: int, parent: int, spot: Spot, is_dir: bool, uid: int) -> int:
         if spot.kind is Kind.TREE or (spot.kind is Kind.TEMP and is_dir):
             return ino
         if spot.kind is not Kind.GROUP:
@@ -148,10 +171,8 @@ class Entries:
             return unpack_number(raw)
         entry = GROUP_BASE | ino
         txn.put(key, pack_number(entry))
-        folder = self._nodes.get(parent)
-        namespace = ROOT_INO if parent == ROOT_INO else self._path(parent, folder)[0]
-        now = time.time_ns()
-        txn.put(entry_key(entry), EntryRecord(namespace, parent, now, 0, 0, 0, 0, 0, 0, spot.group).pack())
+        namespace = parent if parent in self.roots else self._path(parent, self._nodes.get(parent))[0]
+        txn.put(entry_key(entry), _new(namespace, parent, uid, spot.group).pack())
         return entry
 
     def _relocate(self, txn: Transaction, entry: int, folder: int, name: bytes) -> None:
@@ -166,12 +187,12 @@ class Entries:
 
     def _move_counts(self, txn: Transaction, entry: int, record: EntryRecord, namespace: int) -> None:
         for where, sign in ((record.namespace, -1), (namespace, +1)):
-            counts = self.counts(txn, where)
-            counts.entries += sign
-            counts.files += sign * record.files
-            counts.plain += sign * record.plain
-            counts.stored += sign * record.stored
-            txn.put(counts_key(where), counts.pack())
+            with self.booked(txn, where, record.uid) as accounts:
+                for counts in accounts:
+                    counts.entries += sign
+                    counts.files += sign * record.files
+                    counts.plain += sign * record.plain
+                    counts.stored += sign * record.stored
         if record.used and not record.flags & EntryRecord.PINNED:
             txn.delete(order_key(record.namespace, record.used))
             txn.put(order_key(namespace, record.used), pack_number(entry))
@@ -214,17 +235,17 @@ class Entries:
             return
         self._written.pop(node.entry, None)
         stored = self._stored(txn, node)
-        counts = self.counts(txn, record.namespace)
         if not record.used:
-            self._enter(txn, node.entry, record, counts)
+            self._enter(txn, node.entry, record, self._is_adopted(node))
         record.files += 1
         record.plain += node.size
         record.stored += stored
-        counts.files += 1
-        counts.plain += node.size
-        counts.stored += stored
+        with self.booked(txn, record.namespace, record.uid) as accounts:
+            for counts in accounts:
+                counts.files += 1
+                counts.plain += node.size
+                counts.stored += stored
         txn.put(entry_key(node.entry), record.pack())
-        txn.put(counts_key(record.namespace), counts.pack())
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file of an entry goes, or (not `gone`) is about to be written again. The object is still there."""
@@ -233,20 +254,37 @@ class Entries:
             return
         record = EntryRecord.unpack(raw)
         stored = self._stored(txn, node)
-        counts = self.counts(txn, record.namespace)
         record.files -= 1
         record.plain -= node.size
         record.stored -= stored
-        counts.files -= 1
-        counts.plain -= node.size
-        counts.stored -= stored
+        with self.booked(txn, record.namespace, record.uid) as accounts:
+            for counts in accounts:
+                counts.files -= 1
+                counts.plain -= node.size
+                counts.stored -= stored
         txn.put(entry_key(node.entry), record.pack())
-        txn.put(counts_key(record.namespace), counts.pack())
         if gone:
             self.abandoned(txn, node)
 
-    def counts(self, txn: Transaction | None, namespace: int) -> NamespaceRecord:
-        return NamespaceRecord.unpack((txn or self._catalog).get(counts_key(namespace)))
+    def counts(self, namespace: int) -> NamespaceRecord:
+        return NamespaceRecord.unpack(self._catalog.get(counts_key(namespace)))
+
+    @contextlib.contextmanager
+    def booked(self, txn: Transaction, namespace: int, uid: int) -> Iterator[tuple[NamespaceRecord, NamespaceRecord]]:
+        """The account of a namespace and that of a user in it, to be changed alike."""
+        keys = counts_key(namespace), share_key(uid, namespace)
+        whole, part = (NamespaceRecord.unpack(txn.get(key)) for key in keys)
+        yield whole, part
+        for key, counts in zip(keys, (whole, part), strict=True):
+            txn.put(key, counts.pack())
+
+    def shares(self) -> dict[int, int]:
+        """What each user's entries hold, as if nothing were shared: stored bytes by uid."""
+        held: Counter[int] = Counter()
+        self._catalog.fold()
+        for key, raw in self._catalog.scan(b"u"):
+            held[share_of(key)[0]] += NamespaceRecord.unpack(raw).stored
+        return held
 
     def abandoned(self, txn: Transaction, node: Inode) -> None:
         """A file goes; if its entry holds no sealed one any more, that goes too. What is unsealed makes it again."""
@@ -255,30 +293,57 @@ class Entries:
         if record is None or record.files:
             return
         if record.used:
-            counts = self.counts(txn, record.namespace)
-            counts.entries -= 1
-            txn.put(counts_key(record.namespace), counts.pack())
+            with self.booked(txn, record.namespace, record.uid) as accounts:
+                for counts in accounts:
+                    counts.entries -= 1
         self._leave(txn, node.entry, record)
 
     def path_of(self, record: EntryRecord) -> tuple[bytes, ...]:
         """Where an entry stands: its namespace, the folders below it, its own name."""
-        if record.folder == ROOT_INO:
-            return (record.name,)
+        if record.folder in self.roots:
+            return (*self._above(record.folder), record.name)
         namespace, path = self._path(record.folder, self._nodes.get(record.folder))
-        return (self._nodes.get(namespace).target, *path, record.name)
+        return (*self._above_namespace(namespace), *path, record.name)
+
+    def path_in(self, record: EntryRecord) -> tuple[bytes, ...]:
+        """The same, from its namespace on."""
+        return self.path_of(record)[len(self._above_namespace(record.namespace)) :]
+
+    def _above_namespace(self, namespace: int) -> tuple[bytes, ...]:
+        if namespace in self.roots:
+            return self._above(namespace)
+        found = self._nodes.get(namespace)
+        return (*self._above(found.parent), found.target)
+
+    def _above(self, root: int) -> tuple[bytes, ...]:
+        """What leads to a root of namespaces: nothing, or a user's folder."""
+        return () if root == ROOT_INO else (TENANTS, self._nodes.get(root).target)
 
     def namespaces(self) -> list[tuple[int, str, NamespaceRecord]]:
-        """Every namespace that has ever held an entry: its folder's inode, its name, what it holds."""
+        """Every namespace of every tree: its folder's inode, its name, what it holds. A root's own files have none."""
+        return [(number, label, self.counts(number)) for number, label in self._labels().items()]
+
+    def share(self, uid: int) -> list[tuple[int, str, NamespaceRecord]]:
+        """The same, of what that user made, as it was a second ago at most: anybody may ask as often as they like."""
         found = []
-        for number in sorted(self._namespaces()):
+        for key, raw in self._catalog.scan(shares_prefix(uid)):
+            namespace = share_of(key)[1]
             with contextlib.suppress(FsError):
-                label = "" if number == ROOT_INO else self._nodes.get(number).target.decode(errors="replace")
-                found.append((number, label, self.counts(None, number)))
+                found.append((namespace, self.label_of(namespace), NamespaceRecord.unpack(raw)))
         return found
 
-    def _namespaces(self) -> set[int]:
-        rows = self._catalog.scan(names_prefix(ROOT_INO))
-        return {ROOT_INO} | {ino for ino, kind in (unpack_name(raw) for _, raw in rows) if kind == 4}
+    def label_of(self, namespace: int) -> str:
+        """A namespace's name; empty for a root."""
+        return "" if namespace in self.roots else self._nodes.get(namespace).target.decode(errors="replace")
+
+    def _labels(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for root in sorted(self.roots):
+            rows = (unpack_name(raw) for _, raw in self._catalog.scan(names_prefix(root)))
+            for number in sorted({root, *(ino for ino, kind in rows if kind == 4)}):
+                with contextlib.suppress(FsError):
+                    found[number] = self.label_of(number)
+        return found
 
     def _new_record(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
         entry = node.entry
@@ -289,7 +354,7 @@ class Entries:
             namespace = self._path(root.parent, self._nodes.get(root.parent))[0]
         except FsError:
             return None
-        return EntryRecord(namespace, root.parent, time.time_ns(), 0, 0, 0, 0, 0, 0, root.target)
+        return _new(namespace, root.parent, root.uid, root.target)
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
         """Make a group's record again, which went with another file of the group that was never sealed."""
@@ -299,15 +364,24 @@ class Entries:
                 if unpack_name(raw)[0] == ino:
                     name = name_of(key)[1]
                     spot = self._spot(node.parent, folder, name, False)
-                    node.entry = self._entry_at(txn, ino, node.parent, name, spot, False)
+                    node.entry = self._entry_at(txn, ino, node.parent, spot, False, node.uid)
                     found = txn.get(entry_key(node.entry)) if node.entry >= GROUP_BASE else None
                     return EntryRecord.unpack(found) if found is not None else None
         return None
 
-    def _enter(self, txn: Transaction, entry: int, record: EntryRecord, counts: NamespaceRecord) -> None:
-        counts.entries += 1
-        counts.misses += self.counting
-        record.used = counts.used = self._next_order(time.time_ns())
+    def _is_adopted(self, node: Inode) -> bool:
+        with contextlib.suppress(FsError):
+            root = node if node.entry >= GROUP_BASE else self._nodes.get(node.entry)
+            return bool(root.flags & Inode.ADOPTED)
+        return False
+
+    def _enter(self, txn: Transaction, entry: int, record: EntryRecord, is_adopted: bool) -> None:
+        record.used = self._next_order(time.time_ns())
+        with self.booked(txn, record.namespace, record.uid) as accounts:
+            for counts in accounts:
+                counts.entries += 1
+                counts.misses += not is_adopted
+                counts.used = record.used
         txn.put(order_key(record.namespace, record.used), pack_number(entry))
 
     def _leave(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
@@ -332,8 +406,8 @@ class Entries:
         if len(self._written) > _SEEN_MAX:
             self._written.popitem(last=False)
 
-    def touch(self, entry: int, pid: int) -> None:
-        """The kernel asked for an entry's name on behalf of a process."""
+    def touch(self, entry: int, pid: int, uid: int) -> None:
+        """The kernel asked for an entry's name on behalf of a user's process."""
         now = time.time_ns()
         self.used[entry] = now
         if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
@@ -351,39 +425,45 @@ class Entries:
             if (entry, process) in self._seen:
                 return
             self._seen[entry, process] = None
-        self._hits[entry] += 1
+        self._hits.setdefault(entry, Counter())[uid] += 1
 
     def flush(self) -> None:
         """Write down what was used since the last time."""
         used, self.used = self.used, {}
-        hits, self._hits = self._hits, Counter()
+        hits, self._hits = self._hits, {}
         pending = sorted(used.items(), key=lambda item: item[1])
         for start in range(0, len(pending), _FLUSH_CHUNK):
             with self._nodes.change() as txn:
                 for entry, when in pending[start : start + _FLUSH_CHUNK]:
-                    if not self._write_use(txn, entry, when, hits.pop(entry, 0)):
+                    if not self._write_use(txn, entry, when, hits.pop(entry, Counter())):
                         # Not sealed yet: its hits are kept until it is.
                         self.used.setdefault(entry, when)
 
-    def _write_use(self, txn: Transaction, entry: int, when: int, hits: int) -> bool:
+    def _write_use(self, txn: Transaction, entry: int, when: int, hits: Counter[int]) -> bool:
         raw = txn.get(entry_key(entry))
         record = EntryRecord.unpack(raw) if raw is not None else None
         if record is None or not record.used:
             if hits and self._nodes.exists(entry & ~GROUP_BASE):
-                self._hits[entry] += hits
+                self._hits.setdefault(entry, Counter()).update(hits)
                 return False
             return True
-        counts = self.counts(txn, record.namespace)
         if not record.flags & EntryRecord.PINNED:
             txn.delete(order_key(record.namespace, record.used))
             when = self._next_order(when)
             txn.put(order_key(record.namespace, when), pack_number(entry))
         record.used = when
-        record.hits += hits
-        counts.hits += hits
-        counts.used = max(counts.used, when)
+        record.hits += hits.total()
+        with self.booked(txn, record.namespace, record.uid) as accounts:
+            for counts in accounts:
+                counts.used = max(counts.used, when)
+            accounts[0].hits += hits.total()
+            accounts[0].served += hits.total() * record.plain
+        for uid, count in hits.items():  # a hit is on the account of who had it, whoever made the entry
+            share = NamespaceRecord.unpack(txn.get(share_key(uid, record.namespace)))
+            share.hits += count
+            share.served += count * record.plain
+            txn.put(share_key(uid, record.namespace), share.pack())
         txn.put(entry_key(entry), record.pack())
-        txn.put(counts_key(record.namespace), counts.pack())
         return True
 
     def _note_writer(self, entry: int, pid: int) -> None:
@@ -394,6 +474,10 @@ class Entries:
     def _note_temporary(self, txn: Transaction, ino: int, pid: int) -> None:
         self.temporary.add(ino)
         txn.put(temporary_key(ino), pack_number(time.time_ns()) + pack_number(pid))
+
+
+def _new(namespace: int, folder: int, uid: int, name: bytes) -> EntryRecord:
+    return EntryRecord(namespace, folder, time.time_ns(), 0, 0, 0, 0, 0, uid, 0, name)
 
 
 def process_of(pid: int) -> int:

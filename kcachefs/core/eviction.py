@@ -11,7 +11,8 @@ drop whatever nobody uses; what it still knows after that is open or mapped, and
 The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
 keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
-While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests.
+While a limit is exceeded, each write waits up to `WAIT_SECONDS` for room, off the thread that answers requests; and
+longer when the disk would be full before eviction got its turn.
 
 The bound. Between two turns the total can overshoot the quota by what is written in that time, and by what is younger
 than the grace period, which above the quota itself shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when
@@ -27,9 +28,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-import msgspec
-
 from kcachefs.core.entries import Entries
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
 from kcachefs.errors import FsError, NoSpace
@@ -38,7 +38,6 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
     GROUP_BASE,
     EntryRecord,
-    counts_key,
     entry_key,
     name_of,
     names_prefix,
@@ -54,36 +53,22 @@ log = logging.getLogger(__name__)
 
 HIGH_WATER, LOW_WATER = 0.95, 0.90
 """Parts of a limit at which eviction begins, and to which it works down."""
-GRACE_SECONDS = 30.0
 SHORT_GRACE_SECONDS = 3.0
-"""How long after its last use an entry is safe: normally, and when the quota is exceeded. Longer than the heartbeat,
-so whoever is going through an entry's files is not overtaken."""
+"""How long after its last use an entry is safe when the quota is exceeded. Longer than the heartbeat, so whoever is
+going through an entry's files is not overtaken."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 WAIT_SECONDS = 0.05
+WAIT_WHEN_FULL_SECONDS = 10.0
+HARDLY_FREE = 0.5
+"""Part of the free space to be kept below which a write waits so long: the rest is for names and the journal."""
 BATCH = 32
 """Entries probed at a time."""
 TEMPORARY_SECONDS = 60.0
 TEMPORARY_UNKNOWN_SECONDS = 3600.0
 """When what was written under a temporary name is reaped: its writer is dead, or cannot be seen from here."""
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filesystem may hold. Sizes are stored bytes on disk, everything counted."""
-
-    max_size: int = 20 << 30
-    max_files: int = 0
-    """0: as many as fit."""
-    min_free: int = 64 << 20
-    """Free bytes that the disk beneath keeps."""
-    grace: float = GRACE_SECONDS
-    """Seconds after its last use during which an entry is safe."""
-    floors: dict[str, int] = {}
-    """Namespaces that are not evicted from while they hold no more than this."""
-    ceilings: dict[str, int] = {}
-    """Namespaces that are evicted from when they hold more than this."""
 
 
 class Evictor:
@@ -104,6 +89,10 @@ class Evictor:
         """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
         self.full = False
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
+        self.exhausted: frozenset[int] = frozenset()
+        """Users of whom the same is true of their own quota."""
+        self.unsealed: Callable[[], dict[int, int]] = dict
+        """Bytes that are not sealed yet, by user."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
         """Tells the kernel that a name does not hold any more. Called with no lock held."""
         self.seal_waiting: Callable[[float], None] = lambda until: None
@@ -135,6 +124,8 @@ class Evictor:
     def turn(self, seconds: float = 0.2) -> int:
         """Evict for a while if a limit is near. Returns how many entries went."""
         self._apply_ceilings()
+        if self.limits.max_size_per_uid:
+            self._apply_shares(time.monotonic() + seconds)
         self.note_pressure()
         if self._excess(HIGH_WATER) <= 0 and self._excess_files(HIGH_WATER) <= 0:
             self.full = False
@@ -149,7 +140,7 @@ class Evictor:
             if bytes_over <= 0 and files_over <= 0:
                 break
             grace = self.grace_seconds if self._excess(1.0) <= 0 else min(self.grace_seconds, SHORT_GRACE_SECONDS)
-            batch = self._enough(self._oldest(BATCH, grace), bytes_over, files_over)
+            batch = self._enough(self._oldest(BATCH, grace, self._over_share()), bytes_over, files_over)
             taken = self._evict_batch(batch)
             gone += len(taken)
             self.full = not batch and self._excess(1.0) > 0 and self._nothing_left()
@@ -165,6 +156,8 @@ class Evictor:
         """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self.waiting() and time.monotonic() < until:
+                if self._hardly_any_free() and self._oldest(1, 0.0):
+                    return  # what can be evicted makes room first
                 self.seal_waiting(min(until, time.monotonic() + 0.02))
                 self._store.fold()
                 self._store.arena.trim()
@@ -183,12 +176,25 @@ class Evictor:
                 self._store.fold()  # no room to copy: what was emptied goes all the same
                 return
 
-    def note_pressure(self) -> None:
-        """See whether writes have to wait."""
-        if self._excess(1.0) > 0:
-            self.room.clear()
-        else:
+    def note_pressure(self) -> bool:
+        """See whether there is room, or writes have to wait."""
+        has_room = self._excess(1.0) <= 0
+        if has_room:
             self.room.set()
+        else:
+            self.room.clear()
+        return has_room
+
+    def wait_for_room(self) -> None:
+        """A moment; and where the disk is all but full, until there is room or nothing is left to be evicted."""
+        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
+        while not self.room.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
+            if not self._hardly_any_free():
+                return
+
+    def _hardly_any_free(self) -> bool:
+        disk = os.statvfs(self._store.path)
+        return disk.f_bavail * disk.f_frsize < self.limits.min_free * HARDLY_FREE
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""
@@ -216,22 +222,54 @@ class Evictor:
                         batch = list(self._in_order(number, BATCH, min(self.grace_seconds, SHORT_GRACE_SECONDS)))
                         if not self._evict_batch(self._enough(batch, record.stored - ceiling, 0)):
                             break
-                        record = self._entries.counts(None, number)
+                        record = self._entries.counts(number)
+
+    def _apply_shares(self, until: float) -> None:
+        """Who holds more than their quota loses their own oldest entries; who has none left writes no more."""
+        limit, exhausted = self.limits.max_size_per_uid, set()
+        unsealed, held = self.unsealed(), self._entries.shares()
+        for uid in held.keys() | unsealed.keys():
+            total = held.get(uid, 0) + unsealed.get(uid, 0)
+            if total <= limit * HIGH_WATER:
+                continue
+            grace = self.grace_seconds if total <= limit else min(self.grace_seconds, SHORT_GRACE_SECONDS)
+            self._entries.flush()
+            while (over := total - int(limit * LOW_WATER)) > 0:
+                batch = self._enough(self._oldest(BATCH, grace, {uid}), over, 0)
+                if not self._evict_batch(batch) or time.monotonic() > until:
+                    break
+                total = self._entries.shares().get(uid, 0) + unsealed.get(uid, 0)
+            if total > limit and not self._oldest(1, 0.0, {uid}):
+                exhausted.add(uid)
+        self.exhausted = frozenset(exhausted)
+
+    def _over_share(self) -> set[int] | None:
+        """Whose entries may go when the whole is over its limit: theirs who hold more than a fair part of it."""
+        if not self.limits.max_size_per_uid:
+            return None
+        held = {uid: size for uid, size in self._entries.shares().items() if size}
+        if not held:
+            return None
+        fair = min(self.limits.max_size_per_uid, self.limits.max_size // len(held))
+        return {uid for uid, size in held.items() if size > fair} or {max(held, key=lambda uid: held[uid])}
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
-    def _oldest(self, count: int, grace: float) -> list[int]:
-        """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends."""
+    def _oldest(self, count: int, grace: float, uids: set[int] | None = None) -> list[int]:
+        """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends.
+
+        With `uids`, only what these users made.
+        """
         self._store.fold()
         candidates: list[tuple[int, int]] = []
         for number, label, record in self._entries.namespaces():
             if record.stored > self.limits.floors.get(label, 0):
-                for entry in self._in_order(number, count, grace):
+                for entry in self._in_order(number, count, grace, uids):
                     candidates.append((self._used(entry), entry))
         candidates.sort()
         return [entry for _, entry in candidates[:count]]
 
-    def _in_order(self, namespace: int, count: int, grace: float) -> Iterator[int]:
+    def _in_order(self, namespace: int, count: int, grace: float, uids: set[int] | None = None) -> Iterator[int]:
         horizon = time.time_ns() - int(grace * 1e9)
         start = order_key(namespace, 0)
         while count > 0:
@@ -240,6 +278,8 @@ class Evictor:
                 if int.from_bytes(key[9:17], "big") > horizon:
                     return
                 entry = unpack_number(raw)
+                if uids is not None and self._record(entry).uid not in uids:
+                    continue
                 if self._entries.used.get(entry, 0) <= horizon:
                     count -= 1
                     yield entry
@@ -250,8 +290,11 @@ class Evictor:
             start = rows[-1][0] + b"\0"
 
     def _used(self, entry: int) -> int:
+        return self._record(entry).used
+
+    def _record(self, entry: int) -> EntryRecord:
         raw = self._catalog.get(entry_key(entry))
-        return EntryRecord.unpack(raw).used if raw is not None else 0
+        return EntryRecord.unpack(raw) if raw is not None else EntryRecord(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
@@ -299,10 +342,10 @@ class Evictor:
                 return False
             names = self._top_names(entry)
             self._remove(txn, entry)
-            counts = self._entries.counts(txn, record.namespace)
-            counts.evictions += 1
-            counts.evicted_bytes += record.stored
-            txn.put(counts_key(record.namespace), counts.pack())
+            with self._entries.booked(txn, record.namespace, record.uid) as accounts:
+                for counts in accounts:
+                    counts.evictions += 1
+                    counts.evicted_bytes += record.stored
         self._entries.used.pop(entry, None)
         for parent, name in names:
             self.invalidate(parent, name)
@@ -320,7 +363,7 @@ class Evictor:
                 continue
             yield ino, parent, name
             if self._nodes.get(ino).is_dir:
-                yield from self._below(ino)
+                yield from self.below(ino)
 
     def _top_names(self, entry: int) -> list[tuple[int, bytes]]:
         """The names by which an entry is reached: its folder's, or those of its files."""
@@ -357,16 +400,17 @@ class Evictor:
         if ino in self._nodes.handles:
             return False
         if pid:
-            return age > self.temporary_seconds and not os.path.exists(f"/proc/{pid}")
+            return age > self.temporary_seconds and not _is_running(pid)
         return age > self.temporary_unknown_seconds
 
     def _drop(self, ino: int, parent: int, name: bytes) -> None:
         with self._nodes.change() as txn:
-            for child, folder, child_name in reversed(list(self._below(ino))):
+            for child, folder, child_name in reversed(list(self.below(ino))):
                 self._tree.remove(txn, folder, child_name, child, self._nodes.get(child))
             self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
 
-    def _below(self, ino: int) -> Iterator[tuple[int, int, bytes]]:
+    def below(self, ino: int) -> Iterator[tuple[int, int, bytes]]:
+        """Everything in a folder, as (inode, folder, name), folders before what is in them."""
         folders = [ino] if self._nodes.get(ino).is_dir else []
         while folders:
             folder = folders.pop()
@@ -393,6 +437,17 @@ class Evictor:
                 txn.put(order_key(record.namespace, record.used), pack_number(entry))
             txn.put(entry_key(entry), record.pack())
         return True
+
+
+def _is_running(pid: int) -> bool:
+    """Also where /proc hides other users' processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _fields(raw: bytes) -> tuple[int, int]:

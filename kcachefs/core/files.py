@@ -33,7 +33,7 @@ from collections.abc import Sequence
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
+from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
@@ -289,6 +289,16 @@ class Files:
     def waiting(self) -> int:
         return len(self._queue)
 
+    def unsealed_bytes(self) -> dict[int, int]:
+        """How many bytes are not sealed yet, by the user who owns them."""
+        held: dict[int, int] = {}
+        for ino in {*list(self._queued), *list(self._mutable)}:
+            with contextlib.suppress(FsError, RecordDamaged):
+                node = self.attributes(ino)
+                if node.content in (Content.SLOT, Content.SPOOL):
+                    held[node.uid] = held.get(node.uid, 0) + node.size
+        return held
+
     def seal_waiting(self, until: float) -> None:
         """Seal what waits though it has not rested, until that moment: the quota is near."""
         waiting = len(self._queue)
@@ -315,8 +325,15 @@ class Files:
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
                 self._enqueue(ino, now - max(0.0, min(age, rest_seconds)))  # written since: it rests anew
             else:
-                self.seal(ino)
+                self._seal_or_keep(ino, now)
         return True
+
+    def _seal_or_keep(self, ino: int, now: float) -> None:
+        try:
+            self.seal(ino)
+        except NoSpace:
+            self._enqueue(ino, now)
+            raise
 
     def _enqueue(self, ino: int, since: float) -> None:
         if ino not in self._queued:

@@ -6,6 +6,7 @@ An engine's thread calls the methods of a request. Beside it the daemon calls `f
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -16,26 +17,31 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import WAIT_SECONDS, Evictor, Limits
+from kcachefs.core.eviction import Evictor
 from kcachefs.core.files import Files
 from kcachefs.core.layouts import NAMESPACES
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.recall import Recall
-from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder, Statistics, statistics
+from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE, ReportFolder, Statistics, statistics, statistics_of
+from kcachefs.core.sharing import Sharing
 from kcachefs.core.tree import DOTDOT, NAME_MAX, Tree
-from kcachefs.errors import FsError
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
-from kcachefs.store.records import GROUP_BASE, ROOT_INO, Inode, name_key, unpack_name
+from kcachefs.store.records import GROUP_BASE, ROOT_INO, TENANTS, Inode, name_key, unpack_name
 
 log = logging.getLogger(__name__)
 
 BLOCK = 4096
+CROWDED_TRIES = 3
 PRESSURE_BYTES = 1 << 20
 """Bytes written after which the limits are looked at again, between the evictor's turns."""
 _DOTS = (b".", b"..")
+_RESERVED = (FOLDER, TENANTS)
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
+UNKNOWN = 0xFFFFFFFF
 _KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
@@ -45,6 +51,7 @@ class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     uid: int = 0
     gid: int = 0
+    sharing: Sharing = Sharing()
     resumed: bool = False
     """The mount is there already, and its last worker died."""
 
@@ -61,7 +68,10 @@ class Statfs(msgspec.Struct, frozen=True):
 
 
 class Filesystem:
-    """One mounted tree over one store."""
+    """One mounted tree over one store, shared as modes and owners allow."""
+
+    links_differ = False
+    """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
 
     def __init__(self, store: Store, options: FsOptions = FsOptions()) -> None:  # noqa: B008
         self.store = store
@@ -74,16 +84,20 @@ class Filesystem:
         self.recall = Recall(store, resumed=options.resumed)
         self.tree = Tree(store, self.nodes, self.entries, self.recall)
         self.evictor = Evictor(store, self.nodes, self.tree, self.entries, options.limits)
-        self.report = ReportFolder(options.uid, options.gid, self.statistics)
+        self.report = ReportFolder(options.uid, options.gid, self._told)
         self.pid = 0
         """On whose behalf the request at hand is made: a thread's number, or 0."""
+        self.uid = UNKNOWN
+        self.gid = UNKNOWN
+        """Its user and group; UNKNOWN where the kernel does not tell."""
         self.requests: Callable[[], dict[str, int]] = dict
         """The engine's count of its requests."""
         self._unchecked = 0
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
-        self.evictor.invalidate = lambda parent, name: self.on_dropped(parent, name)
+        self.evictor.invalidate = self.name_gone
         self.evictor.waiting = self.files.waiting
+        self.evictor.unsealed = self.files.unsealed_bytes
         self.evictor.seal_waiting = self.files.seal_waiting
         self.tree.make_root(options.uid, options.gid)
         self._make_namespaces()
@@ -114,7 +128,7 @@ class Filesystem:
             except FsError:
                 return None  # it was, just now
             if self._is_heartbeat(ino, node):
-                self.entries.touch(node.entry, self.pid)
+                self.entries.touch(node.entry, self.pid, self.uid)
             return self.found(ino)
 
     def found(self, ino: int) -> int:
@@ -200,8 +214,8 @@ class Filesystem:
             self.nodes.forget(ino, count)
 
     def _refuse_reserved(self, parent: int, name: bytes) -> None:
-        if parent == FOLDER_INO or (parent == ROOT_INO and name == FOLDER):
-            raise FsError(errno.EPERM, "the report's folder cannot be changed")
+        if parent == FOLDER_INO or (parent == ROOT_INO and name in _RESERVED):
+            raise FsError(errno.EPERM, "the report's folder and the private trees cannot be changed")
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -225,16 +239,35 @@ class Filesystem:
         """Whether a write can: not when an object has to be brought back for it, nor while there is no room."""
         return self.files.is_quick_to_change(ino) and self.evictor.room.is_set()
 
+    def is_quick_to_change(self, ino: int) -> bool:
+        """Whether a truncation or an allocation can: not when a large object has to be brought back for it."""
+        return self.files.is_quick_to_change(ino)
+
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
         self._unchecked += len(data)
         if self._unchecked > PRESSURE_BYTES:
             self._unchecked = 0
             self.evictor.note_pressure()
-        if not self.evictor.room.is_set():
-            self.evictor.room.wait(WAIT_SECONDS)
-        if self.evictor.full:
-            raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
+        if self.evictor.room.is_set():
+            return self.files.write(ino, offset, data)
+        return self._write_when_crowded(ino, offset, data)
+
+    def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        """Sealing takes room too before it gives any, and may have taken the last: what it sealed can be evicted."""
+        for _ in range(CROWDED_TRIES):
+            self.evictor.wait_for_room()
+            if self.evictor.full:
+                raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
+            with contextlib.suppress(NoSpace):
+                return self.files.write(ino, offset, data)
         return self.files.write(ino, offset, data)
+
+    def may_open(self, ino: int, flags: int) -> None:
+        """Refuse an open that a policy forbids. For engines that are told of opens and not who writes."""
+
+    def lists_afresh(self, ino: int) -> bool:
+        """Whether a listing differs by who asks or by what else changed, so that the kernel must not keep it."""
+        return False
 
     def opened(self, ino: int) -> None:
         """A handle to the inode exists: it lives, and is not sealed, until `released`. For engines that are told."""
@@ -310,22 +343,32 @@ class Filesystem:
             log.exception("inode %d could not be dropped", ino)
             return
         for parent, name in dropped:
-            self.on_dropped(parent, name)
+            self.name_gone(parent, name)
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        """A name went, or may be about to: the kernel is to ask again wherever it is shown. No lock is held."""
+        self.on_dropped(parent, name)
 
     # --- beside the requests ------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
         return statistics(self.store, self.entries, self.options.limits.max_size, self.requests())
 
+    def _told(self) -> Statistics:
+        """What whoever reads the report may know: the mount's owner and root everything, others what is theirs."""
+        if self.uid in (0, self.options.uid):
+            return self.statistics()
+        limits = self.options.limits
+        return statistics_of(self.uid, self.entries, limits.max_size_per_uid or limits.max_size)
+
     def settle(self) -> None:
         """Seal everything that waits and put it all on disk: what an unmount waits for.
 
         What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
         """
-        while True:
+        for _ in range(self.files.waiting()):
             try:
-                if not self.files.seal_next(0):
-                    break
+                self.files.seal_next(0)
             except Exception as error:
                 log.error("a file could not be sealed, and is left as it is: %s", error)
         self.entries.flush()

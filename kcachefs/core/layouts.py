@@ -90,6 +90,10 @@ def place(namespace: bytes, path: tuple[bytes, ...], is_dir: bool) -> Spot:
     return spot if spot is not None else Spot(Kind.GROUP, matched[f"stem_{row}"])
 
 
+ADOPTING = b".staging-adopt-"
+"""How the names begin under which `kcachefs adopt` copies what it then renames."""
+
+
 def is_temporary(name: bytes) -> bool:
     """Whether a file or folder of this name, anywhere in an entry, is one that a writer leaves when it dies."""
     return _TEMPORARY.fullmatch(name) is not None

@@ -39,6 +39,8 @@ class Numbers(msgspec.Struct, frozen=True):
     hits: int
     misses: int
     hit_rate: float
+    bytes_served: int
+    """Plain bytes of the entries that were hit, counted with each hit."""
     evictions: int
     evicted_bytes: int
     last_used: float
@@ -75,13 +77,7 @@ class Statistics(msgspec.Struct, frozen=True):
 
 def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str, int]) -> Statistics:
     """The numbers as they are now."""
-    rows = {label: record for _, label, record in entries.namespaces() if record.entries or record.misses}
-    total = NamespaceRecord()
-    for record in rows.values():
-        for name in NamespaceRecord.__slots__:
-            if name != "used":
-                setattr(total, name, getattr(total, name) + getattr(record, name))
-        total.used = max(total.used, record.used)
+    rows, total = _by_label(entries.namespaces())
     totals = store.objects.totals()
     used = store.used_bytes()
     return Statistics(
@@ -102,6 +98,49 @@ def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str
     )
 
 
+def statistics_of(uid: int, entries: Entries, max_size: int) -> Statistics:
+    """What one user may know: the numbers of what that user made, as if nobody else were there.
+
+    Nothing in them changes with what others store: sizes are those of the user's own files, compressed, whether or not
+    the same bytes were there already.
+    """
+    rows, total = _by_label(entries.share(uid))
+    return Statistics(
+        total=_numbers(total),
+        store=StoreNumbers(
+            objects=total.files,
+            unique_bytes=total.plain,
+            referenced_bytes=total.plain,
+            dedup_ratio=1.0,
+            used_bytes=total.stored,
+            max_bytes=max_size,
+            bytes_saved=max(0, total.plain - total.stored),
+            damaged=0,
+            nameless=0,
+        ),
+        namespaces={label or "/": _numbers(record) for label, record in rows.items()},
+        requests={},
+    )
+
+
+def _by_label(found: list[tuple[int, str, NamespaceRecord]]) -> tuple[dict[str, NamespaceRecord], NamespaceRecord]:
+    """Namespaces of one name added up, over every tree that has one; and all of them."""
+    rows: dict[str, NamespaceRecord] = {}
+    total = NamespaceRecord()
+    for _, label, record in found:
+        if record.entries or record.misses or record.hits:
+            _add(rows.setdefault(label, NamespaceRecord()), record)
+            _add(total, record)
+    return rows, total
+
+
+def _add(total: NamespaceRecord, record: NamespaceRecord) -> None:
+    for name in NamespaceRecord.__slots__:
+        if name != "used":
+            setattr(total, name, getattr(total, name) + getattr(record, name))
+    total.used = max(total.used, record.used)
+
+
 def _numbers(record: NamespaceRecord) -> Numbers:
     uses = record.hits + record.misses
     return Numbers(
@@ -113,6 +152,7 @@ def _numbers(record: NamespaceRecord) -> Numbers:
         hits=record.hits,
         misses=record.misses,
         hit_rate=round(record.hits / uses, 4) if uses else 0.0,
+        bytes_served=record.served,
         evictions=record.evictions,
         evicted_bytes=record.evicted_bytes,
         last_used=record.used / 1e9,
@@ -126,7 +166,7 @@ def as_json(numbers: Statistics) -> bytes:
 def as_metrics(numbers: Statistics) -> bytes:
     """Prometheus' text format."""
     lines: list[str] = []
-    counters = {"hits", "misses", "evictions", "evicted_bytes"}
+    counters = {"hits", "misses", "bytes_served", "evictions", "evicted_bytes"}
     for name in Numbers.__struct_fields__:
         kind = "counter" if name in counters else "gauge"
         metric = f"kcachefs_{name}" + ("_total" if kind == "counter" else "")

@@ -11,6 +11,7 @@ import stat
 import time
 
 from kcachefs.core.entries import Entries
+from kcachefs.core.layouts import ADOPTING
 from kcachefs.core.nodes import Nodes, new_inode
 from kcachefs.core.recall import Recall
 from kcachefs.errors import FsError
@@ -101,7 +102,7 @@ class Tree:
         pid: int = 0,
     ) -> tuple[int, Inode]:
         """A new inode of any type under a new name. EEXIST when the name is taken."""
-        _check_name(name)
+        check_name(name)
         if len(target) > TARGET_MAX:
             raise FsError(errno.ENAMETOOLONG)
         nodes = self._nodes
@@ -120,7 +121,9 @@ class Tree:
                     mode |= stat.S_ISGID
             node = new_inode(mode, uid, gid, parent)
             node.rdev = rdev
-            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, pid)
+            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, uid, pid)
+            if name.startswith(ADOPTING):
+                node.flags |= Inode.ADOPTED
             if is_dir:
                 node.nlink = 2
                 node.target = name
@@ -135,7 +138,7 @@ class Tree:
         return ino, node
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
-        _check_name(name)
+        check_name(name)
         key = name_key(parent, name)
         with self._nodes.change() as txn:
             node, folder = self._nodes.get(ino), self._directory(parent)
@@ -227,7 +230,7 @@ class Tree:
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, pid: int = 0) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise FsError(errno.EINVAL)
-        _check_name(new_name)
+        check_name(new_name)
         with self._nodes.change() as txn:
             self._recall.note(txn)
             ino, node = self._child(txn, parent, name)
@@ -348,7 +351,7 @@ class Tree:
         self._nodes.save(txn, ino, folder)
 
 
-def _check_name(name: bytes) -> None:
+def check_name(name: bytes) -> None:
     """Refuse what no name can be."""
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise FsError(errno.EINVAL)

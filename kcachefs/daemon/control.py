@@ -59,15 +59,15 @@ async def serve(
 async def _converse(stream: trio.SocketStream, administration: Administration) -> None:
     async with stream:
         with contextlib.suppress(trio.BrokenResourceError):
-            if not _may_ask(stream):
-                await stream.send_all(msgspec.json.encode(Answer(error="not your mount", exit_code=6)) + b"\n")
-                return
             line = b""
             while not line.endswith(b"\n") and len(line) < _LINE_MAX:
                 chunk = await stream.receive_some()
                 if not chunk:
                     break
                 line += chunk
+            if not _may_ask(stream):  # said after it was heard: hanging up on someone who speaks loses the answer too
+                await stream.send_all(msgspec.json.encode(Answer(error="not your mount", exit_code=6)) + b"\n")
+                return
             answer = await trio.to_thread.run_sync(_answer, line, administration)
             await stream.send_all(msgspec.json.encode(answer) + b"\n")
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from kcachefs import config
-from kcachefs.core.eviction import Limits
+from kcachefs.core.limits import Limits
+from kcachefs.core.sharing import Sharing
 from kcachefs.errors import MountDenied, MountError
 
 
@@ -26,7 +27,7 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     store: str
     engine: str = "direct"
     limits: Limits = Limits()
-    read_only: bool = False
+    sharing: Sharing = Sharing()
     allow_other: bool = True
     log: str = ""
     log_format: str = "text"

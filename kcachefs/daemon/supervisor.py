@@ -81,7 +81,6 @@ class Supervisor:
                 self._mountpoint,
                 Path(self._config.store),
                 allow_other=self._config.allow_other,
-                read_only=self._config.read_only,
             )
         except (MountError, OSError) as error:
             refusal = Refusal.of(error)

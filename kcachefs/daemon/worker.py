@@ -26,9 +26,10 @@ import msgspec
 import trio
 
 from kcachefs import __version__
-from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core import FsOptions
 from kcachefs.core.administration import Administration
-from kcachefs.daemon import control, logs, memory, registry
+from kcachefs.core.policies import make_filesystem
+from kcachefs.daemon import control, logs, memory, privileges, registry
 from kcachefs.daemon.conversation import (
     ALIVE,
     BEAT_SECONDS,
@@ -67,8 +68,9 @@ class Worker:
 
     def __init__(self, config: MountConfig, device: int, intake: int, *, resumed: bool) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
-        self.fs = Filesystem(
-            self.store, FsOptions(limits=config.limits, uid=os.getuid(), gid=os.getgid(), resumed=resumed)
+        self.fs = make_filesystem(
+            self.store,
+            FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resumed),
         )
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
@@ -155,7 +157,8 @@ class Worker:
     def _seal_turn(self) -> bool:
         until = time.monotonic() + SEAL_TURN
         try:
-            while self.fs.files.seal_next():
+            # Without room the evictor seals, a little at a time: it takes room before it gives any.
+            while self.fs.evictor.note_pressure() and self.fs.files.seal_next():
                 if time.monotonic() > until:
                     return True
         except Exception as error:  # one bad file must not end the worker, and with its successor every one after it
@@ -215,6 +218,7 @@ def main() -> None:
     device, intake, talk = (int(number) for number in sys.argv[2:5])
     sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the supervisor, which unmounts
+    privileges.drop()
     own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
     sys.setswitchinterval(0.0005)
     raise_descriptor_limit()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from kcachefs.core import Filesystem
 from kcachefs.errors import MountError
+
+if TYPE_CHECKING:
+    from kcachefs.core import Filesystem
 
 ENGINES = ("direct", "pyfuse3")
 

@@ -44,6 +44,7 @@ from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
 from kcachefs.engines.replies import (
     CREATED,
+    LISTING_AFRESH,
     LISTING_KEPT,
     LISTING_NEW,
     MISS,
@@ -172,7 +173,8 @@ class DirectEngine:
             log.warning("a request of %d bytes is shorter than its header", length)
             return
         header = self._header = _read_header(self._buffer)
-        said, opcode, unique, node, _, _, self._fs.pid, _, _ = header
+        fs = self._fs
+        said, opcode, unique, node, fs.uid, fs.gid, fs.pid, _, _ = header
         if said != length:
             log.warning("request %d: says it has %d bytes and has %d", opcode, said, length)
             self._reply_error(unique, errno.EIO)
@@ -393,6 +395,8 @@ class DirectEngine:
 
     def _opendir(self, node: int, unique: int, length: int) -> bytes:
         changed = self._fs.attributes(node).mtime
+        if self._fs.lists_afresh(node):
+            return LISTING_AFRESH
         if self._listed.get(node) == changed:
             return LISTING_KEPT
         if len(self._listed) >= _LISTED_MAX:
@@ -439,7 +443,7 @@ class DirectEngine:
     def _setattr(self, node: int, unique: int, length: int) -> bytes | None:
         fields = p.SETATTR_IN.unpack_from(self._buffer, _HEADER)
         valid = fields[0]
-        if valid & Fattr.SIZE and fields[3] and not self._fs.files.is_quick_to_change(node):
+        if valid & Fattr.SIZE and fields[3] and not self._fs.is_quick_to_change(node):
             self._defer(unique, node, lambda: self._set_attributes(node, valid, fields))
             return None
         return self._set_attributes(node, valid, fields)
@@ -496,7 +500,7 @@ class DirectEngine:
             self._fs.fallocate(node, mode, offset, size)
             return b""
 
-        if self._fs.files.is_quick_to_change(node):
+        if self._fs.is_quick_to_change(node):
             return allocate()
         self._defer(unique, node, allocate)
         return None
@@ -514,6 +518,10 @@ class DirectEngine:
         if major > p.MAJOR:  # it asks again with ours
             return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
         wanted = offered & self._capabilities
+        if self._fs.links_differ:
+            wanted &= ~p.Init.CACHE_SYMLINKS
+        if self._fs.options.sharing.idmap:
+            wanted |= offered & p.Init.ALLOW_IDMAP
         self._intake.agree(wanted, min(minor, p.MINOR))
         self._keeps = not wanted & p.Init.HAS_RESEND
         log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)

@@ -20,24 +20,24 @@ from kcachefs.errors import MountBusy, MountDenied, MountError
 
 FSTYPE = "fuse.kcachefs"
 MNT_DETACH = 2
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
+_MS_NOSUID, _MS_NODEV = 2, 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def mount(mountpoint: Path, source: Path, *, allow_other: bool = True, read_only: bool = False) -> int:
+def mount(mountpoint: Path, source: Path, *, allow_other: bool = True) -> int:
     """Mount there and return the /dev/fuse descriptor that serves it."""
     if os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK):
-        return _mount_as_root(mountpoint, source, allow_other, read_only)
-    return _mount_through_fusermount(mountpoint, source, allow_other, read_only)
+        return _mount_as_root(mountpoint, source, allow_other)
+    return _mount_through_fusermount(mountpoint, source, allow_other)
 
 
-def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool, read_only: bool) -> int:
+def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool) -> int:
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     mode = stat.S_IFMT(os.stat(mountpoint).st_mode)
     options = f"fd={device},rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if allow_other:
         options += ",allow_other"
-    flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
+    flags = _MS_NOSUID | _MS_NODEV
     arguments = (os.fsencode(source), os.fsencode(mountpoint), FSTYPE.encode(), flags, options.encode())
     if _libc.mount(*arguments) != 0:
         number = ctypes.get_errno()
@@ -48,12 +48,12 @@ def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool, read_only:
     return device
 
 
-def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool, read_only: bool) -> int:
+def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool) -> int:
     program = shutil.which("fusermount3")
     if program is None:
         raise MountError("fusermount3 is missing; install the package fuse3")
     options = ["default_permissions", "subtype=kcachefs", f"fsname={_escape(str(source))}", "nosuid", "nodev"]
-    options += ["allow_other"] * allow_other + ["ro"] * read_only
+    options += ["allow_other"] * allow_other
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, theirs:
         done = subprocess.run(

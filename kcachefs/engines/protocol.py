@@ -88,6 +88,7 @@ class Init(IntFlag):
     CACHE_SYMLINKS = 1 << 23
     INIT_EXT = 1 << 30
     HAS_RESEND = 1 << 39
+    ALLOW_IDMAP = 1 << 40
 
 
 class Fattr(IntFlag):

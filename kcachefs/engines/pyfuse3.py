@@ -20,6 +20,7 @@ import trio
 from kcachefs.core import Filesystem
 from kcachefs.core.files import is_damage
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
+from kcachefs.core.filesystem import UNKNOWN
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, NoSpace, errno_of
@@ -74,7 +75,9 @@ def _guarded(method: _Method) -> _Method:
     @functools.wraps(method)
     async def call(self: Operations, *arguments: Any) -> Any:
         self.counts[verb] = self.counts.get(verb, 0) + 1
-        self.fs.pid = getattr(arguments[-1], "pid", 0)
+        caller = arguments[-1]
+        self.fs.pid = getattr(caller, "pid", 0)
+        self.fs.uid, self.fs.gid = getattr(caller, "uid", UNKNOWN), getattr(caller, "gid", UNKNOWN)
         try:
             return await method(self, *arguments)
         except pyfuse3.FUSEError:
@@ -168,7 +171,7 @@ class Operations(pyfuse3.Operations):
         while rows := self.fs.listing(fh, cookie, 128):
             for position, name, ino, _ in rows:
                 cookie = position
-                if ino >= VIRTUAL_BASE:
+                if ino >= VIRTUAL_BASE and not self.fs.links_differ:
                     continue
                 try:
                     entry = self._entry(ino, self.fs.attributes(ino))
@@ -210,6 +213,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
+        self.fs.may_open(inode, flags)
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
             self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)

@@ -32,9 +32,9 @@ class Account:
     def __str__(self) -> str:
         looked = self.hits + self.misses
         rate = f" ({100 * self.hits / looked:.1f} % hits)" if looked else ""
-        served = f", {config.format_size(self.bytes_served)} served" if self.bytes_served else ""
-        saved = f", {config.format_size(self.bytes_saved)} saved on disk"
-        return f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}{rate}{served}{saved}"
+        served, saved = config.format_size(self.bytes_served), config.format_size(self.bytes_saved)
+        counted = f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
+        return f"{counted}{rate}, {served} served, {saved} saved on disk"
 
 
 def read(mount: Path) -> Account:
@@ -47,7 +47,7 @@ def read(mount: Path) -> Account:
             raw = (mount / ".kcachefs" / "stats.json").read_bytes()
         total = json.loads(raw)["total"]
         saved = max(0, int(total["plain_bytes"]) - int(total["stored_bytes"]))
-        return Account(int(total["hits"]), int(total["misses"]), int(total.get("bytes_served", 0)), saved)
+        return Account(int(total["hits"]), int(total["misses"]), int(total["bytes_served"]), saved)
     except (DaemonError, OSError, ValueError, KeyError, TypeError) as error:
         raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
 

@@ -1,9 +1,10 @@
 """Bring an existing cache into a mount, entry by entry; the source is only read.
 
 An entry appears in the mount at once and whole: it is copied under a temporary name, which the mount itself clears away
-should this process die, and renamed. What is there already is left, so an adoption that was interrupted is simply run
-again. Times are kept: ninja and Numba compare them. Triton's group files hold absolute paths, and get those of the
-mount: without that Triton would go on reading the source, and miss once it is deleted.
+should this process die, and renamed. By that name the mount also knows that nobody had to compile it, and counts no
+miss. What is there already is left, so an adoption that was interrupted is simply run again. Times are kept: ninja and
+Numba compare them. Triton's group files hold absolute paths, and get those of the mount: without that Triton would go
+on reading the source, and miss once it is deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kcachefs.core.layouts import Kind, is_temporary, place
+from kcachefs.core.layouts import ADOPTING, Kind, is_temporary, place
 from kcachefs.errors import UsageError
 from kcachefs.frameworks.environment import where_now
 from kcachefs.frameworks.records import FRAMEWORKS
@@ -48,6 +49,14 @@ class Tally:
     there: int = 0
     bytes: int = 0
     unreadable: list[str] = field(default_factory=list)
+    _listed: dict[Path, frozenset[str]] = field(default_factory=dict)
+
+    def holds(self, folder: Path, name: str) -> bool:
+        """Whether a folder of the mount held that name when this first looked. To ask for the name would be a use."""
+        found = self._listed.get(folder)
+        if found is None:
+            found = self._listed[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+        return name in found
 
 
 def namespace_of(source: Path, environ: Mapping[str, str]) -> str:
@@ -113,7 +122,10 @@ def adopt(found: Found, mount: Path, tally: Tally, copied: Callable[[int], None]
     """Copy one entry into the mount, unless it is there."""
     target = mount / found.namespace / Path(*found.path)
     try:
-        done = _adopt_group(found, target, copied) if found.names else _adopt_tree(found.source, target, copied)
+        if found.names:
+            done = _adopt_group(found, target, tally, copied)
+        else:
+            done = not tally.holds(target.parent, target.name) and _adopt_tree(found.source, target, copied)
     except (PermissionError, FileNotFoundError) as error:
         if not str(error.filename).startswith(str(found.source)):
             raise
@@ -128,10 +140,8 @@ def adopt(found: Found, mount: Path, tally: Tally, copied: Callable[[int], None]
 
 
 def _adopt_tree(source: Path, target: Path, copied: Callable[[int], None]) -> bool:
-    if os.path.lexists(target):
-        return False
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.parent / f".staging-adopt-{os.getpid()}"
+    staging = target.parent / _staging_name()
     try:
         _copy_tree(source, staging, target, copied)
         try:
@@ -158,10 +168,10 @@ def _copy_tree(source: Path, staging: Path, target: Path, copied: Callable[[int]
     _keep_times(source, staging)
 
 
-def _adopt_group(found: Found, folder: Path, copied: Callable[[int], None]) -> bool:
+def _adopt_group(found: Found, folder: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in found.names if not os.path.lexists(folder / name)]
-    staging = folder / f".staging-adopt-{os.getpid()}"
+    missing = [name for name in found.names if not tally.holds(folder, name)]
+    staging = folder / _staging_name()
     try:
         for name in missing:
             _copy_file(found.source / name, staging, folder, copied)
@@ -169,6 +179,10 @@ def _adopt_group(found: Found, folder: Path, copied: Callable[[int], None]) -> b
     finally:
         staging.unlink(missing_ok=True)
     return bool(missing)
+
+
+def _staging_name() -> str:
+    return f"{ADOPTING.decode()}{os.getpid()}"
 
 
 def _copy_file(source: Path, staging: Path, folder: Path, copied: Callable[[int], None]) -> None:

@@ -6,6 +6,7 @@ a thread that is left behind when it does not come back.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -17,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kcachefs import config
+from kcachefs.daemon import registry
 from kcachefs.engines import mounting
+from kcachefs.errors import KcachefsError
 from kcachefs.frameworks import headers
 from kcachefs.frameworks.environment import installed_version, where_now
 from kcachefs.frameworks.records import FRAMEWORKS
@@ -121,7 +124,7 @@ def kernel(release: str) -> Iterator[Finding]:
             "Linux 6.9 or newer",
         )
     else:
-        yield Finding(OK, "kernel", f"{release}, with failover")
+        yield Finding(OK, "kernel", f"{release}, with failover (engine direct)")
 
 
 def versions() -> Iterator[Finding]:
@@ -188,7 +191,14 @@ def present_mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
                 f"{where} was filled at {elsewhere}: what is cached holds that path, and is not found at this one",
                 f"have it at {elsewhere} here too (docker run -v {elsewhere}:{elsewhere}:rslave)",
             )
-        if "noexec" not in mount.options.split(",") and elsewhere is None:
+        if _engine(where) == "pyfuse3":
+            yield Finding(
+                NOTE,
+                "mount",
+                f"{where} is served by pyfuse3, and does not outlive its daemon",
+                f"kcachefs umount {where}; kcachefs mount {where} --engine direct",
+            )
+        elif "noexec" not in mount.options.split(",") and elsewhere is None:
             yield Finding(OK, "mount", f"{where} answers")
 
 
@@ -252,6 +262,14 @@ def _answers(mountpoint: Path) -> bool:
     thread.start()
     thread.join(ANSWER_SECONDS)
     return bool(answered)
+
+
+def _engine(mountpoint: Path) -> str:
+    """What serves a mount of this user; nothing for those of others."""
+    with contextlib.suppress(KcachefsError, OSError):
+        state = registry.read(str(mountpoint))
+        return state.engine if state is not None else ""
+    return ""
 
 
 def _filled_at(mountpoint: Path) -> str | None:

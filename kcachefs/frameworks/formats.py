@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcachefs.errors import UsageError
+from kcachefs.frameworks import headers
 
 
 def render(values: dict[str, str], format: str, mount: Path) -> bytes:
@@ -50,15 +51,28 @@ def _json(values: dict[str, str], mount: Path) -> str:
 
 
 def _k8s(values: dict[str, str], mount: Path) -> str:
-    """The parts of a pod that see the mount at the same path as the host does. JSON strings are YAML strings."""
+    """The parts of a pod that see the mount at the same path as the host does. JSON strings are YAML strings.
+
+    The container's torch looks for its precompiled header in its own temporary directory (see headers.py), so a hook
+    puts the link there; it must not fail, or the container would be ended.
+    """
     path = json.dumps(_text(str(mount), "k8s"))
     lines = ["# of the container", "env:"]
     for name, value in values.items():
         lines += [f"  - name: {name}", f"    value: {json.dumps(_text(value, 'k8s').replace('$(', '$$('))}"]
     lines += ["volumeMounts:", "  - name: kcachefs", f"    mountPath: {path}", "    mountPropagation: HostToContainer"]
+    lines += ["lifecycle:", "  postStart:", "    exec:"]
+    lines += [f"      command: {json.dumps(['sh', '-c', _LINK_HEADERS, 'sh', str(mount / headers.NAMESPACE)])}"]
     lines += ["# of the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
     lines += ["      type: Directory"]
     return "\n".join(lines) + "\n"
+
+
+_LINK_HEADERS = (
+    "u=${LOGNAME:-${USER:-${LNAME:-${USERNAME:-$(id -un 2>/dev/null || echo uid_$(id -u))}}}}; "
+    'd=${TMPDIR:-/tmp}/torchinductor_$u; mkdir -p -m 700 "$d"; '
+    '[ -e "$d/precompiled_headers" ] || ln -sfn "$1" "$d/precompiled_headers"; true'
+)
 
 
 FORMATS: dict[str, Callable[[dict[str, str], Path], str]] = {

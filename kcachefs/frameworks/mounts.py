@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs import config
-from kcachefs.core.eviction import Limits
+from kcachefs.core.limits import Limits
 from kcachefs.daemon import registry
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy, MountError

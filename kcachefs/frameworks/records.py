@@ -289,6 +289,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         _READ,
         {"CUPY_CACHE_DIR": "cupy"},
         packages=("cupy", "cupy-cuda12x", "cupy-cuda13x"),
+        note="its cache was tried without a GPU, its compiler was not: that needs one even to name a kernel",
     ),
     Framework(
         "JAX",

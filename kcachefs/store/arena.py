@@ -32,7 +32,7 @@ class Arena:
 
     def __init__(self, path: Path, used: Iterable[int] = ()) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
         taken = set(used)
         self._next = max(taken, default=-1) + 1

@@ -448,17 +448,38 @@ def _check_size(env: lmdb.Environment, path: Path) -> None:
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if path.stat().st_size >= needed:
         return
-    if problems := structure_problems(path.parent):
+    if problems := _page_problems(path.parent):
         raise StoreError(f"{path}: is damaged ({problems[0]}); run: kcachefs fsck --repair")
     os.truncate(path, needed)
 
 
 def structure_problems(directory: Path) -> list[str]:
-    """What is wrong with the pages of LMDB's tree, read byte by byte: LMDB itself would crash on some of it."""
+    """What is wrong with LMDB's tree, which nobody has open."""
+    try:
+        return _page_problems(directory) or _lost_records(directory)
+    except lmdb.Error as error:
+        return [str(error)]
+
+
+def _page_problems(directory: Path) -> list[str]:
+    """What is wrong with its pages, read byte by byte: LMDB itself would crash on some of it."""
     try:
         return list(lmdb.verify.verify(str(directory)))  # type: ignore[no-untyped-call]
     except (lmdb.verify.VerifyError, OSError, struct.error) as error:
         return [str(error)]
+
+
+def _lost_records(directory: Path) -> list[str]:
+    """The first record that is come to in order and not found by its key: then a key on the way to it is damaged.
+
+    To mend the records one by one would not help such a tree: what is deleted from it by its key stays in it.
+    """
+    with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False) as env:
+        with env.begin(buffers=True) as txn, txn.cursor() as cursor:
+            for key in cursor.iternext(keys=True, values=False):
+                if txn.get(key) is None:
+                    return [f"{show_key(bytes(key))} is not found by its key"]
+    return []
 
 
 def _lmdb_error(thing: object, error: lmdb.Error) -> StoreError:

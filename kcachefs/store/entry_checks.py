@@ -9,15 +9,21 @@ from kcachefs.store.inspection import Inspection
 from kcachefs.store.records import (
     GROUP_BASE,
     ROOT_INO,
+    TENANTS,
     Content,
     EntryRecord,
     NamespaceRecord,
     counts_key,
     entry_key,
     group_key,
+    name_key,
+    names_prefix,
     number_of,
     order_key,
     pack_number,
+    share_key,
+    share_of,
+    unpack_name,
     unpack_number,
 )
 
@@ -59,28 +65,28 @@ def check_order(look: Inspection) -> None:
 
 
 def check_namespaces(look: Inspection) -> None:
-    """A namespace's numbers are the sum of its entries'."""
+    """The numbers of a namespace, and those of a user in it, are the sum of the entries'."""
     look.store.fold()
-    sums: dict[int, NamespaceRecord] = {}
+    sums: dict[bytes, NamespaceRecord] = {}
     for _, raw in look.store.catalog.walk(b"e"):
         record = EntryRecord.unpack(raw) if raw is not None else None
         if record is not None and record.used:
-            total = sums.setdefault(record.namespace, NamespaceRecord())
-            total.entries += 1
-            total.files += record.files
-            total.plain += record.plain
-            total.stored += record.stored
-    for key, raw in list(look.store.catalog.walk(b"c")):
-        number = number_of(key)
-        recorded, total = NamespaceRecord.unpack(raw), sums.pop(number, NamespaceRecord())
+            for key in (counts_key(record.namespace), share_key(record.uid, record.namespace)):
+                total = sums.setdefault(key, NamespaceRecord())
+                total.entries += 1
+                total.files += record.files
+                total.plain += record.plain
+                total.stored += record.stored
+    for key, raw in [*look.store.catalog.walk(b"c"), *look.store.catalog.walk(b"u")]:
+        recorded, total = NamespaceRecord.unpack(raw), sums.pop(key, NamespaceRecord())
         if _sizes(recorded) != _sizes(total):
             problem = f"{recorded.entries} entries of {recorded.stored} bytes, where there are {total.entries}"
             recorded.entries, recorded.files, recorded.plain, recorded.stored = _sizes(total)
-            mend = partial(look.put, counts_key(number), recorded.pack())
-            look.found("namespace", f"namespace {number}", problem, "counted afresh", mend)
-    for number, total in sums.items():
-        mend = partial(look.put, counts_key(number), total.pack())
-        look.found("namespace", f"namespace {number}", "its entries are not counted", "counted afresh", mend)
+            mend = partial(look.put, key, recorded.pack())
+            look.found("namespace", _account(key), problem, "counted afresh", mend)
+    for key, total in sums.items():
+        mend = partial(look.put, key, total.pack())
+        look.found("namespace", _account(key), "its entries are not counted", "counted afresh", mend)
 
 
 def check_groups(look: Inspection) -> None:
@@ -111,13 +117,29 @@ def _relist(look: Inspection, entry: int, sums: tuple[int, int, int]) -> None:
         folder, name = root.parent, root.target
     if not folder:
         return
+    roots = _roots(look)
     namespace, above = folder, look.inode(folder)
-    while above is not None and above.parent != ROOT_INO and namespace != ROOT_INO:
+    while above is not None and above.parent not in roots and namespace not in roots:
         namespace = above.parent
         above = look.inode(namespace)
-    now = time.time_ns()
-    record = EntryRecord(namespace, folder, now, now, sums[0], 0, sums[1], sums[2], 0, name)
+    now, owner = time.time_ns(), look.inode(entry & ~GROUP_BASE)
+    uid = owner.uid if owner is not None else 0
+    record = EntryRecord(namespace, folder, now, now, sums[0], 0, sums[1], sums[2], uid, 0, name)
     look.put(entry_key(entry), record.pack())
+
+
+def _roots(look: Inspection) -> set[int]:
+    """Folders that hold namespaces: the root, and those of users who have a tree of their own."""
+    raw = look.store.catalog.get(name_key(ROOT_INO, TENANTS))
+    rows = look.store.catalog.scan(names_prefix(unpack_name(raw)[0])) if raw is not None else []
+    return {ROOT_INO, *(unpack_name(row)[0] for _, row in rows)}
+
+
+def _account(key: bytes) -> str:
+    if key[:1] == b"c":
+        return f"namespace {number_of(key)}"
+    uid, namespace = share_of(key)
+    return f"user {uid} in namespace {namespace}"
 
 
 def _write(look: Inspection, entry: int, record: EntryRecord) -> None:

@@ -120,7 +120,7 @@ class Journal:
         number = self._number + 1
         path = self._path(number)
         try:
-            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise or_no_space(error, path) from error
         try:
@@ -159,7 +159,7 @@ class Journal:
         return self._segments[self._number].fd
 
     def _open(self, number: int) -> Descriptor:
-        return Descriptor(os.open(self._path(number), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+        return Descriptor(os.open(self._path(number), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def _undo(self) -> None:
         # A record cut short in the middle of a segment would hide every later one from recovery.

@@ -20,6 +20,7 @@ value; what is described here is the value without it.
 | `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
 | `l` order | u64 namespace, u64 time of use | u64 entry: of each namespace the oldest first; pinned ones not |
 | `c` counts | u64 namespace | NamespaceRecord: what its entries add up to, and what became of them |
+| `u` share | u32 uid, u64 namespace | NamespaceRecord: the same, of the entries that this user made |
 | `w` temporary | u64 inode | u64 time, u64 process: written under a temporary name and not renamed yet |
 | `x` orphan | u64 inode | nothing: it has no name left, and something may still use it |
 
@@ -40,16 +41,19 @@ from typing import ClassVar, Self
 
 from blake3 import blake3
 
-FORMAT = 1
-"""Written into every store; a store with a larger number is refused."""
+FORMAT = 2
+"""Written into every store; a store with another number is refused."""
 
 ROOT_INO = 1
+TENANTS = b".tenants"
+"""The folder in the root that holds a tree of namespaces for each user who has one of their own."""
 
 DIGEST_SIZE = 32
 
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _NAME_KEY = struct.Struct(">cQQ")
+_SHARE_KEY = struct.Struct(">cIQ")
 
 TOTALS_KEY = b"t"
 GROUP_BASE = 1 << 62
@@ -125,6 +129,20 @@ def order_prefix(namespace: int) -> bytes:
 
 def counts_key(namespace: int) -> bytes:
     return b"c" + _U64.pack(namespace)
+
+
+def share_key(uid: int, namespace: int) -> bytes:
+    return _SHARE_KEY.pack(b"u", uid, namespace)
+
+
+def shares_prefix(uid: int) -> bytes:
+    return share_key(uid, 0)[:5]
+
+
+def share_of(key: bytes) -> tuple[int, int]:
+    """The user and the namespace of a share's key."""
+    _, uid, namespace = _SHARE_KEY.unpack(key)
+    return uid, namespace
 
 
 def temporary_key(ino: int) -> bytes:
@@ -239,7 +257,7 @@ class EntryRecord:
 
     PINNED: ClassVar[int] = 1
 
-    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQqqIIQQB")
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQqqIIQQIB")
 
     namespace: int
     folder: int
@@ -250,6 +268,8 @@ class EntryRecord:
     hits: int
     plain: int
     stored: int
+    uid: int
+    """Who made it, and on whose account it is."""
     flags: int
     name: bytes = b""
 
@@ -264,6 +284,7 @@ class EntryRecord:
                 self.hits,
                 self.plain,
                 self.stored,
+                self.uid,
                 self.flags,
             )
             + self.name
@@ -279,7 +300,7 @@ class EntryRecord:
 class NamespaceRecord:
     """What the entries of a namespace add up to now, and what has happened there since the store was made."""
 
-    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQq")
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQQq")
 
     entries: int = 0
     files: int = 0
@@ -289,6 +310,8 @@ class NamespaceRecord:
     misses: int = 0
     evictions: int = 0
     evicted_bytes: int = 0
+    served: int = 0
+    """Plain bytes of the entries that were hit, counted with each hit."""
     used: int = 0
 
     def pack(self) -> bytes:
@@ -301,6 +324,7 @@ class NamespaceRecord:
             self.misses,
             self.evictions,
             self.evicted_bytes,
+            self.served,
             self.used,
         )
 
@@ -334,6 +358,10 @@ class Inode:
     """Was written again after its first close: stays in the spool until it has been quiet for long."""
     SYNCED: ClassVar[int] = 2
     """Its spool file was fsynced on request: keep it after a power loss."""
+    ADOPTED: ClassVar[int] = 4
+    """Was brought in from another cache: the entry it makes is no miss."""
+    PUBLISHED: ClassVar[int] = 8
+    """Was given its final name by a rename: whole, and where the policy says so, its owner's alone to change."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIIIIQqqqQQQBB32s")
 

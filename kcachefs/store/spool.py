@@ -37,7 +37,7 @@ class Spool:
         """A descriptor of it. One that should be there and is not must not come back as an empty file."""
         path = self.path(number)
         try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
         except FileNotFoundError:
             raise ObjectMissing(f"{path}: the spool file is gone") from None
         except OSError as error:
@@ -50,7 +50,7 @@ class Spool:
             keep = len(self._free) < KEEP
         try:
             if keep:
-                os.truncate(path, 0)
+                _empty(path)
                 with self._lock:
                     if number not in self._free:
                         self._free.append(number)
@@ -66,7 +66,7 @@ class Spool:
     def sync(self) -> None:
         """What the files hold survives power loss when this returns. For the moment of a clean close."""
         for number in self.numbers():
-            fd = os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if os.fstat(fd).st_size:
                     os.fdatasync(fd)
@@ -85,3 +85,8 @@ class Spool:
             free, self._free = self._free, []
         for number in free:
             self.remove(number)
+
+
+def _empty(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    os.close(fd)

@@ -289,6 +289,7 @@ def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
             os.makedirs(path, mode=0o700, exist_ok=True)
         lock = StoreLock(path / "lock")
     try:
+        _keep_to_owner(path)
         if (path / HEADER).exists():
             return lock, read_header(path)
         with _clear_errors(path):
@@ -296,6 +297,17 @@ def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
     except BaseException:
         lock.release()
         raise
+
+
+def _keep_to_owner(path: Path) -> None:
+    """A store is its owner's alone: what is in it belongs to people who may not read each other's. No links inside."""
+    for folder in FOLDERS:
+        if (path / folder).is_symlink():
+            raise NotAStore(f"{path / folder}: is a link, and may lead out of the store; put the folder itself there")
+    found = path.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        with contextlib.suppress(OSError):  # a read-only disk is found out about where it is written to
+            os.chmod(path, 0o700)
 
 
 @contextlib.contextmanager
@@ -359,6 +371,10 @@ def read_header(path: Path) -> Header:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":
         raise NotAStore(f"{path / HEADER}: does not describe a store")
+    if header.format < FORMAT:
+        raise StoreVersionError(
+            f"{path}: is of format {header.format}, from before the first release; remove it, and it is made anew"
+        )
     if header.format > FORMAT:
         raise StoreVersionError(
             f"{path}: is of format {header.format}, this kcachefs knows up to {FORMAT}; upgrade kcachefs"
@@ -390,7 +406,7 @@ def _new_header() -> Header:
 
 def _write_header(path: Path, header: Header) -> None:
     new = path / (HEADER + ".new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         raw = msgspec.json.format(msgspec.json.encode(header)) + b"\n"
         if os.write(fd, raw) != len(raw):

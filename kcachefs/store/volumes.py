@@ -65,7 +65,7 @@ class Volumes:
         """
         path = self.path(number)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise or_no_space(error, path) from error
         if os.fstat(fd).st_size < size:
@@ -114,7 +114,7 @@ class Volumes:
         """A descriptor to write a volume of its own to; `finish` or `abandon` it."""
         path = self._incoming_path(number)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise or_no_space(error, path) from error
         self.touched([number])
@@ -213,8 +213,8 @@ class Volumes:
         # Linked and not yet `finish`ed, a volume is still under `incoming`; and may be moved between two tries.
         for path in (self.path(number), self._incoming_path(number)):
             with contextlib.suppress(FileNotFoundError):
-                return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return os.open(self.path(number), os.O_RDONLY | os.O_CLOEXEC)
+                return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(self.path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _volume_numbers(directory: Path) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60
+PATIENCE = 150
 
 
 class Worker:

@@ -24,7 +24,7 @@ import kcachefs
 from kcachefs.engines.mounting import mounts
 from kcachefs.store import Options, Store
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 PACKAGE = Path(kcachefs.__file__).parent
 KCACHEFS = (sys.executable, "-m", "kcachefs")
 HELPER = (sys.executable, "-m", "kcachefs.cli.mount_helper")

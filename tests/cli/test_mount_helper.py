@@ -31,11 +31,19 @@ def test_options_of_fstab_are_taken_as_mount_gives_them() -> None:
         "engine": "pyfuse3",
         "max_size": "5G",
     }
+    assert parse_options("policy=read-only,writers=uid:5,writers=gid:6,uid=7,umask=022,idmap,max_size_per_uid=1G") == {
+        "policy": "read-only",
+        "writers": ["uid:5", "gid:6"],
+        "uid": 7,
+        "umask": "022",
+        "idmap": True,
+        "max_size_per_uid": "1G",
+    }
     assert parse_options("nonsense", sloppy=True) == {}
 
 
 @pytest.mark.parametrize(
-    "option", ["nonsense", "uid=5", "noexec", "exec,noexec", "suid", "dev", "remount", "max-size=5G"]
+    "option", ["nonsense", "uid=me", "noexec", "exec,noexec", "suid", "dev", "remount", "max-size=5G"]
 )
 def test_an_option_that_is_not_known_is_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"^option {option.split(',')[-1]}: "):

@@ -97,7 +97,9 @@ def test_a_miss_is_an_entry_made_and_a_hit_one_found_by_another_process(tmp_path
         look_up(fs, "triton/B/kernel.ptx", READER + 1)
         counted = numbers(fs, "triton")
         assert (counted.hits, counted.misses, counted.hit_rate) == (3, 3, 0.5)
-        assert {path: info.hits for path, info in entries(fs).items()} == {"triton/A": 1, "triton/B": 2, "triton/C": 0}
+        found = entries(fs)
+        assert {path: info.hits for path, info in found.items()} == {"triton/A": 1, "triton/B": 2, "triton/C": 0}
+        assert counted.bytes_served == sum(info.hits * info.plain_bytes for info in found.values()) > 0
 
 
 def test_an_entry_that_is_being_written_is_no_hit(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
-from kcachefs.core.eviction import Limits
+from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
 from tests.core.trees import READER, exists, find, folder, kernel, look_up, opened, write
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs.core import Filesystem, FsOptions
-from kcachefs.core.eviction import Limits
+from kcachefs.core.limits import Limits
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.records import ROOT_INO
 

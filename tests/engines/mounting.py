@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import select
@@ -20,7 +19,9 @@ from typing import Self
 
 import pytest
 
-PATIENCE = 60.0
+from kcachefs.daemon import registry
+
+PATIENCE = 150.0
 
 KINDS = [
     pytest.param(kind, marks=() if kind == "plain" else pytest.mark.mount)
@@ -106,9 +107,8 @@ class Mount:
 
     def daemon(self) -> list[int]:
         """The supervisor, then the worker: in the other order a dead worker would be replaced before it is its turn."""
-        mounts = json.loads(self._kcachefs("status", "--json"))["mounts"]
-        mine = [mount for mount in mounts if mount["mountpoint"] == str(self.mountpoint)]
-        return [mount[name] for mount in mine for name in ("supervisor_pid", "worker_pid")]
+        state = registry.read(str(self.mountpoint))  # as `kcachefs status` does, which takes longer
+        return [state.supervisor_pid, state.worker_pid] if state is not None else []
 
     def _kcachefs(self, *arguments: str) -> str:
         # Who mounts holds the lifeline too: a mount that is under way when the tests are killed is taken away as well.

@@ -13,7 +13,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,9 +70,13 @@ BODIES = {
 class Line:
     """An engine on a store of its own, and the kernel's end of its device."""
 
-    def __init__(self, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def __init__(
+        self, store: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Store], Filesystem] = Filesystem
+    ) -> None:
         self.store = Store(store, Options(background=False))
-        self.fs = Filesystem(self.store)
+        self.fs = make(self.store)
+        self.caller = (0, 0, 0)
+        """User, group and process that ask."""
         self.kernel, self._daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.kernel, self._daemon):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
@@ -93,7 +97,7 @@ class Line:
     def feed(self, opcode: int, node: int, body: bytes = b"", length: int | None = None) -> int:
         self._unique += 1
         total = HEADER + len(body) if length is None else length
-        self.engine.feed(p.IN_HEADER.pack(total, opcode, self._unique, node, 0, 0, 0, 0, 0) + body)
+        self.engine.feed(p.IN_HEADER.pack(total, opcode, self._unique, node, *self.caller, 0, 0) + body)
         return self._unique
 
     def ask(self, opcode: int, node: int, body: bytes = b"", length: int | None = None) -> tuple[int, bytes]:

@@ -223,6 +223,20 @@ value = float(jax.jit(lambda x: (jnp.sin(x) * x).sum())(jnp.arange(64.0)))
 print(json.dumps({"value": value, "hits": counted.get("cache_hits", 0), "misses": counted.get("cache_misses", 0)}))
 """
 
+CUPY = """
+import json, random
+from cupy.cuda import compiler
+
+cache = compiler._kernel_cache_backend
+names = [f"{number:040x}.cubin" for number in range(3)]
+found = [cache.load(name) for name in names]
+cubins = [random.Random(name).randbytes(5000) for name in names]
+for name, cubin, loaded in zip(names, cubins, found):
+    if loaded is None:
+        cache.save(name, cubin, "source")
+print(json.dumps({"hits": sum(loaded == cubin for loaded, cubin in zip(found, cubins)), "misses": found.count(None)}))
+"""
+
 
 def run_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, quiet: bool = True

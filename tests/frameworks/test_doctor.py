@@ -63,6 +63,14 @@ def test_a_dead_mount_is_found(mount: Mount) -> None:
     assert [one["level"] for one in about(told, mount.mountpoint)] == ["ok"]
 
 
+def test_a_mount_that_does_not_outlive_its_daemon_is_noted(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "pyfuse3") as mount:
+        _, told = findings()
+        [found] = about(told, mount.mountpoint)
+        assert found["level"] == "note"
+        assert "--engine direct" in found["remedy"]
+
+
 @as_root
 def test_a_mount_that_forbids_execution_is_found(mount: Mount) -> None:
     subprocess.run(["mount", "-o", "remount,bind,noexec", str(mount.mountpoint)], check=True)

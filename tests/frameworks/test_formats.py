@@ -70,6 +70,22 @@ def test_json_and_the_pod_hold_the_same_strings(hostile: Mount) -> None:
     assert json.loads(next(line for line in pod if "mountPath" in line).partition(": ")[2]) == str(hostile.mountpoint)
 
 
+def test_the_pods_hook_puts_torchs_header_where_that_containers_torch_looks(hostile: Mount, base: Path) -> None:
+    pod = kcachefs("env", "--mount", hostile.mountpoint, "--format", "k8s").stdout.splitlines()
+    hook = json.loads(next(line for line in pod if "command:" in line).partition(": ")[2])
+    container = {"PATH": os.environ["PATH"], "TMPDIR": str(base), "USER": "some one"}
+    place = base / "torchinductor_some one" / "precompiled_headers"
+    place.parent.mkdir()
+    place.symlink_to(base / "gone")  # of an earlier start, to a mount that is no longer
+    for _ in range(2):
+        subprocess.run(hook, env=container, check=True, timeout=PATIENCE)
+        assert place.resolve() == hostile.mountpoint / "precompiled_headers"
+    place.unlink()
+    (place / "locks").mkdir(parents=True)
+    subprocess.run(hook, env=container, check=True, timeout=PATIENCE)
+    assert os.listdir(place) == ["locks"], "a folder of its own is left alone"
+
+
 def test_a_file_of_variables_holds_them_or_says_that_it_cannot(hostile: Mount) -> None:
     wanted = environment(hostile.mountpoint)
     done = kcachefs("env", "--mount", hostile.mountpoint, "--format", "docker", check=False)

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from tests.frameworks.programs import JAX, NUMBA
+from tests.frameworks.programs import CUPY, JAX, NUMBA
 from tests.frameworks.worlds import files_below, world
 
 pytestmark = pytest.mark.mount
@@ -39,3 +39,16 @@ def test_jax_finds_its_programs_again() -> None:
         assert made.run(JAX) == warm
         made.evict("jax/*")
         assert made.run(JAX) == cold
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="cupy is not installed")
+def test_cupys_own_cache_finds_its_files_again() -> None:
+    """Its cache alone, with bytes for kernels: CuPy asks a GPU for its name before it compiles anything."""
+    with world("direct") as made:
+        assert made.run(CUPY) == {"hits": 0, "misses": 3}
+        assert files_below(made.folder("cupy")) == {f"{number:040x}.cubin" for number in range(3)}
+        before = made.changes()
+        assert made.run(CUPY) == {"hits": 3, "misses": 0}
+        assert made.changes() == before
+        made.evict(f"cupy/{0:040x}")
+        assert made.run(CUPY) == {"hits": 2, "misses": 1}

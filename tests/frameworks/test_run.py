@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs import config
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
 from tests.frameworks.programs import TRITON
@@ -221,10 +222,13 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     cold = kcachefs("run", "--assert-warm", *command, env=quiet, check=False)
     assert cold.returncode == 1
     first, second = cold.stderr.splitlines()
-    assert first.startswith("kcachefs: 0 hits, 4 misses (0.0 % hits), ")
+    assert first.startswith("kcachefs: 0 hits, 4 misses (0.0 % hits), 0 B served, ")
     assert second == "kcachefs: not warm: 4 had to be compiled"
     warm = kcachefs("run", "--assert-warm", *command, env=quiet)
-    assert warm.stderr.startswith("kcachefs: 4 hits, 0 misses (100.0 % hits), ")
+    total = json.loads(kcachefs("stats", "--store", base / "s", "--json").stdout)["total"]
+    assert total["bytes_served"] == total["plain_bytes"] > 0
+    served = config.format_size(total["plain_bytes"])
+    assert warm.stderr.startswith(f"kcachefs: 4 hits, 0 misses (100.0 % hits), {served} served, ")
     assert len(warm.stderr.splitlines()) == 1
     assert kcachefs("run", "-q", *command, env=quiet).stderr == ""
     failed = kcachefs("run", "--assert-warm", "--store", base / "s", "--", "sh", "-c", "exit 9", check=False)

@@ -25,6 +25,7 @@ def warm(request: pytest.FixtureRequest) -> Iterator[tuple[World, list[str]]]:
 def test_a_new_process_compiles_nothing_and_asks_for_no_change(warm: tuple[World, list[str]]) -> None:
     made, cubins = warm
     before = made.changes()
+    assert all(before[name] for name in ("write", "create", "mkdir", "rmdir")), "they were counted when it compiled"
     assert made.run(TRITON) == {"compiled": 0, "cubins": cubins}
     assert made.changes() == before
 

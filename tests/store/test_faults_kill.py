@@ -20,4 +20,3 @@ def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
             one_round(server, tmp_path / "store", state, chosen)
     assert state.in_flight > ROUNDS // 4, "too few kills hit an operation: this says nothing"
     assert state.recovered > ROUNDS // 4, "too few kills left a journal behind: this says nothing"
-    assert state.slowest < 1.0

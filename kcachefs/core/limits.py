@@ -1,0 +1,26 @@
+"""What a filesystem may hold. By itself, so that commands which only pass it on need not load the filesystem."""
+
+from __future__ import annotations
+
+import msgspec
+
+GRACE_SECONDS = 30.0
+"""How long after its last use an entry is safe, normally."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one filesystem. Sizes are stored bytes on disk, everything counted."""
+
+    max_size: int = 20 << 30
+    max_files: int = 0
+    """0: as many as fit."""
+    max_size_per_uid: int = 0
+    """Stored bytes that one user's entries may hold, as if nothing were shared; 0: as many as fit."""
+    min_free: int = 64 << 20
+    """Free bytes that the disk beneath keeps."""
+    grace: float = GRACE_SECONDS
+    """Seconds after its last use during which an entry is safe."""
+    floors: dict[str, int] = {}
+    """Namespaces that are not evicted from while they hold no more than this."""
+    ceilings: dict[str, int] = {}
+    """Namespaces that are evicted from when they hold more than this."""

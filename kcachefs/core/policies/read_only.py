@@ -1,0 +1,210 @@
+"""Read-only: nobody but the writers changes anything, and yet locks can be taken.
+
+It is no read-only mount to the kernel, which would refuse to open a lock for writing; TorchInductor does so even when
+it finds everything. Instead:
+
+- Folders appear open to all, so that every request to change one comes here and is answered EROFS, unless the caller
+  is a writer. Files appear writable by their owner alone, so that whose writes the kernel sends late, without a name,
+  can be told by whose file it is.
+- A lock (`core/layouts.py` says what is one) appears open to all. It may be opened for writing and truncated when it is
+  empty already. One that does not exist is made in memory, with the folder `locks` that it may need: see `locks.py`.
+  Nothing of that reaches the store.
+
+Root is not a writer unless it is named.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import stat
+
+from kcachefs.core.filesystem import FOREVER_SECONDS, UNKNOWN, Filesystem, FsOptions
+from kcachefs.core.layouts import Kind
+from kcachefs.core.policies.locks import LOCK_BASE, LOCK_END, MemoryLocks
+from kcachefs.core.report import VIRTUAL_BASE
+from kcachefs.core.tree import check_name
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.records import Inode
+
+_LOCK_FOLDER = b"locks"
+
+
+class ReadOnly(Filesystem):
+    """What `--policy read-only` serves."""
+
+    def __init__(self, store: Store, options: FsOptions) -> None:
+        self._memory = MemoryLocks()
+        self._named_locks: set[int] = set()
+        """Locks that stand among the files of an entry, as far as they were looked up."""
+        super().__init__(store, options)
+
+    # --- who ----------------------------------------------------------------------------------------------------------
+
+    def _is_writer(self) -> bool:
+        return self.options.sharing.is_writer(self.uid, self.gid, self.pid)
+
+    def _refuse_change(self) -> None:
+        if not self._is_writer():
+            raise FsError(errno.EROFS, f"user {self.uid} is no writer of this mount")
+
+    def _may_write(self, ino: int) -> bool:
+        if self.uid == UNKNOWN:
+            return True  # judged by `may_open`
+        if self.uid == 0 and self.pid == 0:  # pages that the kernel writes later: only the owner could dirty them
+            return self.nodes.get(ino).uid in self.options.sharing.writer_uids or self._is_writer()
+        return self._is_writer()
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
+
+    def attributes(self, ino: int) -> Inode:
+        if LOCK_BASE <= ino < LOCK_END:
+            return self._memory.node(ino)
+        return self._seen(ino, super().attributes(ino))
+
+    def _seen(self, ino: int, node: Inode) -> Inode:
+        if ino >= VIRTUAL_BASE or not (node.is_dir or node.is_file):
+            return node
+        seen = copy.copy(node)
+        if node.is_dir:
+            seen.mode = stat.S_IFDIR | 0o777
+        elif self._is_lock(ino, node):
+            seen.mode |= 0o666
+        else:
+            seen.mode &= ~0o6022
+        return seen
+
+    def _is_lock(self, ino: int, node: Inode) -> bool:
+        if node.entry == 0:
+            return ino not in self.entries.temporary
+        return ino in self._named_locks
+
+    def lookup(self, parent: int, name: bytes) -> int | None:
+        if parent < LOCK_BASE:
+            ino = super().lookup(parent, name)
+            if ino is not None:
+                if b"lock" in name and ino < VIRTUAL_BASE and self._is_lock_place(parent, name):
+                    self._named_locks.add(ino)
+                return ino
+        held = self._memory.find(parent, name)
+        return self._memory.found(held) if held is not None else None
+
+    def _is_lock_place(self, parent: int, name: bytes) -> bool:
+        return parent < VIRTUAL_BASE and self.entries.kind_at(parent, name, is_dir=False) is Kind.LOCK
+
+    def name_seconds(self, ino: int, node: Inode) -> int:
+        # Known to the kernel alone once we are replaced: it must not ask whether they are still there.
+        return FOREVER_SECONDS if ino >= LOCK_BASE else super().name_seconds(ino, node)
+
+    def forget(self, ino: int, count: int) -> None:
+        if ino >= LOCK_BASE:
+            self._memory.forget(ino, count)
+            return
+        super().forget(ino, count)
+        if ino not in self.nodes.lookups:
+            self._named_locks.discard(ino)
+
+    def listing(self, ino: int, cookie: int, limit: int) -> list[tuple[int, bytes, int, int]]:
+        if ino >= LOCK_BASE:
+            rows = [(1, b".", ino, 4), (2, b"..", self._memory.node(ino).parent, 4)]
+            return [row for row in rows if row[0] > cookie]
+        return super().listing(ino, cookie, limit)
+
+    def read(self, ino: int, offset: int, size: int) -> bytes:
+        return self._memory.read(ino, offset, size) if ino >= LOCK_BASE else super().read(ino, offset, size)
+
+    # --- what is changed ----------------------------------------------------------------------------------------------
+
+    def make(
+        self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
+    ) -> tuple[int, Inode]:
+        if self._is_writer() and parent < LOCK_BASE:
+            ino, node = super().make(parent, name, mode, uid, gid, rdev, target)
+            return ino, self._seen(ino, node)
+        self._refuse_all_but_locks(parent, name, mode)
+        return self._memory.make(parent, name, mode, uid, gid)
+
+    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
+        if self._is_writer() and parent < LOCK_BASE:
+            ino, node = super().create(parent, name, mode, uid, gid)
+            return ino, self._seen(ino, node)
+        self._refuse_all_but_locks(parent, name, stat.S_IFREG)
+        return self._memory.make(parent, name, stat.S_IFREG, uid, gid)
+
+    def _refuse_all_but_locks(self, parent: int, name: bytes, mode: int) -> None:
+        check_name(name)
+        if parent < VIRTUAL_BASE and self.tree.find(parent, name) is not None:
+            raise FsError(errno.EEXIST)
+        is_lock = stat.S_ISREG(mode) and (parent >= LOCK_BASE or self._is_lock_place(parent, name))
+        is_folder = stat.S_ISDIR(mode) and name == _LOCK_FOLDER and parent < VIRTUAL_BASE
+        if not is_lock and not is_folder:
+            self._refuse_change()
+            raise FsError(errno.EROFS, "a folder in memory holds locks alone")
+
+    def link(self, ino: int, parent: int, name: bytes) -> Inode:
+        self._refuse_change()
+        return super().link(ino, parent, name)
+
+    def unlink(self, parent: int, name: bytes) -> None:
+        if self._memory.find(parent, name) is not None:
+            self._memory.remove(parent, name)
+            return
+        self._refuse_change()
+        super().unlink(parent, name)
+
+    def rmdir(self, parent: int, name: bytes) -> None:
+        self._refuse_change()
+        super().rmdir(parent, name)
+
+    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
+        self._refuse_change()
+        super().rename(parent, name, new_parent, new_name, flags)
+
+    def may_open(self, ino: int, flags: int) -> None:
+        if flags & os.O_ACCMODE == os.O_RDONLY or ino >= VIRTUAL_BASE or self._is_lock(ino, self.nodes.get(ino)):
+            return
+        self._refuse_change()
+
+    def is_quick_to_change(self, ino: int) -> bool:
+        return True  # so that who asks is still known
+
+    def is_quick_to_write(self, ino: int) -> bool:
+        if LOCK_BASE <= ino < LOCK_END:
+            return True
+        if not self._may_write(ino):
+            raise FsError(errno.EROFS, f"user {self.uid} is no writer of this mount")
+        return super().is_quick_to_write(ino)
+
+    def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        if LOCK_BASE <= ino < LOCK_END:
+            return self._memory.write(ino, offset, bytes(data))
+        return super().write(ino, offset, data)
+
+    def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
+        self._refuse_change()
+        super().fallocate(ino, mode, offset, length)
+
+    def set_attributes(
+        self,
+        ino: int,
+        *,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        size: int | None = None,
+        atime: int | None = None,
+        mtime: int | None = None,
+    ) -> Inode:
+        if LOCK_BASE <= ino < LOCK_END:
+            if size is not None:
+                self._memory.truncate(ino, size)
+            return self._memory.node(ino)
+        if not self._is_writer() and ino < VIRTUAL_BASE:
+            node = self.nodes.get(ino)
+            if not self._is_lock(ino, node) or size not in (None, self.attributes(ino).size):
+                self._refuse_change()
+            return self.attributes(ino)
+        node = super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
+        return self._seen(ino, node)

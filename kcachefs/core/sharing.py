@@ -1,0 +1,84 @@
+"""How a mount is shared: the policy, who may write, as whose its files appear. Plain data, and who is meant by it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.errors import UsageError
+
+POLICIES = ("shared", "publish", "private", "read-only")
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """What `kcachefs mount` was told about the users of a mount."""
+
+    policy: str = "shared"
+    writer_uids: tuple[int, ...] = ()
+    writer_gids: tuple[int, ...] = ()
+    """Who writes where others only read: all of a read-only mount, or the base of a private one."""
+    base: bool = False
+    """Private trees show below them what the writers keep in the shared tree."""
+    uid: int | None = None
+    gid: int | None = None
+    umask: int | None = None
+    """As whose, and with which modes, everything appears; None: as it is."""
+    idmap: bool = False
+    """The mount may be mapped to other users' numbers (mount --bind -o X-mount.idmap=…).
+
+    The kernel then tells who creates something, and of nothing else who asks: `.kcachefs` shows nobody's numbers.
+    """
+
+    @property
+    def squashes(self) -> bool:
+        return not (self.uid is None and self.gid is None and self.umask is None)
+
+    def is_writer(self, uid: int, gid: int, pid: int) -> bool:
+        """Whether a caller is among the writers. Further groups are asked of /proc, while the caller waits for us."""
+        if uid in self.writer_uids or gid in self.writer_gids:
+            return True
+        return bool(self.writer_gids) and pid > 0 and not _groups_of(pid).isdisjoint(self.writer_gids)
+
+
+def _groups_of(pid: int) -> set[int]:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("Groups:"):
+                return set(map(int, line[7:].split()))
+    return set()
+
+
+def parse_writers(texts: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The users and the groups of lists like `uid:1000,gid:50`; a bare number is a user.
+
+    >>> parse_writers(["uid:1000,gid:50", "0"])
+    ((1000, 0), (50,))
+    """
+    uids: list[int] = []
+    gids: list[int] = []
+    for part in filter(None, ",".join(texts).split(",")):
+        found = re.fullmatch(r"(?:(uid|gid):)?(\d{1,10})", part.strip(), re.ASCII)
+        if found is None or int(found[2]) >= (1 << 32) - 1:
+            raise UsageError(f"--writers {part}: names nobody; write it like uid:1000,gid:50")
+        (gids if found[1] == "gid" else uids).append(int(found[2]))
+    return tuple(uids), tuple(gids)
+
+
+def check(sharing: Sharing) -> Sharing:
+    """The same, if it makes sense."""
+    if sharing.policy not in POLICIES:
+        raise UsageError(f"--policy {sharing.policy}: is not known; there are {', '.join(POLICIES)}")
+    if sharing.base and sharing.policy != "private":
+        raise UsageError("--base: is what private trees are laid over; add --policy private")
+    writes = sharing.writer_uids or sharing.writer_gids
+    if writes and sharing.policy != "read-only" and not sharing.base:
+        raise UsageError("--writers: means something with --policy read-only, or with --policy private --base")
+    if sharing.squashes and sharing.policy not in ("shared", "read-only"):
+        raise UsageError(f"--uid, --gid, --umask: hide whose a file is, which --policy {sharing.policy} goes by")
+    if sharing.idmap and sharing.policy != "shared":
+        raise UsageError("--idmap: the kernel then does not tell who asks; it goes with --policy shared only")
+    return sharing

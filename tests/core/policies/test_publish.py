@@ -1,0 +1,272 @@
+"""--policy publish: all add, the first complete writer wins, and nobody changes what another has published."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import FsOptions
+from kcachefs.core.policies import publish as policy
+from kcachefs.core.policies.publish import Publish
+from kcachefs.core.sharing import Sharing
+from kcachefs.errors import FsError
+from kcachefs.store import Options, Store, fsck
+from tests.core.policies.mounts import ALICE, BOB, as_user, each_engine, mounted, needs_root, publish, triton_put
+from tests.core.trees import find, folder
+from tests.engines.mounting import Mount
+from tests.engines.refusals import refused
+
+MODULE = b"print(1)\n"
+
+
+@pytest.fixture
+def fs(tmp_path: Path) -> Publish:
+    store = Store(tmp_path / "store", Options(background=False))
+    return Publish(store, FsOptions(sharing=Sharing(policy="publish")))
+
+
+# --- on a mount -------------------------------------------------------------------------------------------------------
+
+
+@needs_root
+@each_engine
+def test_what_one_has_published_another_cannot_change(engine: str) -> None:
+    with mounted(engine, "--policy", "publish") as mount:
+        module = mount.mountpoint / "inductor" / "ab" / "cabc.py"
+        as_user(ALICE, lambda: publish(module, MODULE), umask=0)
+
+        def meddle() -> None:
+            attempts: list[Callable[[], object]] = [
+                lambda: publish(module, b"evil"),
+                lambda: module.write_bytes(b"evil"),
+                lambda: module.unlink(),
+                lambda: module.rename(module.parent / "x.py"),
+                lambda: os.truncate(module, 0),
+                lambda: module.chmod(0o777),
+                lambda: os.utime(module, (1, 1)),
+                lambda: os.link(module, module.parent / "y.py"),
+                lambda: module.parent.rename(module.parent.parent / "zz"),
+                lambda: module.parent.chmod(0o700),
+            ]
+            for number, attempt in enumerate(attempts):
+                with pytest.raises(PermissionError) as caught:
+                    attempt()
+                assert caught.value.errno in (errno.EPERM, errno.EACCES), number
+            assert module.read_bytes() == MODULE
+
+        as_user(BOB, meddle)
+        as_user(ALICE, lambda: publish(module, b"better"))
+        assert as_user(BOB, module.read_bytes) == b"better", "its owner may replace it"
+        module.unlink()  # and so may root
+        as_user(BOB, lambda: publish(module, b"bob's"))
+        assert module.stat().st_uid == BOB.uid
+        assert "was refused" in _log(mount)
+
+
+@needs_root
+@each_engine
+def test_the_same_bytes_again_succeed_and_change_nothing(engine: str) -> None:
+    with mounted(engine, "--policy", "publish") as mount:
+        module = mount.mountpoint / "inductor" / "ab" / "cabc.py"
+        as_user(ALICE, lambda: publish(module, MODULE), umask=0o077)
+        before = module.stat()
+
+        def again() -> tuple[bytes, list[str]]:
+            for _ in range(3):
+                publish(module, MODULE)
+            return module.read_bytes(), os.listdir(module.parent)
+
+        assert as_user(BOB, again) == (MODULE, ["cabc.py"])
+        after = module.stat()
+        assert (after.st_ino, after.st_uid, after.st_mtime_ns) == (before.st_ino, ALICE.uid, before.st_mtime_ns)
+
+
+@needs_root
+@each_engine
+def test_two_triton_writers_of_one_entry_both_go_on(engine: str) -> None:
+    with mounted(engine, "--policy", "publish") as mount:
+        entry = mount.mountpoint / "triton" / "KEY"
+
+        def put(*names: str) -> Callable[[], None]:
+            def run() -> None:
+                for name in names:
+                    triton_put(entry, name, name.encode() * 100)
+
+            return run
+
+        as_user(ALICE, put("kernel.ttir", "kernel.ptx"))
+        as_user(BOB, put("kernel.ttir", "kernel.ptx", "kernel.cubin", "__grp__kernel.json"))
+        as_user(ALICE, put("kernel.cubin", "__grp__kernel.json"))
+        owners = {name: (entry / name).stat().st_uid for name in os.listdir(entry)}
+        assert owners == {
+            "kernel.ttir": ALICE.uid,
+            "kernel.ptx": ALICE.uid,
+            "kernel.cubin": BOB.uid,
+            "__grp__kernel.json": BOB.uid,
+        }
+
+
+@needs_root
+@each_engine
+def test_a_library_written_in_place_is_its_writers_alone(engine: str) -> None:
+    with mounted(engine, "--policy", "publish") as mount:
+        library = mount.mountpoint / "inductor" / "ab" / "cabc.so"
+
+        def link() -> None:
+            library.parent.mkdir()
+            library.write_bytes(b"\x7fELF")
+            library.chmod(0o777)
+
+        as_user(ALICE, link, umask=0)
+        assert library.stat().st_mode & 0o777 == 0o755
+
+        def meddle() -> None:
+            with refused(errno.EACCES):
+                os.open(library, os.O_RDWR)
+            with refused(errno.EPERM):
+                library.unlink()
+
+        as_user(BOB, meddle)
+
+
+@needs_root
+@each_engine
+def test_locks_are_everybodys_and_temporary_files_are_not(engine: str) -> None:
+    with mounted(engine, "--policy", "publish") as mount:
+        lock = mount.mountpoint / "inductor" / "locks" / "x.lock"
+        temporary = mount.mountpoint / "inductor" / "ab" / ".12.34.tmp"
+        folder = mount.mountpoint / "triton" / "KEY" / "tmp.pid_1_x"
+
+        def prepare() -> None:
+            lock.parent.mkdir()
+            lock.touch(0o600)
+            temporary.parent.mkdir()
+            temporary.write_bytes(b"half")
+            folder.mkdir(parents=True)
+
+        as_user(ALICE, prepare, umask=0)
+
+        def use() -> None:
+            os.close(os.open(lock, os.O_RDWR | os.O_TRUNC))
+            with refused(errno.EACCES):
+                os.open(temporary, os.O_WRONLY)
+            with refused(errno.EPERM):
+                temporary.unlink()
+            with refused(errno.EACCES):
+                (folder / "planted").touch()
+
+        as_user(BOB, use)
+
+
+# --- in the core ------------------------------------------------------------------------------------------------------
+
+
+def test_a_complete_entry_is_closed_to_additions(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("triton/KEY", "inductor/fxgraph/ab/fKEY"):
+        fs.uid = ALICE.uid
+        entry, _ = fs.make(
+            folder(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode(), 0o040755, ALICE.uid, 0
+        )
+        _put(fs, entry, b"first", b"alice", ALICE.uid)
+        fs.uid = BOB.uid
+        _put(fs, entry, b"second", b"bob", BOB.uid)
+        monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
+        with pytest.raises(FsError) as caught:
+            _put(fs, entry, b"third", b"bob", BOB.uid)
+        assert caught.value.errno == errno.EPERM
+        with pytest.raises(FsError):
+            fs.create(entry, b"planted", 0o644, BOB.uid, 0)
+        with pytest.raises(FsError):
+            fs.make(entry, b"folder", 0o040755, BOB.uid, 0)
+        fs.uid = ALICE.uid
+        _put(fs, entry, b"third", b"alice", ALICE.uid)
+        monkeypatch.setattr(policy, "OPEN_SECONDS", 60.0)
+    _closed(fs)
+
+
+def test_a_group_of_files_is_closed_to_additions_too(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.uid = ALICE.uid
+    place = folder(fs, "inductor/ab")
+    _put(fs, place, b"cabc.py", b"alice", ALICE.uid)
+    monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
+    fs.uid = BOB.uid
+    with pytest.raises(FsError):
+        fs.create(place, b"cabc.so", 0o644, BOB.uid, 0)
+    fs.create(place, b"cother.py", 0o644, BOB.uid, 0)
+    _closed(fs)
+
+
+def test_a_folder_renamed_into_place_is_published_whole(fs: Publish) -> None:
+    fs.uid = ALICE.uid
+    triton = find(fs, "triton")
+    temporary, _ = fs.make(triton, b"tmp.bundle", 0o040755, ALICE.uid, 0)
+    ino, _ = fs.create(temporary, b"kernel.cubin", 0o644, ALICE.uid, 0)
+    fs.write(ino, 0, b"cubin")
+    fs.rename(triton, b"tmp.bundle", triton, b"KEY")
+    fs.uid = BOB.uid
+    with pytest.raises(FsError) as caught:
+        _put(fs, find(fs, "triton/KEY"), b"kernel.cubin", b"other", BOB.uid)
+    assert caught.value.errno == errno.EPERM
+    with pytest.raises(FsError):
+        fs.rename(triton, b"KEY", triton, b"OTHER")
+    _closed(fs)
+
+
+@pytest.mark.parametrize("size", [0, 5, 70_000, 3 << 20])
+def test_equal_bytes_are_told_from_others_however_they_are_kept(fs: Publish, size: int) -> None:
+    data = os.urandom(size)
+    triton = find(fs, "triton")
+    fs.uid = ALICE.uid
+    _put(fs, triton, b"x", data, ALICE.uid)
+    for sealed in (False, True):
+        if sealed:
+            fs.settle()
+        fs.uid = BOB.uid
+        _put(fs, triton, b"x", data, BOB.uid)
+        assert fs.nodes.get(find(fs, "triton/x")).uid == ALICE.uid
+        if size:
+            with pytest.raises(FsError):
+                _put(fs, triton, b"x", data[:-1] + bytes([data[-1] ^ 1]), BOB.uid)
+    _closed(fs)
+
+
+def test_what_is_still_being_written_in_place_gives_way_to_what_is_complete(fs: Publish) -> None:
+    triton = find(fs, "triton")
+    fs.uid = ALICE.uid
+    half, _ = fs.create(triton, b"x", 0o644, ALICE.uid, 0)
+    fs.write(half, 0, b"ha")
+    fs.uid = BOB.uid
+    _put(fs, triton, b"x", b"whole", BOB.uid)
+    assert fs.nodes.get(find(fs, "triton/x")).uid == BOB.uid
+    fs.forget(half, 1)
+    _closed(fs)
+
+
+def _put(fs: Publish, parent: int, name: bytes, data: bytes, uid: int) -> None:
+    temporary = b".%d.1.tmp" % uid
+    ino, _ = fs.create(parent, temporary, 0o644, uid, 0)
+    fs.write(ino, 0, data)
+    try:
+        fs.rename(parent, temporary, parent, name)
+    except FsError:
+        fs.unlink(parent, temporary)
+        raise
+    finally:
+        fs.forget(ino, 1)
+
+
+def _closed(fs: Publish) -> None:
+    fs.uid = 0
+    fs.settle()
+    path = fs.store.path
+    fs.store.close()
+    assert fsck.run(path).findings == []
+
+
+def _log(mount: Mount) -> str:
+    logs = Path(os.environ["KCACHEFS_LOG_DIR"])
+    return "".join(path.read_text() for path in logs.glob(f"{mount.mountpoint.name}-*.log"))

@@ -1,0 +1,143 @@
+"""Quotas per user: who holds too much loses their own entries, nobody else does, and numbers are kept apart."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.administration import Administration
+from kcachefs.core.limits import Limits
+from kcachefs.core.policies import make_filesystem
+from kcachefs.core.report import statistics_of
+from kcachefs.errors import FsError
+from kcachefs.store import Options, Store, fsck
+from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
+from tests.core.trees import READER, find, look_up
+
+SIZE = 50_000
+
+
+@contextmanager
+def opened(path: Path, *, per_uid: int, max_size: int = 1 << 40) -> Iterator[Filesystem]:
+    limits = Limits(max_size=max_size, max_size_per_uid=per_uid, grace=0.0, min_free=0)
+    with Store(path, Options(background=False)) as store:
+        fs = make_filesystem(store, FsOptions(limits=limits))
+        yield fs
+        fs.settle()
+    assert fsck.run(path).findings == []
+
+
+def make(fs: Filesystem, uid: int, *keys: str, data: bytes = b"") -> None:
+    for key in keys:
+        entry, _ = fs.make(find(fs, "triton"), key.encode(), 0o040755, uid, uid)
+        ino, _ = fs.create(entry, b"kernel.cubin", 0o644, uid, uid)
+        fs.write(ino, 0, data or os.urandom(SIZE))
+        fs.forget(ino, 1)
+        fs.forget(entry, 1)
+        fs.settle()
+
+
+def held_by(fs: Filesystem, uid: int) -> list[str]:
+    infos = Administration(fs).ls(names=False)
+    return sorted(info.path.rpartition("/")[2] for info in infos if info.uid == uid)
+
+
+def test_who_is_over_their_quota_loses_their_own_oldest_entries(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=4 * SIZE) as fs:
+        make(fs, 1, "old")
+        make(fs, 2, *"ABCDEFGH")
+        make(fs, 1, "new")
+        fs.evictor.turn()
+        assert held_by(fs, 1) == ["new", "old"]
+        assert held_by(fs, 2) == ["F", "G", "H"]
+        assert fs.entries.shares()[2] <= 4 * SIZE
+
+
+def test_shared_bytes_count_for_each_as_if_they_were_alone(tmp_path: Path) -> None:
+    data = os.urandom(SIZE)
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, "A", data=data)
+        alone = fs.entries.shares()[1]
+        make(fs, 2, "B", data=data)
+        assert fs.entries.shares() == {1: alone, 2: alone}
+        assert fs.store.totals().objects == 1
+
+
+def test_a_hit_is_on_the_account_of_who_had_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, "A")
+        fs.uid = 2
+        look_up(fs, "triton/A/kernel.cubin", READER)
+        fs.entries.flush()
+        fs.store.fold()
+        maker, reader = (statistics_of(uid, fs.entries, 1 << 30).total for uid in (1, 2))
+        assert (maker.entries, maker.misses, maker.hits) == (1, 1, 0)
+        assert (reader.entries, reader.misses, reader.hits) == (0, 0, 1)
+        assert fs.statistics().total.hits == 1
+
+
+def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, "old")
+        make(fs, 2, *"ABCDEFGHIJKLMNOP")
+        limits = Limits(max_size=fs.store.used_bytes() * 3 // 4, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
+        fs.evictor.limits = limits
+        while fs.evictor.turn():
+            pass
+        assert held_by(fs, 1) == ["old"], "the oldest of all, and not taken"
+        assert 0 < len(held_by(fs, 2)) < 16
+
+
+def test_who_has_nothing_left_to_evict_writes_no_more_and_others_do(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=SIZE) as fs:
+        lock, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)  # of no entry, and never evicted
+        fs.write(lock, 0, os.urandom(2 * SIZE))
+        fs.evictor.turn()
+        assert fs.evictor.exhausted == {1}
+        with pytest.raises(FsError) as caught:
+            fs.is_quick_to_write(lock)
+        assert caught.value.errno == errno.EDQUOT
+        with pytest.raises(FsError):
+            fs.create(find(fs, "triton"), b"more", 0o644, 1, 1)
+        other, _ = fs.create(find(fs, "triton"), b"theirs", 0o644, 2, 2)
+        assert fs.is_quick_to_write(other)
+        fs.set_attributes(lock, size=0)
+        fs.evictor.turn()
+        assert not fs.evictor.exhausted
+
+
+@needs_root
+@pytest.mark.mount
+def test_on_a_mount_a_greedy_user_is_kept_within_the_quota_and_the_modest_keep_theirs() -> None:
+    with mounted("direct", "--max-size-per-uid", "1MiB", "--grace", "0") as mount:
+
+        def put(key: str, count: int) -> None:
+            for number in range(count):
+                triton_put(mount.mountpoint / "triton" / f"{key}{number}", "kernel.cubin", os.urandom(100_000))
+
+        as_user(ALICE, lambda: put("alice", 3))
+        as_user(BOB, lambda: put("bob", 30))
+        settled(mount)
+        until = time.monotonic() + 120
+        while (held := _numbers(mount.mountpoint)["stored_bytes"]) > 1 << 20:
+            assert time.monotonic() < until, held
+            time.sleep(0.1)
+        left = os.listdir(mount.mountpoint / "triton")
+        assert {"alice0", "alice1", "alice2"} <= set(left)
+        assert 0 < len([key for key in left if key.startswith("bob")]) < 11
+
+
+def _numbers(mountpoint: Path) -> dict[str, int]:
+    def read() -> dict[str, int]:
+        total: dict[str, int] = json.loads((mountpoint / ".kcachefs" / "stats.json").read_bytes())["total"]
+        return total
+
+    return as_user(BOB, read)

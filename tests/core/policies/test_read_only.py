@@ -1,0 +1,222 @@
+"""--policy read-only: nothing changes, locks can be taken, and the writers write."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.core.policies.mounts import (
+    ALICE,
+    BOB,
+    as_user,
+    each_engine,
+    mounted,
+    needs_root,
+    publish,
+    reopened,
+    replace_worker,
+)
+from tests.engines.callers import Identity
+from tests.engines.mounting import Mount
+from tests.engines.refusals import refused
+
+pytestmark = needs_root
+
+
+def fill(mount: Mount) -> None:
+    root = mount.mountpoint
+    publish(root / "inductor" / "ab" / "cabc.py", b"print(1)\n")
+    publish(root / "triton" / "KEY" / "kernel.cubin", b"cubin")
+    locks = root / "inductor" / "locks"
+    locks.mkdir()
+    (locks / "old.lock").touch()
+
+
+def attempts(root: Path) -> list[Callable[[], object]]:
+    module, kernel = root / "inductor" / "ab" / "cabc.py", root / "triton" / "KEY"
+    return [
+        lambda: module.write_bytes(b"evil"),
+        lambda: module.unlink(),
+        lambda: module.rename(module.parent / "other.py"),
+        lambda: module.chmod(0o777),
+        lambda: os.truncate(module, 0),
+        lambda: os.utime(module),
+        lambda: os.chown(module, 1, 1),
+        lambda: os.link(module, module.parent / "hard"),
+        lambda: os.symlink("x", module.parent / "soft"),
+        lambda: (kernel / "new.so").write_bytes(b"x"),
+        lambda: (kernel / "kernel.cubin").unlink(),
+        lambda: (root / "triton" / "NEW").mkdir(),
+        lambda: os.mkfifo(root / "triton" / "fifo"),
+        lambda: kernel.rename(root / "triton" / "MOVED"),
+    ]
+
+
+@each_engine
+@pytest.mark.parametrize("who", [None, ALICE], ids=["root", "alice"])
+def test_nobody_changes_anything(engine: str, who: Identity | None) -> None:
+    with mounted(engine) as mount:
+        fill(mount)
+        os.chown(mount.mountpoint / "inductor" / "ab" / "cabc.py", ALICE.uid, ALICE.gid)
+        reopened(mount, "--policy", "read-only")
+        root = mount.mountpoint
+
+        def try_all() -> None:
+            for number, attempt in enumerate(attempts(root)):
+                with pytest.raises(OSError) as caught:
+                    attempt()
+                expected = {errno.EROFS, errno.EPERM, errno.EACCES} if who else {errno.EROFS}
+                assert caught.value.errno in expected, (number, caught.value)
+
+        as_user(who, try_all)
+        assert (root / "inductor" / "ab" / "cabc.py").read_bytes() == b"print(1)\n"
+        assert sorted(os.listdir(root / "triton")) == ["KEY"]
+
+
+@each_engine
+def test_an_owner_who_is_no_writer_cannot_write_through_an_open_file(engine: str) -> None:
+    with mounted(engine) as mount:
+        path = mount.mountpoint / "triton" / "KEY" / "kernel.cubin"
+        as_user(ALICE, lambda: publish(path, b"cubin"))
+        reopened(mount, "--read-only")
+
+        def write() -> None:
+            with refused(errno.EROFS):
+                fd = os.open(path, os.O_RDWR)
+                os.write(fd, b"evil")
+
+        as_user(ALICE, write)
+        assert path.read_bytes() == b"cubin"
+
+
+@each_engine
+def test_locks_are_opened_made_and_held_by_anybody(engine: str) -> None:
+    with mounted(engine) as mount:
+        fill(mount)
+        reopened(mount, "--policy", "read-only")
+        locks = mount.mountpoint / "inductor" / "locks"
+
+        def hold(name: str) -> Callable[[], int]:
+            return lambda: _locked(locks / name)
+
+        for name in ("old.lock", "new.lock"):
+            assert as_user(ALICE, hold(name)) == 0
+            assert as_user(BOB, hold(name)) == 0
+            with open(locks / name, "r+b") as ours:
+                fcntl.flock(ours, fcntl.LOCK_EX)
+                assert as_user(BOB, hold(name)) == errno.EWOULDBLOCK
+        as_user(ALICE, lambda: (mount.mountpoint / "torch_extensions" / "locks").mkdir())
+        assert as_user(BOB, lambda: _locked(mount.mountpoint / "torch_extensions" / "locks" / "x")) == 0
+        reopened(mount)
+        assert os.listdir(locks) == ["old.lock"], "what was made while it was read-only is nowhere"
+        assert os.listdir(mount.mountpoint / "torch_extensions") == []
+
+
+def _locked(path: Path) -> int:
+    """As filelock does: 0, or the errno with which the lock is refused."""
+    fd = os.open(path, os.O_RDWR | os.O_TRUNC | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(fd, b"") if os.fstat(fd).st_size == 0 else None
+        return 0
+    except OSError as error:
+        return error.errno or -1
+    finally:
+        os.close(fd)
+
+
+@each_engine
+def test_a_lock_in_memory_is_no_place_to_keep_files(engine: str) -> None:
+    with mounted(engine, "--policy", "read-only") as mount:
+        lock = mount.mountpoint / "inductor" / "x.lock"
+
+        def use() -> bytes:
+            lock.write_bytes(b"pid 1")
+            said = lock.read_bytes()
+            with refused(errno.EROFS):
+                lock.write_bytes(bytes(100_000))
+            with refused(errno.EEXIST):
+                os.open(lock, os.O_CREAT | os.O_EXCL)
+            return said
+
+        assert as_user(ALICE, use) == b"pid 1"
+        as_user(ALICE, lock.unlink)
+        assert not lock.exists()
+
+
+@each_engine
+@pytest.mark.parametrize("writers", [f"uid:{ALICE.uid}", f"gid:{ALICE.gid}", f"7,gid:{ALICE.groups[0]}"])
+def test_the_writers_write_and_others_see_it(engine: str, writers: str) -> None:
+    with mounted(engine, "--policy", "read-only", "--writers", writers) as mount:
+        path = mount.mountpoint / "inductor" / "ab" / "cabc.py"
+
+        def write() -> None:
+            publish(path, b"one")
+            publish(path, b"two")
+            with open(path, "ab") as file:
+                file.write(b" three")
+
+        as_user(ALICE, write)
+        assert as_user(BOB, path.read_bytes) == b"two three"
+
+        def meddle() -> None:
+            with refused(errno.EROFS):
+                publish(path, b"evil")
+            with refused(errno.EROFS):
+                path.unlink()
+
+        as_user(BOB, meddle)
+        as_user(None, meddle)
+
+
+@pytest.mark.mount
+def test_pages_written_through_a_map_are_their_owners() -> None:
+    with mounted("direct", "--policy", "read-only", "--writers", f"0,{ALICE.uid}") as mount:
+        path = mount.mountpoint / "triton" / "KEY" / "kernel.cubin"
+        publish(path, b"root's" * 1000)
+        as_user(ALICE, lambda: publish(mount.mountpoint / "triton" / "A" / "hers", b"a" * 4096))
+
+        def write_through_map() -> bytes:
+            with open(mount.mountpoint / "triton" / "A" / "hers", "r+b") as file:
+                with mmap.mmap(file.fileno(), 4096) as view:
+                    view[:5] = b"wrote"
+                    view.flush()
+            return (mount.mountpoint / "triton" / "A" / "hers").read_bytes()[:5]
+
+        assert as_user(ALICE, write_through_map) == b"wrote"
+
+        def try_map() -> None:
+            with refused(errno.EACCES):
+                os.open(path, os.O_RDWR)
+
+        as_user(BOB, try_map)
+
+
+@pytest.mark.mount
+def test_a_lock_in_memory_outlives_the_worker() -> None:
+    with mounted("direct", "--policy", "read-only") as mount:
+        lock = mount.mountpoint / "inductor" / "x.lock"
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            replace_worker(mount)
+            os.fstat(fd)
+            assert as_user(ALICE, lambda: _locked(lock)) == errno.EWOULDBLOCK
+            assert as_user(ALICE, lambda: _locked(lock.with_name("another.lock"))) == 0
+        finally:
+            os.close(fd)
+
+
+@pytest.mark.mount
+def test_the_flag_and_another_policy_contradict_each_other() -> None:
+    with (
+        pytest.raises(RuntimeError, match="--read-only: is --policy read-only"),
+        mounted("direct", "--read-only", "--policy", "publish"),
+    ):
+        pass

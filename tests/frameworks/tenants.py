@@ -1,0 +1,69 @@
+"""Programs of other users, who need not be able to reach the Python and the checkout that the tests run from.
+
+A developer's are often in a home that is closed to others. So each program runs among mounts of its own, in which the
+closed folder holds nothing but what a program needs, and is open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kcachefs
+from kcachefs.frameworks import headers
+from tests.engines.callers import Identity
+from tests.frameworks.programs import finish_program, start_program
+from tests.frameworks.worlds import World
+
+_CLONE_NEWNS = 0x20000
+
+
+def as_tenant(made: World, who: Identity, program: str, *arguments: str) -> Callable[[], dict[str, Any]]:
+    """To be run in a child of root's: a program of a user who has nothing but a home, which is where TMPDIR is too."""
+    home = made.mount.mountpoint.parent / f"home_{who.uid}"
+    if not home.exists():
+        home.mkdir()
+        os.chown(home, who.uid, who.gid)
+    Path(made.environment["KCACHEFS_PROGRAMS"]).chmod(0o777)
+    environment = {**made.environment, "HOME": str(home), "TMPDIR": str(home), "LOGNAME": f"tenant{who.uid}"}
+
+    def run() -> dict[str, Any]:
+        _open_what_is_closed(home)
+        who.assume()
+        os.environ.update(environment)
+        tempfile.tempdir = None
+        os.chdir(home)
+        assert headers.link(made.mount.mountpoint)
+        return finish_program(start_program(program, environment, *arguments))
+
+    return run
+
+
+def _open_what_is_closed(home: Path) -> None:
+    assert ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0
+    _mount("--make-rprivate", "/")
+    needed = {
+        Path(os.path.realpath(place))
+        for place in (sys.base_prefix, sys.prefix, sysconfig.get_path("purelib"), Path(kcachefs.__file__).parent.parent)
+    }
+    closed = {parent for path in needed for parent in path.parents if not parent.stat().st_mode & 0o001}
+    for folder in closed:
+        kept = {path: home / f"kept_{number}" for number, path in enumerate(needed) if path.is_relative_to(folder)}
+        for path, aside in kept.items():
+            aside.mkdir(exist_ok=True)
+            _mount("--bind", path, aside)
+        _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", folder)
+        for path, aside in kept.items():
+            path.mkdir(parents=True)
+            _mount("--bind", aside, path)
+
+
+def _mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *map(str, arguments)], check=True, capture_output=True)
