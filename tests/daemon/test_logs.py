@@ -23,6 +23,9 @@ from kcachefs.daemon.logs import PER_MINUTE, JsonForm, RateLimit
 from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
 from tests.disks import ext4
 
+ALL = 3
+"""Supervisor, worker, and the worker that stands by, which comes a little later: SIGHUP is for each of them."""
+
 
 @pytest.fixture(name="scene")
 def a_scene() -> Iterator[Scene]:
@@ -194,7 +197,7 @@ def test_a_form_that_is_not_known_is_refused(scene: Scene) -> None:
 def test_sighup_puts_a_new_file_in_the_place_of_one_that_was_rotated_away(scene: Scene) -> None:
     folder = scene.mount("--log-format", "json")
     log, before = log_of(scene), state(scene)
-    until(lambda: len(scene.daemons()) == 3)  # supervisor, worker, and the worker that stands by
+    until(lambda: len(scene.daemons()) == ALL)
     old = log.with_suffix(".1")
     log.rename(old)
     os.kill(before["supervisor_pid"], signal.SIGHUP)
@@ -215,10 +218,11 @@ def test_a_log_that_cannot_be_reopened_goes_on_where_it_is(scene: Scene) -> None
     scene.mount()
     log = log_of(scene)
     aside = log.with_suffix(".1")
+    until(lambda: len(scene.daemons()) == ALL)
     log.rename(aside)
     log.mkdir()
     os.kill(state(scene)["supervisor_pid"], signal.SIGHUP)
-    until(lambda: aside.read_text().count("the log stays where it is, as it cannot be reopened") == 2)
+    until(lambda: aside.read_text().count("the log stays where it is, as it cannot be reopened") == ALL)
     scene.umount()
     assert aside.read_text().endswith(f"unmounted {scene.mountpoint}\n")
 
@@ -226,8 +230,9 @@ def test_a_log_that_cannot_be_reopened_goes_on_where_it_is(scene: Scene) -> None
 @pytest.mark.mount
 def test_a_service_without_a_terminal_outlives_sighup(scene: Scene) -> None:
     with foreground(scene, start_new_session=True) as (process, said):
+        until(lambda: len(scene.daemons()) == ALL)
         os.kill(process.pid, signal.SIGHUP)
-        until(lambda: said.read_text().count("which is standard error and stays as it is") == 2)
+        until(lambda: said.read_text().count("which is standard error and stays as it is") == ALL)
         (scene.mountpoint / "triton" / "file").write_text("text")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

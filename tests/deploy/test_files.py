@@ -27,9 +27,11 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """The verb and its parameters, by the command's own parser; raises where it would complain."""
     group: Any = typer.main.get_command(app)
     verb, *rest = arguments
-    if not rest:  # the name of a command, in a sentence
-        return group.commands[verb].name, {}
-    return verb, group.commands[verb].make_context(verb, rest).params
+    command = group.commands[verb]
+    if not rest or (len(rest) == 1 and rest[0].startswith("--")):  # named in a sentence: it has to exist, no more
+        assert set(rest) <= {option for parameter in command.params for option in parameter.opts}
+        return "", {}
+    return verb, command.make_context(verb, rest).params
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.frameworks import environment
-from tests.cli.scene import PACKAGE, PATIENCE, Scene, kill_and_wait, scene
+from tests.cli.scene import PACKAGE, PATIENCE, Scene, kill_and_wait, scene, until
 from tests.deploy.places import DEPLOY
 
 pytestmark = pytest.mark.mount
@@ -152,10 +152,11 @@ def test_rotating_the_logs_makes_every_daemon_open_a_new_one(node: Node) -> None
     node.run("prolog", 1)
     [state] = node.scene.status()
     log = Path(state["log"])
+    until(lambda: len(node.scene.daemons()) == 3)  # with the worker that stands by
     log.rename(log.with_suffix(".1"))
     config = (DEPLOY / "logrotate" / "kcachefs").read_text()
     script = config.partition("postrotate\n")[2].partition("endscript")[0]
     path = f"{node.scene.folder / 'bin'}:{os.environ['PATH']}"
     subprocess.run(["sh", "-euc", script], env={**node.scene.environment, "PATH": path}, check=True, timeout=PATIENCE)
+    until(lambda: log.exists() and log.read_text().count("the log was reopened") == 3)
     node.run("epilog", 1)
-    assert log.read_text().count("the log was reopened") == 2
