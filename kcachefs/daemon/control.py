@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,8 @@ async def serve(
         path.unlink()
     listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listener:
-        await listener.bind(str(path))
+        with _within_reach(path) as address:
+            await listener.bind(address)
         os.chmod(path, 0o600)
         listener.listen()
         task_status.started()
@@ -54,6 +55,16 @@ async def serve(
             while True:
                 connection, _ = await listener.accept()
                 nursery.start_soon(_converse, trio.SocketStream(connection), administration)
+
+
+@contextlib.contextmanager
+def _within_reach(path: Path) -> Iterator[str]:
+    """The same file under a name that is short enough for a socket's address, which ends at 107 bytes."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 async def _converse(stream: trio.SocketStream, administration: Administration) -> None:
@@ -107,7 +118,8 @@ def ask(path: Path, verb: str, arguments: dict[str, Any]) -> bytes:
     """Send a command to a running mount; the result, as JSON."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
-            sock.connect(str(path))
+            with _within_reach(path) as address:
+                sock.connect(address)
             sock.sendall(msgspec.json.encode(Request(verb, arguments)) + b"\n")
             raw = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         except OSError as error:

@@ -140,18 +140,26 @@ class WorkerProcess:
         return Sign.ENDED if ready else Sign.SILENT
 
     def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, number)
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def end(self, seconds: float = 0.0) -> int:
         """Wait for it to leave of itself, then make it; returns its exit code."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(seconds)
-        self.signal(signal.SIGKILL)
-        return self._process.wait()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+        return self.wait()
 
     def wait(self) -> int:
-        return self._process.wait()
+        """Its exit code, once it has ended; then nothing is kept of it."""
+        code = self._process.wait()
+        self._socket.close()
+        if self._pidfd >= 0:
+            pidfd, self._pidfd = self._pidfd, -1
+            os.close(pidfd)
+        return code
 
     def dismiss(self) -> None:
         """It is not needed after all; one that serves goes on."""
