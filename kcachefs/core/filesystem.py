@@ -73,6 +73,9 @@ class Filesystem:
     links_differ = False
     """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
 
+    judges_opens = False
+    """Whether `may_open` is to be asked of every open. It is where what is written through a map is judged."""
+
     def __init__(self, store: Store, options: FsOptions = FsOptions()) -> None:  # noqa: B008
         self.store = store
         self.options = options
@@ -240,7 +243,10 @@ class Filesystem:
         return self.files.is_quick_to_change(ino) and self.evictor.room.is_set()
 
     def is_quick_to_change(self, ino: int) -> bool:
-        """Whether a truncation or an allocation can: not when a large object has to be brought back for it."""
+        """Whether a truncation can: not when a large object has to be brought back for it."""
+        return self.files.is_quick_to_change(ino)
+
+    def is_quick_to_allocate(self, ino: int, length: int) -> bool:
         return self.files.is_quick_to_change(ino)
 
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
@@ -263,7 +269,13 @@ class Filesystem:
         return self.files.write(ino, offset, data)
 
     def may_open(self, ino: int, flags: int) -> None:
-        """Refuse an open that a policy forbids. For engines that are told of opens and not who writes."""
+        """Refuse an open that a policy forbids. Asked by engines that are told of opens."""
+
+    def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
+        """Refuse what a policy forbids: a truncation or an allocation up to `size`, another mode or owner, other times.
+
+        The engine's thread asks it before each, for there it is known who asks; what is done then judges no more.
+        """
 
     def lists_afresh(self, ino: int) -> bool:
         """Whether a listing differs by who asks or by what else changed, so that the kernel must not keep it."""

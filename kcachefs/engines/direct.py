@@ -3,7 +3,8 @@
 Most reads never get here. What makes that so, each confirmed by measurement:
 
 - OPEN is answered ENOSYS once; from then on the kernel sends none, nor any RELEASE, and keeps the page cache over
-  opens. READ and WRITE carry the node id, so no handle is needed.
+  opens. READ and WRITE carry the node id, so no handle is needed. Under a policy that has to know who opens a file for
+  writing each OPEN is a message; the page cache is kept all the same.
 - Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
   change can fill the cache that another, begun after it, goes on reading from (seen with 16 processes in one directory:
   a name still listed by the process that had removed it). So the first OPENDIR after a change has the kernel drop what
@@ -37,18 +38,19 @@ import trio
 
 from kcachefs.core import Filesystem
 from kcachefs.core.files import MAX_SIZE, is_damage
+from kcachefs.core.filesystem import UNKNOWN
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.intake import Intake, make_memory
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
 from kcachefs.engines.replies import (
-    CREATED,
     LISTING_AFRESH,
     LISTING_KEPT,
     LISTING_NEW,
     MISS,
     NO_ENTRY,
+    OPENED,
     pack_attributes,
     pack_entry,
     pack_name,
@@ -211,7 +213,7 @@ class DirectEngine:
                 return False  # somebody removed it since
             self._fs.found(ino)
             if opcode == Op.CREATE:
-                body += CREATED
+                body += OPENED
         self._reply(unique, body)
         return True
 
@@ -363,8 +365,9 @@ class DirectEngine:
             if found is None:
                 raise
             ino = found
+            self._fs.may_open(ino, flags)
             record = self._fs.attributes(ino)
-        return self._pack_entry(ino, record) + CREATED
+        return self._pack_entry(ino, record) + OPENED
 
     def _link(self, node: int, unique: int, length: int) -> bytes:
         (ino,) = p.LINK_IN.unpack_from(self._buffer, _HEADER)
@@ -443,7 +446,9 @@ class DirectEngine:
     def _setattr(self, node: int, unique: int, length: int) -> bytes | None:
         fields = p.SETATTR_IN.unpack_from(self._buffer, _HEADER)
         valid = fields[0]
-        if valid & Fattr.SIZE and fields[3] and not self._fs.is_quick_to_change(node):
+        size = fields[3] if valid & Fattr.SIZE else None
+        self._fs.may_change(node, size=size, owner=bool(valid & (Fattr.MODE | Fattr.UID | Fattr.GID)))
+        if size and not self._fs.is_quick_to_change(node):
             self._defer(unique, node, lambda: self._set_attributes(node, valid, fields))
             return None
         return self._set_attributes(node, valid, fields)
@@ -466,6 +471,13 @@ class DirectEngine:
         )
         return pack_attributes(node, record)
 
+    def _open(self, node: int, unique: int, length: int) -> bytes | None:
+        if not self._fs.judges_opens:
+            self._reply_error(unique, errno.ENOSYS)
+            return None
+        self._fs.may_open(node, p.OPEN_IN.unpack_from(self._buffer, _HEADER)[0])
+        return OPENED
+
     def _read(self, node: int, unique: int, length: int) -> bytes | None:
         _, offset, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
         if offset + size > MAX_SIZE or size > MAX_REQUEST:
@@ -480,6 +492,8 @@ class DirectEngine:
         if p.WRITE_DATA + size > length:
             raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
         data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
+        if self._buffer[p.WRITE_FLAGS] & p.WRITE_CACHE:  # then the header says uid 0, which did not write it
+            self._fs.uid = self._fs.gid = UNKNOWN
         if self._fs.is_quick_to_write(node):
             return p.WRITE_OUT.pack(self._fs.write(node, offset, data), 0)
         copy = bytes(data)
@@ -500,7 +514,8 @@ class DirectEngine:
             self._fs.fallocate(node, mode, offset, size)
             return b""
 
-        if self._fs.is_quick_to_change(node):
+        self._fs.may_change(node, size=offset + size)
+        if self._fs.is_quick_to_allocate(node, size):
             return allocate()
         self._defer(unique, node, allocate)
         return None
@@ -624,6 +639,7 @@ def _table() -> list[tuple[Handler, int]]:
         Op.RMDIR: (engine._rmdir, name),
         Op.RENAME: (engine._rename, p.RENAME_IN.size + 2 * name),
         Op.LINK: (engine._link, p.LINK_IN.size + name),
+        Op.OPEN: (engine._open, p.OPEN_IN.size),
         Op.READ: (engine._read, p.READ_IN.size),
         Op.WRITE: (engine._write, p.WRITE_DATA - _HEADER),
         Op.STATFS: (engine._statfs, 0),

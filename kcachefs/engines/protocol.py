@@ -127,6 +127,7 @@ ENTRY = struct.Struct("<QQQQIIQQQQQQIIIIIIIIII")
 """ENTRY_HEAD and ATTR in one."""
 ATTR_OUT = struct.Struct("<QIIQQQQQQIIIIIIIIII")
 """timeout, its nanoseconds, padding, ATTR"""
+OPEN_IN = struct.Struct("<II")
 OPEN_OUT = struct.Struct("<QII")
 WRITE_OUT = struct.Struct("<II")
 STATFS_OUT = struct.Struct("<QQQQQIIII24x")
@@ -140,6 +141,9 @@ SETATTR_IN = struct.Struct("<IIQQQqqqIIIIIIII")
 """valid, padding, fh, size, lock owner, atime, mtime, ctime, their nanoseconds, mode, unused, uid, gid, unused"""
 READ_IN = struct.Struct("<QQI")
 WRITE_IN = struct.Struct("<QQI")
+WRITE_FLAGS = IN_HEADER.size + 20
+WRITE_CACHE = 1
+"""In their first byte: pages of a map, sent later and in nobody's name."""
 WRITE_DATA = IN_HEADER.size + 40
 CREATE_IN = struct.Struct("<IIII")
 MKNOD_IN = struct.Struct("<IIII")

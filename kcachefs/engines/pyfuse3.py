@@ -192,6 +192,11 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def setattr(self, inode: Any, attr: Any, fields: Any, fh: Any, ctx: Any) -> pyfuse3.EntryAttributes:
+        self.fs.may_change(
+            inode,
+            size=attr.st_size if fields.update_size else None,
+            owner=fields.update_mode or fields.update_uid or fields.update_gid,
+        )
         node = self.fs.set_attributes(
             inode,
             mode=attr.st_mode if fields.update_mode else None,
@@ -215,6 +220,7 @@ class Operations(pyfuse3.Operations):
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
         self.fs.may_open(inode, flags)
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
+            self.fs.may_change(inode, size=0)
             self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)
         self.fs.opened(inode)

@@ -1,10 +1,11 @@
 """Policies: what the users of a mount may do to each other. Each is the filesystem, answering some requests otherwise.
 
 `shared` is the filesystem itself and costs nothing; the policy is chosen once, when the filesystem is made. The kernel
-checks modes and owners by itself (default_permissions) before it asks, and asks nothing at all for an open, a flock or
-what it has cached. So a policy works in two places: in the attributes that it shows, which the kernel then enforces,
-and in the requests that do come, each of which says who makes it. Requests that another thread finishes are judged in
-the engine's thread, before they are handed on: `is_quick_to_write` is where a write is.
+checks modes and owners by itself (default_permissions) before it asks, and asks nothing at all for a flock or what it
+has cached, nor for an open unless the policy `judges_opens`. So a policy works in two places: in the attributes that it
+shows, which the kernel then enforces, and in the requests that do come, each of which says who makes it; but for pages
+of a map, which come later: who opened the file for writing has been judged then. Requests that another thread finishes
+are judged in the engine's thread, before they are handed on: a write in `is_quick_to_write`, all else in `may_change`.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Private(Filesystem):
         self._link_of = {name: ino for ino, name in self._links.items()}
         self._roots: dict[int, int] = {}
         """Each user's root, as far as they were here."""
-        self._base = options.sharing.base
+        self._base = self.judges_opens = options.sharing.base
         self._tenants = self.tree.find(ROOT_INO, TENANTS) or self._make(ROOT_INO, TENANTS, 0o711, options.uid, 0)
         self.entries.tenants = self._tenants
         self.tree.protected |= {self._tenants, *self.entries.roots}
@@ -362,16 +362,15 @@ class Private(Filesystem):
         if flags & os.O_ACCMODE != os.O_RDONLY:
             self._refuse_changing(ino)
 
-    def is_quick_to_change(self, ino: int) -> bool:
-        return True  # so that who asks is still known
+    def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
+        self._refuse_changing(ino)
+        if ino == ROOT_INO or ino == self._tenants or ino in self.entries.roots:
+            raise FsError(errno.EPERM, "the root holds namespaces alone")
+        super().may_change(ino, size=size, owner=owner)
 
     def is_quick_to_write(self, ino: int) -> bool:
         self._refuse_changing(ino)
         return super().is_quick_to_write(ino)
-
-    def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
-        self._refuse_changing(ino)
-        super().fallocate(ino, mode, offset, length)
 
     def set_attributes(
         self,
@@ -384,9 +383,6 @@ class Private(Filesystem):
         atime: int | None = None,
         mtime: int | None = None,
     ) -> Inode:
-        self._refuse_changing(ino)
-        if ino == ROOT_INO or ino == self._tenants or ino in self.entries.roots:
-            raise FsError(errno.EPERM, "the root holds namespaces alone")
         if mode is not None and self.nodes.get(ino).is_file:
             mode = _plain(mode)
         return super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)

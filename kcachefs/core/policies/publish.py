@@ -214,16 +214,13 @@ class Publish(Filesystem):
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def is_quick_to_change(self, ino: int) -> bool:
-        return True  # so that who asks is still known
+    def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
+        self._refuse_changing(ino, metadata=owner)
+        super().may_change(ino, size=size, owner=owner)
 
     def is_quick_to_write(self, ino: int) -> bool:
         self._refuse_changing(ino)
         return super().is_quick_to_write(ino)
-
-    def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
-        self._refuse_changing(ino)
-        super().fallocate(ino, mode, offset, length)
 
     def set_attributes(
         self,
@@ -236,7 +233,6 @@ class Publish(Filesystem):
         atime: int | None = None,
         mtime: int | None = None,
     ) -> Inode:
-        self._refuse_changing(ino, metadata=(mode, uid, gid) != (None, None, None))
         node = super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
         return self._seen(ino, node)
 

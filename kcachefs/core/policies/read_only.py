@@ -4,8 +4,9 @@ It is no read-only mount to the kernel, which would refuse to open a lock for wr
 it finds everything. Instead:
 
 - Folders appear open to all, so that every request to change one comes here and is answered EROFS, unless the caller
-  is a writer. Files appear writable by their owner alone, so that whose writes the kernel sends late, without a name,
-  can be told by whose file it is.
+  is a writer. Files appear writable by their owner alone.
+- Every open comes here, and one for writing is refused to who is no writer. So pages of a map, which the kernel sends
+  later and in nobody's name, have been judged when the file was opened.
 - A lock (`core/layouts.py` says what is one) appears open to all. It may be opened for writing and truncated when it is
   empty already. One that does not exist is made in memory, with the folder `locks` that it may need: see `locks.py`.
   Nothing of that reaches the store.
@@ -35,6 +36,8 @@ _LOCK_FOLDER = b"locks"
 class ReadOnly(Filesystem):
     """What `--policy read-only` serves."""
 
+    judges_opens = True
+
     def __init__(self, store: Store, options: FsOptions) -> None:
         self._memory = MemoryLocks()
         self._named_locks: set[int] = set()
@@ -51,10 +54,8 @@ class ReadOnly(Filesystem):
             raise FsError(errno.EROFS, f"user {self.uid} is no writer of this mount")
 
     def _may_write(self, ino: int) -> bool:
-        if self.uid == UNKNOWN:
-            return True  # judged by `may_open`
-        if self.uid == 0 and self.pid == 0:  # pages that the kernel writes later: only the owner could dirty them
-            return self.nodes.get(ino).uid in self.options.sharing.writer_uids or self._is_writer()
+        if self.uid == UNKNOWN:  # judged by `may_open`, which lets everybody open a lock
+            return ino >= VIRTUAL_BASE or not self._is_lock(ino, self.nodes.get(ino))
         return self._is_writer()
 
     # --- what is seen -------------------------------------------------------------------------------------------------
@@ -167,8 +168,18 @@ class ReadOnly(Filesystem):
             return
         self._refuse_change()
 
+    def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
+        is_harmless = ino >= VIRTUAL_BASE or (
+            self._is_lock(ino, self.nodes.get(ino)) and size in (None, self.attributes(ino).size)
+        )
+        if not is_harmless:
+            self._refuse_change()
+        super().may_change(ino, size=size, owner=owner)
+
     def is_quick_to_change(self, ino: int) -> bool:
-        return True  # so that who asks is still known
+        if ino >= LOCK_BASE or self._is_lock(ino, self.nodes.get(ino)):
+            return True  # `set_attributes` has to know who asks
+        return super().is_quick_to_change(ino)
 
     def is_quick_to_write(self, ino: int) -> bool:
         if LOCK_BASE <= ino < LOCK_END:
@@ -182,8 +193,15 @@ class ReadOnly(Filesystem):
             return self._memory.write(ino, offset, bytes(data))
         return super().write(ino, offset, data)
 
+    def is_quick_to_allocate(self, ino: int, length: int) -> bool:
+        if ino >= LOCK_BASE:
+            return True
+        self._refuse_change()  # of a lock too, though it may be resized to what it is
+        return super().is_quick_to_allocate(ino, length)
+
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
-        self._refuse_change()
+        if ino >= LOCK_BASE:
+            raise FsError(errno.EOPNOTSUPP)
         super().fallocate(ino, mode, offset, length)
 
     def set_attributes(
@@ -201,10 +219,7 @@ class ReadOnly(Filesystem):
             if size is not None:
                 self._memory.truncate(ino, size)
             return self._memory.node(ino)
-        if not self._is_writer() and ino < VIRTUAL_BASE:
-            node = self.nodes.get(ino)
-            if not self._is_lock(ino, node) or size not in (None, self.attributes(ino).size):
-                self._refuse_change()
-            return self.attributes(ino)
+        if ino < VIRTUAL_BASE and self._is_lock(ino, self.nodes.get(ino)) and not self._is_writer():
+            return self.attributes(ino)  # nothing of it may change: see `may_change`
         node = super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
         return self._seen(ino, node)

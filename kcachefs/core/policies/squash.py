@@ -51,5 +51,7 @@ class Squash(Filesystem):
             runs = node.is_dir or node.mode & 0o111
             allowed = (0o777 if runs else 0o666) & ~sharing.umask
             sticky = node.mode & stat.S_ISVTX if sharing.uid is None else 0
+            if node.is_file and sharing.policy == "read-only":
+                allowed &= node.mode | ~0o222  # a mask gives nobody what the policy took away
             seen.mode = stat.S_IFMT(node.mode) | sticky | allowed
         return seen

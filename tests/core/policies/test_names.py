@@ -93,6 +93,7 @@ requests = st.one_of(
         st.builds(lambda at, size: p.READ_IN.pack(0, at, size) + bytes(20), st.one_of(small, numbers), small),
     ),
     st.tuples(st.sampled_from([Op.GETATTR, Op.READLINK, Op.OPENDIR, Op.STATFS]), nodes, st.just(bytes(16))),
+    st.tuples(st.just(Op.OPEN), nodes, st.builds(lambda flags: p.OPEN_IN.pack(flags, 0), st.integers(0, 3))),
     st.tuples(st.just(Op.FALLOCATE), nodes, st.builds(lambda m, a: p.FALLOCATE_IN.pack(0, a, 64, m, 0), small, small)),
     st.tuples(st.sampled_from([Op.SETXATTR, Op.GETXATTR, Op.IOCTL]), nodes, st.just(b"trusted.overlay\0")),
 )

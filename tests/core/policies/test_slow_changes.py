@@ -1,0 +1,82 @@
+"""What takes long is done beside the thread that answers requests, also where a policy judges who asks."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.policies import make_filesystem
+from kcachefs.core.sharing import Sharing
+from kcachefs.engines import protocol as p
+from kcachefs.engines.protocol import Fattr, Op
+from kcachefs.store import Store
+from tests.engines.test_protocol import Line
+
+OWNER, STRANGER = (1001, 1001, 0), (1002, 1002, 0)
+SIZE = 3 << 20
+SHARINGS = {
+    "publish": Sharing(policy="publish"),
+    "private": Sharing(policy="private"),
+    "based": Sharing(policy="private", base=True, writer_uids=(1001,)),
+    "read-only": Sharing(policy="read-only", writer_uids=(1001,)),
+}
+CHANGES = {
+    "ftruncate": (
+        Op.SETATTR,
+        p.SETATTR_IN.pack(Fattr.SIZE, 0, 0, SIZE // 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        "truncate",
+    ),
+    "fallocate": (Op.FALLOCATE, p.FALLOCATE_IN.pack(0, 0, SIZE * 2, 0, 0), "fallocate"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("sharing", SHARINGS.values(), ids=SHARINGS)
+def test_others_are_answered_while_a_large_file_is_brought_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, sharing: Sharing, change: str
+) -> None:
+    def make(store: Store) -> Filesystem:
+        return make_filesystem(store, FsOptions(sharing=sharing))
+
+    line = Line(tmp_path / "store", caplog, make)
+    go_on = threading.Event()
+    try:
+        line.caller = OWNER
+        fs = line.fs
+        ino = _sealed(fs)
+        opcode, body, method = CHANGES[change]
+        real = getattr(fs.files, method)
+
+        def slow(*arguments: int) -> None:
+            assert go_on.wait(60)
+            real(*arguments)
+
+        monkeypatch.setattr(fs.files, method, slow)
+        unique = line.feed(opcode, ino, body)
+        line.caller = STRANGER
+        assert line.ask(Op.GETATTR, ino, bytes(16))[0] == 0, "answered meanwhile, and by now another is the caller"
+        go_on.set()
+        number, answered, _ = line._receive()
+        assert (number, answered) == (0, unique)
+        assert fs.attributes(ino).size == (SIZE // 2 if change == "ftruncate" else SIZE * 2)
+        if sharing.policy != "private" or sharing.base:  # where the tree is one's own, its mode keeps others out
+            assert line.ask(opcode, ino, body)[0] in (errno.EPERM, errno.EROFS)
+    finally:
+        go_on.set()
+        line.close()
+
+
+def _sealed(fs: Filesystem) -> int:
+    """A file of the owner's in the shared tree, by now an object."""
+    fs.uid, fs.gid, fs.pid = OWNER
+    parent = fs.tree.find(1, b"triton")
+    assert parent is not None
+    ino, _ = fs.tree.create(parent, b"KEY", 0o100644, OWNER[0], OWNER[1])
+    fs.found(ino)
+    fs.write(ino, 0, bytes(SIZE))
+    fs.settle()
+    return ino
