@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import stat
 import time
+from collections.abc import Callable
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.layouts import ADOPTING
@@ -52,6 +53,8 @@ class Tree:
         self._recall = recall
         self.protected: set[int] = set()
         """Directories that stay where they are: the namespaces."""
+        self.on_moved: Callable[[Transaction, int, int, bytes], None] = lambda txn, ino, parent, name: None
+        """Called inside the transaction that gives an inode another name."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -286,6 +289,7 @@ class Tree:
         self._entries.moved(txn, ino, node, new_parent, new_name, pid)
         node.ctime = now
         nodes.save(txn, ino, node)
+        self.on_moved(txn, ino, new_parent, new_name)
 
     def _make_way(self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int) -> None:
         """Remove what a rename replaces."""
@@ -318,6 +322,8 @@ class Tree:
             self._nodes.save(txn, ino, node)
         for parent in {one[0], two[0]}:
             self._touch(txn, parent, self._nodes.get(parent), now, 0)
+        self.on_moved(txn, one[2], two[0], two[1])
+        self.on_moved(txn, two[2], one[0], one[1])
 
     def _refuse_cycle(self, ino: int, new_parent: int) -> None:
         above = new_parent

@@ -137,9 +137,10 @@ class Private(Filesystem):
     def _lookup_tenant(self, name: bytes) -> int | None:
         if name in (b".", b".."):
             return super().lookup(self._tenants, name)
-        if self.uid != 0 and name != b"%d" % self.uid:
-            raise FsError(errno.ENOENT)  # not as a miss, which the kernel would remember for all
-        return super().lookup(self._tenants, name)
+        found = super().lookup(self._tenants, name) if self.uid == 0 or name == b"%d" % self.uid else None
+        if found is None:
+            raise FsError(errno.ENOENT)  # not as a miss, which the kernel would remember for all, and for too long
+        return found
 
     def readlink(self, ino: int) -> bytes:
         name = self._links.get(ino)

@@ -6,7 +6,8 @@ it cannot be written, truncated, replaced, renamed or removed. Renaming a file w
 leaves the first one where it is, so that two who compile the same thing at once both go on; other bytes are refused
 with EPERM, and logged. An entry as a whole is closed to others a minute after its owner last wrote to it: then they
 cannot add files to it either, for a framework may load whatever lies in an entry's folder. Until then they can, because
-compilers that work on the same entry at once put its files there one by one.
+compilers that work on the same entry at once put its files there one by one. A folder, be it an entry's or one that
+holds entries, is moved by its owner only while nothing in it is anybody else's.
 
 What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone.
 
@@ -23,22 +24,32 @@ import stat
 import time
 
 from kcachefs.core.files import REST_SECONDS
-from kcachefs.core.filesystem import UNKNOWN, Filesystem
+from kcachefs.core.filesystem import UNKNOWN, Filesystem, FsOptions
 from kcachefs.core.layouts import Kind, is_temporary
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import GROUP_BASE, ROOT_INO, Content, EntryRecord, Inode, entry_key
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS = 60.0
 """How long after its owner last wrote to an entry others may add to it."""
+COMPARED_MAX = 64 << 20
+"""Larger files are told to be the same by their digests alone: comparing them would keep everybody waiting."""
+MOVED_MAX = 100_000
+"""A folder with more in it than could be looked through is moved by root alone."""
 _CHUNK = 1 << 20
 
 
 class Publish(Filesystem):
     """What `--policy publish` serves."""
+
+    def __init__(self, store: Store, options: FsOptions) -> None:
+        super().__init__(store, options)
+        self.tree.on_moved = self._publish
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -109,13 +120,15 @@ class Publish(Filesystem):
         return EntryRecord.unpack(raw).uid if raw is not None else None
 
     def _is_open(self, entry: int, owner: int) -> bool:
-        """Whether its owner may still be at work on it; also when there is nothing of theirs in it."""
-        newest = 0
+        """Whether its owner may still be at work on it, or where nothing is theirs, any other than who asks."""
+        newest: dict[int, int] = {}
         for ino, _, _ in self.evictor.members(entry):
             node = self.nodes.get(ino)
-            if node.is_file and node.uid == owner:
-                newest = max(newest, self.files.attributes(ino).mtime, node.ctime)
-        return newest == 0 or time.time_ns() - newest < OPEN_SECONDS * 1e9
+            if node.is_file:
+                newest[node.uid] = max(newest.get(node.uid, 0), self.files.attributes(ino).mtime, node.ctime)
+        newest.pop(self.uid, None)
+        last = newest.get(owner) or max(newest.values(), default=0)
+        return last == 0 or time.time_ns() - last < OPEN_SECONDS * 1e9
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
@@ -155,19 +168,31 @@ class Publish(Filesystem):
     def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
         self._refuse_strangers(parent, name)
         ino, other = self.tree.find(parent, name), self.tree.find(new_parent, new_name)
+        if ino is not None:
+            self._refuse_moving(ino, name)
         if other is None and new_parent < VIRTUAL_BASE:
             self._refuse_closed(new_parent, new_name)
         elif other is not None and ino is not None and ino != other and not flags & RENAME_NOREPLACE:
             if flags & RENAME_EXCHANGE:
                 self._refuse_strangers(new_parent, new_name)
+                self._refuse_moving(other, new_name)
             elif self._gives_way(ino, other, new_name):
                 super().unlink(parent, name)
                 # The kernel has moved its own name; this waits until it is done with that, and corrects it.
                 self.on_dropped(new_parent, new_name)
                 return
         super().rename(parent, name, new_parent, new_name, flags)
-        if ino is not None:
-            self._publish(ino, new_parent, new_name)
+
+    def _refuse_moving(self, ino: int, name: bytes) -> None:
+        """Nobody takes away with a folder of theirs what others have put there."""
+        if self.uid in (0, UNKNOWN):
+            return
+        for count, (below, _, _) in enumerate(self.evictor.below(ino)):
+            owner = self.nodes.get(below).uid
+            if not self._owns(owner):
+                raise self._refusal(f"moving {name!r}, in which something", owner)
+            if count >= MOVED_MAX:
+                raise FsError(errno.EPERM, f"{name!r} holds too much to be moved by anybody but root")
 
     def _gives_way(self, ino: int, other: int, name: bytes) -> bool:
         """Whether what is renamed here is what another has published already. Raises where it is something else."""
@@ -194,23 +219,22 @@ class Publish(Filesystem):
             return False
         if node.content == published.content == Content.OBJECT:
             return node.digest == published.digest
-        return all(
+        return node.size <= COMPARED_MAX and all(
             self.files.read(ino, offset, _CHUNK) == self.files.read(other, offset, _CHUNK)
             for offset in range(0, node.size, _CHUNK)
         )
 
-    def _publish(self, ino: int, parent: int, name: bytes) -> None:
-        """What was renamed has its final name, with all below it if it is a folder."""
+    def _publish(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
+        """What is renamed has its final name, with all below it if it is a folder."""
         if is_temporary(name) or self._is_temporary(ino, self.nodes.get(ino)):
             return
         if not self.nodes.get(parent).entry and self.entries.kind_at(parent, name, is_dir=False) is Kind.LOCK:
             return
-        with self.nodes.change() as txn:
-            for member in (ino, *(below for below, _, _ in self.evictor.below(ino))):
-                node = self.nodes.get(member)
-                if node.is_file and not node.flags & Inode.PUBLISHED:
-                    node.flags |= Inode.PUBLISHED
-                    self.nodes.save(txn, member, node)
+        for member in (ino, *(below for below, _, _ in self.evictor.below(ino))):
+            node = self.nodes.get(member)
+            if node.is_file and not node.flags & Inode.PUBLISHED:
+                node.flags |= Inode.PUBLISHED
+                self.nodes.save(txn, member, node)
 
     # --- changing -----------------------------------------------------------------------------------------------------
 

@@ -345,3 +345,14 @@ def test_a_store_that_was_shared_becomes_the_base() -> None:
         assert as_user(ALICE, read(mount, "BASE")) == b"base"
         reopened(mount)
         assert read(mount, "BASE")() == b"base"
+
+
+@each_engine
+def test_a_tree_that_was_looked_for_too_early_is_found_when_its_user_comes(engine: str) -> None:
+    with mounted(engine, "--policy", "private") as mount:
+        tree = mount.mountpoint / ".tenants" / str(ALICE.uid)
+        assert not tree.exists()
+        assert as_user(ALICE, tree.exists) is False
+        as_user(ALICE, kernel(mount, "KEY", b"alice"))
+        assert as_user(ALICE, read(mount, "KEY")) == b"alice"
+        assert tree.exists()

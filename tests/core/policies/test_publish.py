@@ -13,14 +13,18 @@ from kcachefs.core import FsOptions
 from kcachefs.core.policies import publish as policy
 from kcachefs.core.policies.publish import Publish
 from kcachefs.core.sharing import Sharing
+from kcachefs.core.tree import RENAME_EXCHANGE
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import Inode
 from tests.core.policies.mounts import ALICE, BOB, as_user, each_engine, mounted, needs_root, publish, triton_put
 from tests.core.trees import find, folder
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
 
 MODULE = b"print(1)\n"
+CAROL = 42062
 
 
 @pytest.fixture
@@ -243,6 +247,87 @@ def test_what_is_still_being_written_in_place_gives_way_to_what_is_complete(fs: 
     _put(fs, triton, b"x", b"whole", BOB.uid)
     assert fs.nodes.get(find(fs, "triton/x")).uid == BOB.uid
     fs.forget(half, 1)
+    _closed(fs)
+
+
+@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE], ids=["moved", "exchanged"])
+def test_a_folder_is_moved_only_while_all_in_it_is_its_owners(fs: Publish, flags: int) -> None:
+    fs.uid = BOB.uid
+    inductor = find(fs, "inductor")
+    graphs, _ = fs.make(inductor, b"fxgraph", 0o040755, BOB.uid, 0)
+    shelf, _ = fs.make(graphs, b"ab", 0o040755, BOB.uid, 0)
+    fs.rename(inductor, b"fxgraph", inductor, b"elsewhere")
+    fs.rename(inductor, b"elsewhere", inductor, b"fxgraph")
+    fs.uid = ALICE.uid
+    entry, _ = fs.make(shelf, b"fKEY", 0o040755, ALICE.uid, 0)
+    _put(fs, entry, b"pickle", b"alice", ALICE.uid)
+    fs.uid = BOB.uid
+    fs.make(inductor, b"his", 0o040755, BOB.uid, 0)
+    for one, two in ((b"fxgraph", b"his"), (b"his", b"fxgraph"))[: 2 if flags else 1]:
+        with pytest.raises(FsError) as caught:
+            fs.rename(inductor, one, inductor, two if flags else b"away", flags)
+        assert caught.value.errno == errno.EPERM
+    assert fs.read(find(fs, "inductor/fxgraph/ab/fKEY/pickle"), 0, 10) == b"alice"
+    fs.uid = 0
+    fs.rename(inductor, b"fxgraph", inductor, b"away")
+    for ino in (graphs, shelf, entry):
+        fs.forget(ino, 1)
+    _closed(fs)
+
+
+def test_an_entry_without_a_file_of_its_owners_is_closed_too(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.uid = ALICE.uid
+    entry, _ = fs.make(find(fs, "triton"), b"KEY", 0o040755, ALICE.uid, 0)
+    fs.uid = BOB.uid
+    _put(fs, entry, b"kernel.cubin", b"bob", BOB.uid)
+    fs.uid = CAROL
+    _put(fs, entry, b"first", b"carol", CAROL)
+    monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
+    with pytest.raises(FsError) as caught:
+        _put(fs, entry, b"second", b"carol", CAROL)
+    assert caught.value.errno == errno.EPERM
+    fs.uid = BOB.uid
+    with pytest.raises(FsError):
+        _put(fs, entry, b"third", b"bob", BOB.uid)
+    fs.uid = ALICE.uid
+    _put(fs, entry, b"second", b"alice", ALICE.uid)
+    _closed(fs)
+
+
+def test_a_file_is_published_in_the_transaction_that_renames_it(fs: Publish) -> None:
+    fs.uid = ALICE.uid
+    triton = find(fs, "triton")
+    temporary, _ = fs.make(triton, b"tmp.bundle", 0o040755, ALICE.uid, 0)
+    ino, _ = fs.create(temporary, b"kernel.cubin", 0o644, ALICE.uid, 0)
+    real, begun = fs.nodes.change, []
+
+    def change() -> Transaction:
+        begun.append(None)
+        return real()
+
+    fs.nodes.change = change  # type: ignore[method-assign]
+    fs.rename(triton, b"tmp.bundle", triton, b"KEY")
+    assert len(begun) == 1
+    assert fs.nodes.get(ino).flags & Inode.PUBLISHED
+    _closed(fs)
+
+
+def test_files_too_large_to_compare_are_told_apart_by_their_digests(
+    fs: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "COMPARED_MAX", 1000)
+    triton, data = find(fs, "triton"), os.urandom(2000)
+    fs.uid = ALICE.uid
+    _put(fs, triton, b"x", data, ALICE.uid)
+    fs.uid = BOB.uid
+    with pytest.raises(FsError) as caught:
+        _put(fs, triton, b"x", data, BOB.uid)
+    assert caught.value.errno == errno.EPERM
+    ino, _ = fs.create(triton, b".1.1.tmp", 0o644, BOB.uid, 0)
+    fs.write(ino, 0, data)
+    fs.settle()
+    fs.rename(triton, b".1.1.tmp", triton, b"x")
+    assert fs.nodes.get(find(fs, "triton/x")).uid == ALICE.uid
     _closed(fs)
 
 
