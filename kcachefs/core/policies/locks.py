@@ -1,6 +1,7 @@
 """Locks that exist in memory only: empty files, and folders for them, which are gone when nobody holds them any more.
 
-The kernel does the locking itself; all that a lock needs of us is a name and an inode.
+The kernel does the locking itself; all that a lock needs of us is a name and an inode. What a worker must know of one
+that an earlier worker made is in its number: whether it is a folder.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import errno
 import stat
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 from kcachefs.core.nodes import new_inode
@@ -17,7 +19,10 @@ from kcachefs.store.records import ROOT_INO, Inode
 
 LOCK_BASE = VIRTUAL_BASE | 1 << 60
 LOCK_END = LOCK_BASE + (1 << 60)
-LOCKS_MAX = 65536
+_FOLDER = 1 << 59
+"""In the number of a folder."""
+LOCKS_MAX = 4096
+"""Locks, and folders for them, that one user may have made."""
 CONTENT_MAX = 4096
 """A lock may say who holds it; it is no place to keep files."""
 
@@ -36,6 +41,8 @@ class MemoryLocks:
     def __init__(self) -> None:
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
+        self._made: Counter[int] = Counter()
+        """How many there are, by who made them."""
         # The kernel may still know locks that an earlier worker made: their numbers are not given out again.
         self._next = LOCK_BASE + (time.time_ns() >> 10)
 
@@ -45,23 +52,25 @@ class MemoryLocks:
     def make(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
         if (parent, name) in self._names:
             raise FsError(errno.EEXIST)
-        if len(self._locks) >= LOCKS_MAX:
-            raise FsError(errno.ENOSPC, "too many locks in memory")
-        ino = self._next
+        if self._made[uid] >= LOCKS_MAX:
+            raise FsError(errno.ENOSPC, f"user {uid} has too many locks in memory")
+        ino = self._next | (_FOLDER if stat.S_ISDIR(mode) else 0)
         self._next += 1
-        open_to_all = 0o777 if stat.S_ISDIR(mode) else 0o666
-        node = new_inode(stat.S_IFMT(mode) | open_to_all, uid, gid, parent)
-        if node.is_dir:
-            node.nlink = 2
+        node = _new(ino, uid, gid, parent)
         self._locks[ino] = _Lock(node, (parent, name))
         self._names[parent, name] = ino
+        self._made[uid] += 1
         return self.found(ino), node
 
     def found(self, ino: int) -> int:
         self._locks[ino].lookups += 1
         return ino
 
-    def remove(self, parent: int, name: bytes) -> None:
+    def remove(self, parent: int, name: bytes, uid: int) -> None:
+        """Take a name away: who made it may, and root."""
+        maker = self._locks[self._names[parent, name]].node.uid
+        if uid not in (0, maker):
+            raise FsError(errno.EPERM, f"the lock {name!r} is user {maker}'s")
         del self._names[parent, name]
 
     def forget(self, ino: int, count: int) -> None:
@@ -72,13 +81,16 @@ class MemoryLocks:
         lock.lookups -= count
         if lock.lookups <= 0:
             del self._locks[ino]
+            self._made[lock.node.uid] -= 1
+            if not self._made[lock.node.uid]:
+                del self._made[lock.node.uid]
             if self._names.get(lock.place) == ino:
                 del self._names[lock.place]
 
     def node(self, ino: int) -> Inode:
         """Its attributes. A lock that an earlier worker made is still one: it is free, or its holders still have it."""
         lock = self._locks.get(ino)
-        return lock.node if lock is not None else new_inode(stat.S_IFREG | 0o666, 0, 0, ROOT_INO)
+        return lock.node if lock is not None else _new(ino, 0, 0, ROOT_INO)
 
     def read(self, ino: int, offset: int, size: int) -> bytes:
         lock = self._locks.get(ino)
@@ -102,3 +114,12 @@ class MemoryLocks:
     def _resize(self, lock: _Lock, size: int) -> None:
         lock.data = lock.data[:size].ljust(size, b"\0")
         lock.node.size = size
+
+
+def _new(ino: int, uid: int, gid: int, parent: int) -> Inode:
+    """A lock, or a folder for some, open to all."""
+    if not ino & _FOLDER:
+        return new_inode(stat.S_IFREG | 0o666, uid, gid, parent)
+    node = new_inode(stat.S_IFDIR | 0o777, uid, gid, parent)
+    node.nlink = 2
+    return node

@@ -41,7 +41,7 @@ class ReadOnly(Filesystem):
     def __init__(self, store: Store, options: FsOptions) -> None:
         self._memory = MemoryLocks()
         self._named_locks: set[int] = set()
-        """Locks that stand among the files of an entry, as far as they were looked up."""
+        """Locks that stand among the files of an entry, as far as this worker was asked for their names."""
         super().__init__(store, options)
 
     # --- who ----------------------------------------------------------------------------------------------------------
@@ -80,17 +80,28 @@ class ReadOnly(Filesystem):
     def _is_lock(self, ino: int, node: Inode) -> bool:
         if node.entry == 0:
             return ino not in self.entries.temporary
-        return ino in self._named_locks
+        if ino in self._named_locks:
+            return True
+        if not self.options.resumed or ino in self.nodes.lookups:
+            return False
+        # The kernel has its name from an earlier worker.
+        return any(self._is_named_lock(parent, name) for parent, name in self.tree.names_of(ino))
 
     def lookup(self, parent: int, name: bytes) -> int | None:
         if parent < LOCK_BASE:
             ino = super().lookup(parent, name)
             if ino is not None:
-                if b"lock" in name and ino < VIRTUAL_BASE and self._is_lock_place(parent, name):
-                    self._named_locks.add(ino)
+                self._note_lock(parent, name, ino)
                 return ino
         held = self._memory.find(parent, name)
         return self._memory.found(held) if held is not None else None
+
+    def _note_lock(self, parent: int, name: bytes, ino: int) -> None:
+        if ino < VIRTUAL_BASE and self._is_named_lock(parent, name):
+            self._named_locks.add(ino)
+
+    def _is_named_lock(self, parent: int, name: bytes) -> bool:
+        return b"lock" in name and self._is_lock_place(parent, name)
 
     def _is_lock_place(self, parent: int, name: bytes) -> bool:
         return parent < VIRTUAL_BASE and self.entries.kind_at(parent, name, is_dir=False) is Kind.LOCK
@@ -111,7 +122,10 @@ class ReadOnly(Filesystem):
         if ino >= LOCK_BASE:
             rows = [(1, b".", ino, 4), (2, b"..", self._memory.node(ino).parent, 4)]
             return [row for row in rows if row[0] > cookie]
-        return super().listing(ino, cookie, limit)
+        rows = super().listing(ino, cookie, limit)
+        for _, name, child, _ in rows:
+            self._note_lock(ino, name, child)  # a listing may tell the kernel their modes
+        return rows
 
     def read(self, ino: int, offset: int, size: int) -> bytes:
         return self._memory.read(ino, offset, size) if ino >= LOCK_BASE else super().read(ino, offset, size)
@@ -150,7 +164,7 @@ class ReadOnly(Filesystem):
 
     def unlink(self, parent: int, name: bytes) -> None:
         if self._memory.find(parent, name) is not None:
-            self._memory.remove(parent, name)
+            self._memory.remove(parent, name, self.uid)
             return
         self._refuse_change()
         super().unlink(parent, name)

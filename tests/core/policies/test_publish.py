@@ -299,7 +299,8 @@ def test_a_file_is_published_in_the_transaction_that_renames_it(fs: Publish) -> 
     triton = find(fs, "triton")
     temporary, _ = fs.make(triton, b"tmp.bundle", 0o040755, ALICE.uid, 0)
     ino, _ = fs.create(temporary, b"kernel.cubin", 0o644, ALICE.uid, 0)
-    real, begun = fs.nodes.change, []
+    real = fs.nodes.change
+    begun: list[None] = []
 
     def change() -> Transaction:
         begun.append(None)

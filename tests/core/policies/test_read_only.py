@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kcachefs.core.policies.locks import LOCKS_MAX, MemoryLocks
+from kcachefs.errors import FsError
 from tests.core.policies.mounts import (
     ALICE,
     BOB,
@@ -220,3 +224,79 @@ def test_the_flag_and_another_policy_contradict_each_other() -> None:
         mounted("direct", "--read-only", "--policy", "publish"),
     ):
         pass
+
+
+@pytest.mark.mount
+def test_a_lock_in_a_folder_in_memory_outlives_the_worker() -> None:
+    with mounted("direct", "--policy", "read-only") as mount:
+        locks = mount.mountpoint / "torch_extensions" / "locks"
+        as_user(ALICE, locks.mkdir)
+        fd = os.open(locks / "x", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            replace_worker(mount)
+            _ask_for_attributes(locks)
+            assert stat.S_ISDIR(locks.stat().st_mode)
+            assert locks.stat().st_mode & 0o777 == 0o777
+            assert as_user(ALICE, lambda: _locked(locks / "x")) == errno.EWOULDBLOCK
+            assert as_user(ALICE, lambda: _locked(locks / "another")) == 0
+            assert as_user(BOB, lambda: os.listdir(locks)) == []
+        finally:
+            os.close(fd)
+        assert as_user(ALICE, lambda: _locked(locks / "x")) == 0
+
+
+def _ask_for_attributes(path: Path) -> None:
+    """Have the kernel ask for what it knows already, as it does when an hour is over (AT_STATX_FORCE_SYNC)."""
+    libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)
+    if libc.statx(-100, os.fsencode(path), 0x2000, 0x7FF, buffer) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("replaced", [False, True], ids=["first worker", "next worker"])
+def test_a_lock_among_the_files_of_an_entry_is_open_to_all(replaced: bool) -> None:
+    with mounted("direct") as mount:
+        lock = mount.mountpoint / "triton" / "KEY" / "x.lock"
+        publish(lock.with_name("kernel.cubin"), b"cubin")
+        lock.touch(0o600)
+        reopened(mount, "--policy", "read-only")
+        if replaced:
+            fd = os.open(lock, os.O_RDONLY)
+            try:
+                replace_worker(mount)
+                _ask_for_attributes(lock)
+                assert as_user(ALICE, lambda: _locked(lock)) == 0
+            finally:
+                os.close(fd)
+        else:
+            os.listdir(lock.parent)
+            with os.scandir(lock.parent) as listed:  # attributes come with the listing
+                assert sorted(entry.stat().st_mode & 0o666 for entry in listed) == [0o644, 0o666]
+            assert as_user(ALICE, lambda: _locked(lock)) == 0
+
+
+@each_engine
+def test_a_lock_in_memory_is_removed_by_its_maker_alone(engine: str) -> None:
+    with mounted(engine, "--policy", "read-only") as mount:
+        lock = mount.mountpoint / "inductor" / "x.lock"
+        as_user(ALICE, lock.touch)
+
+        def meddle() -> None:
+            with refused(errno.EPERM):
+                lock.unlink()
+
+        as_user(BOB, meddle)
+        assert lock.exists()
+        lock.unlink()
+        assert not lock.exists()
+
+
+def test_one_user_cannot_take_the_locks_of_all() -> None:
+    locks = MemoryLocks()
+    made = [locks.make(1, b"%d.lock" % number, stat.S_IFREG, ALICE.uid, 0)[0] for number in range(LOCKS_MAX)]
+    with pytest.raises(FsError, match="too many locks"):
+        locks.make(1, b"more.lock", stat.S_IFREG, ALICE.uid, 0)
+    locks.make(1, b"his.lock", stat.S_IFREG, BOB.uid, 0)
+    locks.forget(made[0], 1)
+    locks.make(1, b"more.lock", stat.S_IFREG, ALICE.uid, 0)
