@@ -11,6 +11,9 @@ every few seconds; a kill loses that much of the order and nothing else.
 
 A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
 had to be made: not one that was adopted, which the inode of its folder or of its first file tells.
+
+On a user's account are the entries that they made, and the files and bytes that they own, in whose entry ever: nobody
+can use up another's quota.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ COMPLETE_NS = 200_000_000
 _FLUSH_CHUNK = 200
 _SEEN_MAX = 65536
 _STRUCTURE = Spot(Kind.STRUCTURE)
+_Held = tuple[int, int, int]
+"""Files, their bytes, the bytes stored for them."""
 
 
 class Entries:
@@ -186,17 +191,38 @@ class Entries:
             txn.put(entry_key(entry), record.pack())
 
     def _move_counts(self, txn: Transaction, entry: int, record: EntryRecord, namespace: int) -> None:
+        owners = self._owners(txn, entry, record)
         for where, sign in ((record.namespace, -1), (namespace, +1)):
             with self.booked(txn, where, record.uid) as accounts:
                 for counts in accounts:
                     counts.entries += sign
-                    counts.files += sign * record.files
-                    counts.plain += sign * record.plain
-                    counts.stored += sign * record.stored
+            for uid, held in owners.items():
+                self._book(txn, where, uid, held, sign)
         if record.used and not record.flags & EntryRecord.PINNED:
             txn.delete(order_key(record.namespace, record.used))
             txn.put(order_key(namespace, record.used), pack_number(entry))
         record.namespace = namespace
+
+    def _owners(self, txn: Transaction, entry: int, record: EntryRecord) -> dict[int, _Held]:
+        """What is whose in an entry that is a folder. What has no name there any more is its maker's."""
+        sealed: dict[int, Inode] = {}
+        folders = [entry]
+        while folders:
+            for _, raw in self._catalog.scan(names_prefix(folders.pop())):
+                ino = unpack_name(raw)[0]
+                node = self._nodes.get(ino)
+                if node.is_dir:
+                    folders.append(ino)
+                elif node.content == Content.OBJECT and node.entry == entry:
+                    sealed[ino] = node
+        owners: dict[int, _Held] = {}
+        left = (record.files, record.plain, record.stored)
+        for node in sealed.values():
+            if node.uid != record.uid:
+                held = (1, node.size, self._stored(txn, node))
+                owners[node.uid] = _sum(owners.get(node.uid, (0, 0, 0)), held)
+                left = _sum(left, held, -1)
+        return owners | {record.uid: left}
 
     def _relabel(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
         """A folder came to belong to another entry, and with it all below it that belonged to the same as it did."""
@@ -240,11 +266,7 @@ class Entries:
         record.files += 1
         record.plain += node.size
         record.stored += stored
-        with self.booked(txn, record.namespace, record.uid) as accounts:
-            for counts in accounts:
-                counts.files += 1
-                counts.plain += node.size
-                counts.stored += stored
+        self._book(txn, record.namespace, node.uid, (1, node.size, stored))
         txn.put(entry_key(node.entry), record.pack())
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
@@ -257,14 +279,18 @@ class Entries:
         record.files -= 1
         record.plain -= node.size
         record.stored -= stored
-        with self.booked(txn, record.namespace, record.uid) as accounts:
-            for counts in accounts:
-                counts.files -= 1
-                counts.plain -= node.size
-                counts.stored -= stored
+        self._book(txn, record.namespace, node.uid, (1, node.size, stored), -1)
         txn.put(entry_key(node.entry), record.pack())
         if gone:
             self.abandoned(txn, node)
+
+    def handed_over(self, txn: Transaction, node: Inode, uid: int) -> None:
+        """A file is about to become another user's."""
+        raw = txn.get(entry_key(node.entry)) if node.entry and node.content == Content.OBJECT else None
+        if raw is not None:
+            namespace, held = EntryRecord.unpack(raw).namespace, (1, node.size, self._stored(txn, node))
+            self._book(txn, namespace, node.uid, held, -1)
+            self._book(txn, namespace, uid, held)
 
     def counts(self, namespace: int) -> NamespaceRecord:
         return NamespaceRecord.unpack(self._catalog.get(counts_key(namespace)))
@@ -278,8 +304,15 @@ class Entries:
         for key, counts in zip(keys, (whole, part), strict=True):
             txn.put(key, counts.pack())
 
+    def _book(self, txn: Transaction, namespace: int, uid: int, held: _Held, sign: int = 1) -> None:
+        with self.booked(txn, namespace, uid) as accounts:
+            for counts in accounts:
+                counts.files += sign * held[0]
+                counts.plain += sign * held[1]
+                counts.stored += sign * held[2]
+
     def shares(self) -> dict[int, int]:
-        """What each user's entries hold, as if nothing were shared: stored bytes by uid."""
+        """What each user's files hold, as if nothing were shared: stored bytes by uid."""
         held: Counter[int] = Counter()
         self._catalog.fold()
         for key, raw in self._catalog.scan(b"u"):
@@ -478,6 +511,10 @@ class Entries:
 
 def _new(namespace: int, folder: int, uid: int, name: bytes) -> EntryRecord:
     return EntryRecord(namespace, folder, time.time_ns(), 0, 0, 0, 0, 0, uid, 0, name)
+
+
+def _sum(one: _Held, two: _Held, sign: int = 1) -> _Held:
+    return one[0] + sign * two[0], one[1] + sign * two[1], one[2] + sign * two[2]
 
 
 def process_of(pid: int) -> int:

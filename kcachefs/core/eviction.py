@@ -140,7 +140,7 @@ class Evictor:
             if bytes_over <= 0 and files_over <= 0:
                 break
             grace = self.grace_seconds if self._excess(1.0) <= 0 else min(self.grace_seconds, SHORT_GRACE_SECONDS)
-            batch = self._enough(self._oldest(BATCH, grace, self._over_share()), bytes_over, files_over)
+            batch = self._enough(self._next_to_go(grace), bytes_over, files_over)
             taken = self._evict_batch(batch)
             gone += len(taken)
             self.full = not batch and self._excess(1.0) > 0 and self._nothing_left()
@@ -242,6 +242,13 @@ class Evictor:
             if total > limit and not self._oldest(1, 0.0, {uid}):
                 exhausted.add(uid)
         self.exhausted = frozenset(exhausted)
+
+    def _next_to_go(self, grace: float) -> list[int]:
+        over = self._over_share()
+        batch = self._oldest(BATCH, grace, over)
+        if batch or over is None or self._oldest(1, 0.0, over):
+            return batch
+        return self._oldest(BATCH, grace)  # what they hold lies in others' entries
 
     def _over_share(self) -> set[int] | None:
         """Whose entries may go when the whole is over its limit: theirs who hold more than a fair part of it."""

@@ -70,7 +70,7 @@ OPEN_SPOOL_MAX = 512
 HOLE_MIN = 256 << 20
 """Files larger than this that are mostly holes stay plain files."""
 _SPOOL_BLOCK = 64
-_KEEP_SIZE, _PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
+KEEP_SIZE, PUNCH_HOLE, _ZERO_RANGE = 1, 2, 16
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -207,13 +207,8 @@ class Files:
             raise or_no_space(error, self._store.spool.path(spool.number)) from error
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
-        if mode & ~(_KEEP_SIZE | _PUNCH_HOLE | _ZERO_RANGE):
-            raise FsError(errno.EOPNOTSUPP)
+        check_allocation(mode, offset, length)
         end = offset + length
-        if length == 0:
-            raise FsError(errno.EINVAL)
-        if end > MAX_SIZE:
-            raise FsError(errno.EFBIG)
         while True:
             with self._lock:
                 node = self._nodes.get(ino)
@@ -223,7 +218,7 @@ class Files:
                     spool = self._touched_spool(ino, node)
                     break
                 if node.content != Content.OBJECT and end <= SLOT_SIZE:
-                    self._fallocate_slot(ino, node, mode, offset, end)
+                    self._allocate_in_slot(ino, node, mode, offset, end)
                     return
             self._make_room(ino, node, end)
         if _libc.fallocate(spool.fd, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
@@ -412,12 +407,12 @@ class Files:
             node.size = size
             self._slot_changed(txn, ino, node)
 
-    def _fallocate_slot(self, ino: int, node: Inode, mode: int, offset: int, end: int) -> None:
+    def _allocate_in_slot(self, ino: int, node: Inode, mode: int, offset: int, end: int) -> None:
         with self._nodes.change() as txn:
             slot = self._slot(txn, ino, node)
-            if mode & (_PUNCH_HOLE | _ZERO_RANGE):
+            if mode & (PUNCH_HOLE | _ZERO_RANGE):
                 self._arena.zero(slot, offset, min(end, node.size))
-            if not mode & _KEEP_SIZE and end > node.size:
+            if not mode & KEEP_SIZE and end > node.size:
                 self._arena.zero(slot, node.size, end)
                 node.size = end
             self._slot_changed(txn, ino, node)
@@ -581,6 +576,16 @@ class Files:
             self._mutable.discard(ino)
             if ino in self._sealing:
                 self._sealing[ino] = True
+
+
+def check_allocation(mode: int, offset: int, length: int) -> None:
+    """Refuse what no file allocates."""
+    if mode & ~(KEEP_SIZE | PUNCH_HOLE | _ZERO_RANGE):
+        raise FsError(errno.EOPNOTSUPP)
+    if length == 0:
+        raise FsError(errno.EINVAL)
+    if offset + length > MAX_SIZE:
+        raise FsError(errno.EFBIG)
 
 
 def _refresh(node: Inode, spool: SpoolFile) -> None:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import msgspec
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS, Entries
-from kcachefs.core.eviction import Evictor
-from kcachefs.core.files import Files
+from kcachefs.core.eviction import WAIT_WHEN_FULL_SECONDS, Evictor
+from kcachefs.core.files import PUNCH_HOLE, Files, check_allocation
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
@@ -36,6 +36,8 @@ BLOCK = 4096
 CROWDED_TRIES = 3
 PRESSURE_BYTES = 1 << 20
 """Bytes written after which the limits are looked at again, between the evictor's turns."""
+ALLOCATED_BYTES = 16 << 20
+"""Allocated at a time, between looks at the limits."""
 _DOTS = (b".", b"..")
 _RESERVED = (FOLDER, TENANTS)
 REPORT_COOKIE = DOTDOT + 1
@@ -247,7 +249,8 @@ class Filesystem:
         return self.files.is_quick_to_change(ino)
 
     def is_quick_to_allocate(self, ino: int, length: int) -> bool:
-        return self.files.is_quick_to_change(ino)
+        """Whether an allocation can: not either while there is no room for it, or so much that there may be none."""
+        return length <= ALLOCATED_BYTES and self.files.is_quick_to_change(ino) and self.evictor.room.is_set()
 
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
         self._unchecked += len(data)
@@ -276,6 +279,8 @@ class Filesystem:
 
         The engine's thread asks it before each, for there it is known who asks; what is done then judges no more.
         """
+        if size and self.evictor.full and ino < VIRTUAL_BASE and size > self.files.attributes(ino).size:
+            raise FsError(errno.ENOSPC, "the quota is used up and nothing can be evicted")
 
     def lists_afresh(self, ino: int) -> bool:
         """Whether a listing differs by who asks or by what else changed, so that the kernel must not keep it."""
@@ -316,6 +321,7 @@ class Filesystem:
             if mode is not None:
                 node.mode = stat.S_IFMT(node.mode) | stat.S_IMODE(mode)
             if uid is not None:
+                self.entries.handed_over(txn, node, uid)
                 node.uid = uid
             if gid is not None:
                 node.gid = gid
@@ -330,7 +336,24 @@ class Filesystem:
         return node
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
-        self.files.fallocate(ino, mode, offset, length)
+        """A piece at a time, each of which waits for room as a write does. Where there is none, the rest is missing."""
+        check_allocation(mode, offset, length)
+        if mode & PUNCH_HOLE:
+            self.files.fallocate(ino, mode, offset, length)
+            return
+        if length > self.options.limits.max_size:
+            raise FsError(errno.ENOSPC, f"{length} bytes are more than the quota")
+        end = offset + length
+        for start in range(offset, end, ALLOCATED_BYTES):
+            self.refuse_piece(ino)
+            self.files.fallocate(ino, mode, start, min(ALLOCATED_BYTES, end - start))
+            if length > PRESSURE_BYTES:
+                self.evictor.note_pressure()
+
+    def refuse_piece(self, ino: int) -> None:
+        """Wait until there is room to allocate more for a file; raises where there is none to come."""
+        if not self.evictor.room.is_set() and (self.evictor.full or not self.evictor.room.wait(WAIT_WHEN_FULL_SECONDS)):
+            raise FsError(errno.ENOSPC, "the quota is used up, or the disk")
 
     def sync(self, ino: int) -> None:
         """fsync of a file or a directory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
 
 from kcachefs.store.inspection import Inspection
@@ -12,6 +13,7 @@ from kcachefs.store.records import (
     TENANTS,
     Content,
     EntryRecord,
+    Inode,
     NamespaceRecord,
     counts_key,
     entry_key,
@@ -65,18 +67,24 @@ def check_order(look: Inspection) -> None:
 
 
 def check_namespaces(look: Inspection) -> None:
-    """The numbers of a namespace, and those of a user in it, are the sum of the entries'."""
+    """The numbers of a namespace are the sum of its entries'; a user's are of entries they made and files they own."""
     look.store.fold()
     sums: dict[bytes, NamespaceRecord] = {}
-    for _, raw in look.store.catalog.walk(b"e"):
+    namespaces: dict[int, int] = {}
+    for key, raw in look.store.catalog.walk(b"e"):
         record = EntryRecord.unpack(raw) if raw is not None else None
         if record is not None and record.used:
-            for key in (counts_key(record.namespace), share_key(record.uid, record.namespace)):
-                total = sums.setdefault(key, NamespaceRecord())
-                total.entries += 1
-                total.files += record.files
-                total.plain += record.plain
-                total.stored += record.stored
+            namespaces[number_of(key)] = record.namespace
+            for account in (counts_key(record.namespace), share_key(record.uid, record.namespace)):
+                sums.setdefault(account, NamespaceRecord()).entries += 1
+    for inode, stored in _sealed(look):
+        if inode.entry in namespaces:
+            namespace = namespaces[inode.entry]
+            for account in (counts_key(namespace), share_key(inode.uid, namespace)):
+                total = sums.setdefault(account, NamespaceRecord())
+                total.files += 1
+                total.plain += inode.size
+                total.stored += stored
     for key, raw in [*look.store.catalog.walk(b"c"), *look.store.catalog.walk(b"u")]:
         recorded, total = NamespaceRecord.unpack(raw), sums.pop(key, NamespaceRecord())
         if _sizes(recorded) != _sizes(total):
@@ -98,12 +106,18 @@ def check_groups(look: Inspection) -> None:
 
 def _held(look: Inspection) -> dict[int, tuple[int, int, int]]:
     held: dict[int, tuple[int, int, int]] = {}
+    for inode, length in _sealed(look):
+        files, plain, stored = held.get(inode.entry, (0, 0, 0))
+        held[inode.entry] = (files + 1, plain + inode.size, stored + length)
+    return held
+
+
+def _sealed(look: Inspection) -> Iterator[tuple[Inode, int]]:
+    """The files of entries that are objects, each with the bytes that are stored for it."""
     for _, inode in look.inodes():
         if inode.entry and inode.content == Content.OBJECT:
             record = look.store.objects.record(inode.digest)
-            files, plain, stored = held.get(inode.entry, (0, 0, 0))
-            held[inode.entry] = (files + 1, plain + inode.size, stored + (record.length if record else 0))
-    return held
+            yield inode, record.length if record else 0
 
 
 def _relist(look: Inspection, entry: int, sums: tuple[int, int, int]) -> None:

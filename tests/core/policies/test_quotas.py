@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core import Filesystem, FsOptions, filesystem
 from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
 from kcachefs.core.policies import make_filesystem
@@ -141,3 +141,83 @@ def _numbers(mountpoint: Path) -> dict[str, int]:
         return total
 
     return as_user(BOB, read)
+
+
+def test_a_file_in_anothers_entry_is_on_the_account_of_who_owns_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, "A")
+        alone = fs.entries.shares()[1]
+        planted = plant(fs, "triton/A", 2)
+        assert (fs.entries.shares()[1], fs.entries.shares()[2]) == (alone, alone)
+        fs.rename(find(fs, "triton"), b"A", find(fs, "inductor"), b"A")
+        assert (fs.entries.shares()[1], fs.entries.shares()[2]) == (alone, alone)
+        fs.set_attributes(planted, uid=3)
+        assert {uid: size for uid, size in fs.entries.shares().items() if size} == {1: alone, 3: alone}
+        fs.unlink(find(fs, "inductor/A"), b"tmp.planted")
+        assert {uid: size for uid, size in fs.entries.shares().items() if size} == {1: alone}
+
+
+def test_room_is_made_though_who_holds_most_has_it_in_anothers_entry(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, "A")
+        for number in range(8):
+            plant(fs, "triton/A", 2, b"tmp.%d" % number)
+        fs.evictor.limits = Limits(max_size=1, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
+        fs.evictor.turn()
+        assert held_by(fs, 1) == []
+
+
+def plant(fs: Filesystem, path: str, uid: int, name: bytes = b"tmp.planted") -> int:
+    """A sealed file of one user in another's entry."""
+    ino, _ = fs.create(find(fs, path), name, 0o644, uid, uid)
+    fs.write(ino, 0, os.urandom(SIZE))
+    fs.forget(ino, 1)
+    fs.settle()
+    return ino
+
+
+def test_nobody_allocates_more_than_their_quota_at_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=4 << 20) as fs:
+        ino, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        fs.fallocate(ino, 0, 0, 3 << 20)
+        with pytest.raises(FsError) as caught:
+            fs.fallocate(ino, 0, 0, 5 << 20)
+        assert caught.value.errno == errno.EDQUOT
+        with pytest.raises(FsError) as caught:
+            fs.may_change(ino, size=9 << 20)
+        assert caught.value.errno == errno.EDQUOT
+        with pytest.raises(FsError) as caught:
+            fs.fallocate(ino, 1, 3 << 20, 1 << 20)
+        assert caught.value.errno == errno.EOPNOTSUPP
+        fs.fallocate(ino, 0, 3 << 20, 2 << 20)
+        fs.evictor.turn()
+        assert fs.evictor.exhausted == {1}
+        with pytest.raises(FsError) as caught:
+            fs.fallocate(ino, 0, 5 << 20, 1)
+        assert caught.value.errno == errno.EDQUOT
+        with pytest.raises(FsError) as caught:
+            fs.may_change(ino, size=(5 << 20) + 1)
+        assert caught.value.errno == errno.EDQUOT
+        fs.may_change(ino, size=1)
+        fs.fallocate(ino, 3, 0, 5 << 20)  # a hole gives back
+        fs.set_attributes(ino, size=0)
+        fs.evictor.turn()
+
+
+def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filesystem, "ALLOCATED_BYTES", 1 << 20)
+    monkeypatch.setattr(filesystem, "WAIT_WHEN_FULL_SECONDS", 0.0)
+    with opened(tmp_path / "store", per_uid=1 << 40, max_size=64 << 20) as fs:
+        ino, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        for length in (65 << 20, 64 << 20):
+            with pytest.raises(FsError) as caught:
+                fs.fallocate(ino, 0, 0, length)
+            assert caught.value.errno == errno.ENOSPC
+        assert fs.store.used_bytes() < 66 << 20
+        fs.evictor.full = True  # so a turn finds it where nothing can be sealed or evicted any more
+        with pytest.raises(FsError) as caught:
+            fs.may_change(ino, size=1 << 30)
+        assert caught.value.errno == errno.ENOSPC
+        fs.set_attributes(ino, size=0)
+        fs.evictor.turn()
+        fs.fallocate(ino, 0, 0, 1 << 20)
