@@ -169,6 +169,9 @@ def shared_how(
     if umask is not None and not re.fullmatch("[0-7]{1,4}", umask):
         raise UsageError(f"--umask {umask}: is no mask of modes; write it like 022")
     uids, gids = parse_writers(writers)
+    if base and not writers and os.geteuid() == 0:
+        # In most containers everybody is root, and would be a writer without having been named.
+        raise UsageError("--base: say who writes it when root mounts; add --writers uid:0, or whom you mean")
     return check(
         Sharing(
             policy="read-only" if read_only else policy or "shared",

@@ -17,8 +17,8 @@ from tests.deploy.places import DEPLOY, ROOT, commands, documents, files
 
 CACHE, STORE = "/srv/kcachefs/cache", "/var/cache/kcachefs"
 SERVICE_KEYS = {
-    *("build", "cap_add", "command", "depends_on", "devices", "environment", "healthcheck", "image", "restart"),
-    *("security_opt", "stop_grace_period", "tmpfs", "volumes"),
+    *("build", "cap_add", "command", "depends_on", "devices", "environment", "healthcheck", "image", "pid"),
+    *("restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"),
 }
 ALL = [(path, arguments) for path in [*files(), ROOT / "README.md"] for arguments in commands(path)]
 
@@ -103,6 +103,17 @@ def test_the_daemonset_passes_its_mount_on_and_the_pod_receives_it() -> None:
     assert given.items() <= environment(Path(CACHE)).items()
     labels = daemon["spec"]["template"]["metadata"]["labels"]
     assert daemon["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_daemon_in_a_container_can_tell_processes_apart() -> None:
+    [daemon] = [one for one in documents(DEPLOY / "kubernetes" / "daemonset.yaml") if one["kind"] == "DaemonSet"]
+    assert daemon["spec"]["template"]["spec"]["hostPID"] is True
+    [compose] = documents(DEPLOY / "docker" / "compose.yaml")
+    assert compose["services"]["kcachefs"]["pid"] == "host"
+    lines = (DEPLOY / "README.md").read_text().replace("\\\n", " ").splitlines()
+    starts = [line for line in lines if line.startswith(("docker run -d", "podman run -d"))]
+    assert len(starts) == 2
+    assert all(" --pid host " in line for line in starts)
 
 
 def propagation(spec: dict[str, Any], kind: str) -> dict[str, str]:

@@ -30,6 +30,8 @@ from tests.engines.refusals import refused
 
 pytestmark = needs_root
 
+BASED = ("--policy", "private", "--base", "--writers", "uid:0")
+
 
 def kernel(mount: Mount, key: str, data: bytes) -> Callable[[], None]:
     return lambda: triton_put(mount.mountpoint / "triton" / key, "kernel.cubin", data)
@@ -200,7 +202,7 @@ def based(mount: Mount) -> None:
 
 @each_engine
 def test_the_base_is_seen_by_all_and_changed_by_none(engine: str) -> None:
-    with mounted(engine, "--policy", "private", "--base") as mount:
+    with mounted(engine, *BASED) as mount:
         based(mount)
         triton, inductor = mount.mountpoint / "triton", mount.mountpoint / "inductor"
 
@@ -238,7 +240,7 @@ def test_the_base_is_closed_by_every_path_and_to_those_who_once_wrote_it(engine:
     with mounted(engine) as mount:
         hers = mount.mountpoint / "triton" / "HERS" / "kernel.cubin"
         as_user(ALICE, lambda: triton_put(hers.parent, hers.name, b"base"))
-        reopened(mount, "--policy", "private", "--base")
+        reopened(mount, *BASED)
         shared = mount.mountpoint / ".shared"
 
         def meddle() -> None:
@@ -279,7 +281,7 @@ def _overwrite(path: Path) -> None:
 
 @each_engine
 def test_an_entry_comes_whole_from_above_or_whole_from_below(engine: str) -> None:
-    with mounted(engine, "--policy", "private", "--base") as mount:
+    with mounted(engine, *BASED) as mount:
         based(mount)
         folder = mount.mountpoint / "inductor" / "ab"
 
@@ -311,7 +313,7 @@ def test_what_comes_into_the_base_later_is_seen_though_it_was_missed_before(engi
 
 
 def test_an_entry_evicted_from_the_base_is_gone_for_all() -> None:
-    with mounted("direct", "--policy", "private", "--base") as mount:
+    with mounted("direct", *BASED) as mount:
         based(mount)
         path = mount.mountpoint / "triton" / "BASE" / "kernel.cubin"
         assert as_user(ALICE, path.read_bytes) == b"base"
@@ -341,7 +343,7 @@ def test_a_store_that_was_shared_becomes_the_base() -> None:
         based(mount)
         reopened(mount, "--policy", "private")
         assert as_user(ALICE, lambda: os.listdir(mount.mountpoint / "triton")) == []
-        reopened(mount, "--policy", "private", "--base")
+        reopened(mount, *BASED)
         assert as_user(ALICE, read(mount, "BASE")) == b"base"
         reopened(mount)
         assert read(mount, "BASE")() == b"base"

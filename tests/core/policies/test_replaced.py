@@ -31,7 +31,7 @@ def work(root: Path, mine: bytes, stop: Path) -> int:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("options", [("publish",), ("private",), ("private", "--base")], ids="-".join)
+@pytest.mark.parametrize("options", [("publish",), ("private",), ("private", "--base", "--writers", "0")], ids=" ".join)
 def test_users_go_on_while_the_worker_is_killed(options: tuple[str, ...]) -> None:
     with mounted("direct", "--policy", *options) as mount:
         root, stop = mount.mountpoint, mount.mountpoint.parent / "stop"
