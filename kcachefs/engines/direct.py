@@ -39,7 +39,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.files import MAX_SIZE, is_damage
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
-from kcachefs.engines.intake import Intake, make_memory
+from kcachefs.engines.intake import Intake
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
 from kcachefs.engines.replies import (
@@ -87,7 +87,7 @@ class DirectEngine:
         self._device = device
         self._resumed = resumed
         self._capabilities = _CAPABILITIES if resend else _CAPABILITIES & ~p.Init.HAS_RESEND
-        self._intake = intake or Intake(make_memory())
+        self._intake = intake or Intake.alone()
         self._buffer = self._view = self._intake.buffer
         self._recall = fs.recall
         self._header: tuple[int, ...] = ()
@@ -142,10 +142,11 @@ class DirectEngine:
         if not self._keeps:
             self.notifier.resend()
             return
+        left = list(self._intake.left())  # before the request in the buffer may take a slot itself
         if length := self._intake.unanswered():
             self.handle(length, resent=True)
             self._intake.answered()
-        for slot, request, answer in list(self._intake.left()):
+        for slot, request, answer in left:
             if answer is not None:
                 self._reply(p.IN_HEADER.unpack_from(request)[2], answer)
             else:
@@ -161,6 +162,7 @@ class DirectEngine:
         """Answer what is still deferred, and stop."""
         self._pool.shutdown(wait=True)
         self.notifier.stop()
+        self._intake.close()
 
     def feed(self, request: bytes, *, resent: bool = False) -> None:
         """Handle one request as if the kernel had sent it."""
