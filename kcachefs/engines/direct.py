@@ -39,6 +39,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.files import MAX_SIZE, is_damage
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
+from kcachefs.engines.anticipation import Anticipation, is_quiet
 from kcachefs.engines.intake import Intake
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
@@ -105,6 +106,7 @@ class DirectEngine:
         self._keeps = not capabilities & p.Init.HAS_RESEND
         """The intake is needed: the kernel cannot send again what a worker took."""
         self.notifier = Notifier(device)
+        self.anticipation = Anticipation(device)
         fs.on_dropped = self.notifier.entry_gone
         fs.requests = self.statistics
         fs.nodes.ask_kernel = self.notifier.knows
@@ -119,8 +121,10 @@ class DirectEngine:
         if self._resumed:
             self._take_over()
         device, buffers, intake = self._device, [self._buffer], self._intake
+        look, came = self.anticipation.look, self.anticipation.came
         try:
             while True:
+                look()
                 try:
                     length = os.readv(device, buffers)
                 except OSError as error:
@@ -129,6 +133,7 @@ class DirectEngine:
                     if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                         continue
                     raise
+                came()
                 self.handling = True
                 self.handle(length)
                 self.handling = False
@@ -155,7 +160,8 @@ class DirectEngine:
             self._intake.release(slot)
 
     def attention(self) -> object:
-        """What `serve` is at, None when it waits: the same thing for long means that it hangs."""
+        """What `serve` is at, None when it waits: the same thing for long means that it hangs. Asked every second."""
+        self.anticipation.is_quiet = is_quiet()
         return self._header if self.handling else None
 
     def close(self) -> None:
