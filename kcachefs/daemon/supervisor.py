@@ -38,7 +38,7 @@ GIVE_UP_SECONDS = 60.0
 """How long it tries to replace a worker before it gives the mount up."""
 ABORT_SECONDS = 1.0
 """How long a worker that hangs may take to say where."""
-READAHEAD_KILOBYTES = 2048
+READAHEAD_KILOBYTES = 4096
 """Two requests: so a sequential reader has one decoded while another is on its way."""
 LEAVE_SECONDS = 10.0
 """How long a worker that was asked to leave is waited for."""
