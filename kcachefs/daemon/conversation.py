@@ -40,6 +40,8 @@ WARM = b"warm"
 READY = b"ready"
 BEGIN = b"begin"
 ALIVE = b".\n"
+START_SECONDS = 120.0
+"""How long a worker may take to start, or to open its store, before it counts as hung."""
 BEAT_SECONDS = 1.0
 FIRST_BEAT_SECONDS = 0.25
 """When it gives the first: who dies before that was no good from the beginning."""
@@ -166,10 +168,11 @@ class WorkerProcess:
         self._socket.close()
 
     def _line(self) -> bytes:
+        self._socket.settimeout(START_SECONDS)
         while b"\n" not in self._heard:
             try:
                 chunk = self._socket.recv(4096)
-            except OSError:
+            except OSError:  # it is gone, or hangs
                 chunk = b""
             if not chunk:
                 return b""

@@ -38,7 +38,7 @@ GIVE_UP_SECONDS = 60.0
 """How long it tries to replace a worker before it gives the mount up."""
 ABORT_SECONDS = 1.0
 """How long a worker that hangs may take to say where."""
-READAHEAD_KILOBYTES = 2048
+READAHEAD_KILOBYTES = 4096
 """Two requests: so a sequential reader has one decoded while another is on its way."""
 LEAVE_SECONDS = 10.0
 """How long a worker that was asked to leave is waited for."""
@@ -165,19 +165,32 @@ class Supervisor:
         if wanted and worker.seconds > STANDBY_SECONDS:
             self._standby = self._start()
 
-    def _start(self) -> WorkerProcess:
-        return WorkerProcess(self._config, self._device, self._intake)
+    def _start(self) -> WorkerProcess | None:
+        """A new one, if the system gives us one: that it does not is no reason to end the mount."""
+        try:
+            return WorkerProcess(self._config, self._device, self._intake)
+        except OSError as error:
+            log.error("a worker could not be started: %s", error)
+            return None
 
-    def _begin(self, worker: WorkerProcess, *, resumed: bool) -> Refusal | None:
+    def _begin(self, worker: WorkerProcess | None, *, resumed: bool) -> Refusal | None:
+        if worker is None:
+            return Refusal(4, f"{self._config.mountpoint}: no process can be started for it")
         refusal = worker.begin(resumed=resumed)
         if refusal is None:
             self._worker = worker
             self._state.worker_pid = worker.pid
             self._state.version = worker.version
-            registry.write(self._state)
+            self._publish()
         else:
             worker.end(LEAVE_SECONDS)
         return refusal
+
+    def _publish(self) -> None:
+        try:
+            registry.write(self._state)
+        except OSError as error:
+            log.error("what `kcachefs status` shows could not be written: %s", error)
 
     def _replace(self) -> Refusal | None:
         """Put the next worker in the place of one that ended; returns why that cannot be done."""
@@ -194,7 +207,7 @@ class Supervisor:
             pause = min(5.0, 2 * pause)
 
     def _note_death(self, code: int, reason: str = "") -> None:
-        reason = reason or (f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        reason = reason or _reason(code)
         self._crashes += 1
         self._state.restarts += 1
         self._state.last_exit = reason
@@ -219,15 +232,16 @@ class Supervisor:
             self._standby.dismiss()
             self._standby.end(LEAVE_SECONDS)
         self._standby = self._start()
-        if self._standby.is_warm():
+        if self._standby is not None and self._standby.is_warm():
             log.info("the worker is asked to leave to another")
             self._worker.signal(signal.SIGUSR2)
             return
-        self._standby.end(LEAVE_SECONDS)
-        self._standby = None
+        if self._standby is not None:
+            self._standby.end()
+            self._standby = None
         self._state.reloads_failed += 1
         log.error("the new worker did not start; the old one goes on")
-        registry.write(self._state)
+        self._publish()
 
     def _stop(self, number: int, frame: object) -> None:
         """SIGTERM: unmount. What is busy is hidden at once, and the worker told to finish."""
@@ -254,6 +268,15 @@ class Supervisor:
             with contextlib.suppress(MountError):
                 mounting.unmount(self._mountpoint, lazy=True)
         registry.remove(self._config.mountpoint)
+
+
+def _reason(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most realtime signals have no name
+        return f"signal {-code}"
 
 
 def launch(config: MountConfig) -> None:

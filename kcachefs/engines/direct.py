@@ -41,7 +41,8 @@ from kcachefs.core.files import MAX_SIZE, is_damage
 from kcachefs.core.filesystem import UNKNOWN
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
-from kcachefs.engines.intake import Intake, make_memory
+from kcachefs.engines.anticipation import Anticipation, is_quiet
+from kcachefs.engines.intake import Intake
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
 from kcachefs.engines.replies import (
@@ -89,7 +90,7 @@ class DirectEngine:
         self._device = device
         self._resumed = resumed
         self._capabilities = _CAPABILITIES if resend else _CAPABILITIES & ~p.Init.HAS_RESEND
-        self._intake = intake or Intake(make_memory())
+        self._intake = intake or Intake.alone()
         self._buffer = self._view = self._intake.buffer
         self._recall = fs.recall
         self._header: tuple[int, ...] = ()
@@ -107,6 +108,7 @@ class DirectEngine:
         self._keeps = not capabilities & p.Init.HAS_RESEND
         """The intake is needed: the kernel cannot send again what a worker took."""
         self.notifier = Notifier(device)
+        self.anticipation = Anticipation(device)
         fs.on_dropped = self.notifier.entry_gone
         fs.requests = self.statistics
         fs.nodes.ask_kernel = self.notifier.knows
@@ -121,8 +123,10 @@ class DirectEngine:
         if self._resumed:
             self._take_over()
         device, buffers, intake = self._device, [self._buffer], self._intake
+        look, came = self.anticipation.look, self.anticipation.came
         try:
             while True:
+                look()
                 try:
                     length = os.readv(device, buffers)
                 except OSError as error:
@@ -131,6 +135,7 @@ class DirectEngine:
                     if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                         continue
                     raise
+                came()
                 self.handling = True
                 self.handle(length)
                 self.handling = False
@@ -144,10 +149,11 @@ class DirectEngine:
         if not self._keeps:
             self.notifier.resend()
             return
+        left = list(self._intake.left())  # before the request in the buffer may take a slot itself
         if length := self._intake.unanswered():
             self.handle(length, resent=True)
             self._intake.answered()
-        for slot, request, answer in list(self._intake.left()):
+        for slot, request, answer in left:
             if answer is not None:
                 self._reply(p.IN_HEADER.unpack_from(request)[2], answer)
             else:
@@ -156,13 +162,15 @@ class DirectEngine:
             self._intake.release(slot)
 
     def attention(self) -> object:
-        """What `serve` is at, None when it waits: the same thing for long means that it hangs."""
+        """What `serve` is at, None when it waits: the same thing for long means that it hangs. Asked every second."""
+        self.anticipation.is_quiet = is_quiet()
         return self._header if self.handling else None
 
     def close(self) -> None:
         """Answer what is still deferred, and stop."""
         self._pool.shutdown(wait=True)
         self.notifier.stop()
+        self._intake.close()
 
     def feed(self, request: bytes, *, resent: bool = False) -> None:
         """Handle one request as if the kernel had sent it."""

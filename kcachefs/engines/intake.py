@@ -51,6 +51,19 @@ class Intake:
         self.buffer = memoryview(self._memory)[PAGE : PAGE + REQUEST_MAX]
         self._free = [number for number in range(SLOTS) if not self._slot(number)[0]]
 
+    @classmethod
+    def alone(cls) -> Intake:
+        """One in memory of its own, for an engine that nobody takes over from."""
+        memory = make_memory()
+        try:
+            return cls(memory)
+        finally:
+            os.close(memory)
+
+    def close(self) -> None:
+        self.buffer.release()
+        self._memory.close()
+
     # --- what was agreed on with the kernel ---------------------------------------------------------------------------
 
     def agree(self, capabilities: int, minor: int) -> None:

@@ -11,6 +11,7 @@ it is absent; storing the same bytes again heals it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -51,6 +52,8 @@ IN_MEMORY_MAX = 4 << 20
 """Plain bytes up to which an object is put together in memory before it is written."""
 CACHE_BYTES = 32 << 20
 """Decoded frames kept."""
+AHEAD_FRAMES = 16
+"""So many frames, 4 MiB of plain bytes, the disk is asked for ahead of a reader of large pieces."""
 _TABLES_MAX = 256
 _QUARANTINE_MAX = 64 << 20
 
@@ -209,6 +212,8 @@ class Objects:
         """The same in pieces, each as it was decoded: to put them together would cost as much as to read them."""
         record = self._live_record(digest)
         end = min(offset + size, record.plain)
+        if size > FRAME_SIZE and record.frames > 1 and offset < end:
+            self._read_ahead(digest, record, offset // FRAME_SIZE)
         parts: list[bytes | memoryview] = []
         while offset < end:
             index, start = divmod(offset, FRAME_SIZE)
@@ -329,6 +334,14 @@ class Objects:
         if record.flags & ObjectRecord.DAMAGED:
             raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside")
         return record
+
+    def _read_ahead(self, digest: bytes, record: ObjectRecord, index: int) -> None:
+        """Have the disk begin with what a reader who comes for whole frames needs now and next."""
+        with contextlib.suppress(ObjectDamaged, OSError):  # said when it is read
+            table = self._table(digest, record)
+            last = table[min(index + AHEAD_FRAMES, len(table)) - 1]
+            start = table[index].offset
+            self.volumes.will_need(record.volume, record.offset + start, last.offset + last.stored - start)
 
     def _frame(self, digest: bytes, record: ObjectRecord, index: int, *, keep: bool = True) -> bytes:
         plain = self._cache.get((digest, index))

@@ -147,6 +147,11 @@ class Volumes:
             data += more
         return data
 
+    def will_need(self, number: int, offset: int, length: int) -> None:
+        """Those bytes are asked for soon."""
+        reader = self._readers.get(number) or self._open_reader(number)
+        os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
+
     def touched(self, numbers: Iterable[int]) -> None:
         """These were written to, by this process or by one that died: `sync` has to see to them."""
         with self._lock:

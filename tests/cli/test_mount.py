@@ -48,6 +48,15 @@ def test_any_path_can_be_mounted_and_hold_a_store(scene: Scene, name: str) -> No
     assert scene.is_over()
 
 
+def test_a_runtime_directory_may_be_deeper_than_a_sockets_address(scene: Scene) -> None:
+    scene.runtime = scene.folder / ("deep" * 40)
+    scene.environment["KCACHEFS_RUNTIME_DIR"] = str(scene.runtime)
+    (scene.mount() / "kernel").write_bytes(b"cubin")
+    assert "total" in scene.must("stats", "--mount", scene.mountpoint)
+    scene.umount()
+    assert scene.is_over()
+
+
 def test_paths_may_be_relative(scene: Scene) -> None:
     scene.must("mount", "here/mount", "--store", "./here/store")
     [state] = scene.status()
