@@ -37,7 +37,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import trio
 
 from kcachefs.core import Filesystem
-from kcachefs.core.files import MAX_SIZE, is_damage
+from kcachefs.core.files import KEEP_SIZE, MAX_SIZE, is_damage
 from kcachefs.core.filesystem import UNKNOWN
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
@@ -522,7 +522,7 @@ class DirectEngine:
             self._fs.fallocate(node, mode, offset, size)
             return b""
 
-        self._fs.may_change(node, size=offset + size)
+        self._fs.may_change(node, size=None if mode & KEEP_SIZE else offset + size)
         if self._fs.is_quick_to_allocate(node, size):
             return allocate()
         self._defer(unique, node, allocate)

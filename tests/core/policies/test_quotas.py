@@ -17,10 +17,13 @@ from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
 from kcachefs.core.policies import make_filesystem
 from kcachefs.core.report import statistics_of
+from kcachefs.engines import protocol as p
+from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
 from tests.core.trees import READER, find, look_up
+from tests.engines.test_protocol import Line
 
 SIZE = 50_000
 
@@ -202,6 +205,23 @@ def test_nobody_allocates_more_than_their_quota_at_once(tmp_path: Path) -> None:
         fs.fallocate(ino, 3, 0, 5 << 20)  # a hole gives back
         fs.set_attributes(ino, size=0)
         fs.evictor.turn()
+
+
+def test_who_is_over_their_quota_may_still_punch_holes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def make_it(store: Store) -> Filesystem:
+        return make_filesystem(store, FsOptions(limits=Limits(max_size_per_uid=1 << 20, min_free=0)))
+
+    line = Line(tmp_path / "store", caplog, make_it)
+    try:
+        ino, _ = line.fs.create(find(line.fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        line.fs.write(ino, 0, bytes(2 << 20))
+        line.fs.evictor.turn()
+        assert line.fs.evictor.exhausted == {1}
+        line.caller = (1, 1, 0)
+        assert line.ask(Op.FALLOCATE, ino, p.FALLOCATE_IN.pack(0, 0, 1 << 40, 3, 0))[0] == 0
+        assert line.ask(Op.FALLOCATE, ino, p.FALLOCATE_IN.pack(0, 0, 3 << 20, 0, 0))[0] == errno.EDQUOT
+    finally:
+        line.close()
 
 
 def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
