@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kcachefs.daemon import herald
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.errors import describe, exit_code_of
 
@@ -82,17 +83,20 @@ class WorkerProcess:
 
     def __init__(self, config: MountConfig, device: int, intake: int) -> None:
         self._mountpoint, self._log = config.mountpoint, config.log
+        self._device = device
         self._socket, theirs = socket.socketpair()
+        # Messages, not a stream: each is one notification.
+        self._notifications, their_herald = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", "kcachefs.daemon.worker", msgspec.json.encode(config).decode()]
-        inherited = [device, intake, theirs.fileno()]
-        with theirs:
+        inherited = [device, intake, theirs.fileno(), their_herald.fileno()]
+        with theirs, their_herald:
             self._process = subprocess.Popen(
                 [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._heard = b""
         self._last_sign = time.monotonic()
-        self._warm = False
+        self._warm = self._heralded = False
         self.seconds = 0.0
         """How long it had served when it gave its last sign of life."""
         self._began = 0.0
@@ -111,6 +115,8 @@ class WorkerProcess:
         """Let it serve, and wait until it does; returns why it cannot."""
         line = b""
         if self.is_warm():
+            herald.start(self._notifications, self._device)
+            self._heralded = True
             with contextlib.suppress(OSError):
                 self._socket.sendall(b"%s %d\n" % (BEGIN, resumed))
             line = self._line()
@@ -158,6 +164,8 @@ class WorkerProcess:
         """Its exit code, once it has ended; then nothing is kept of it."""
         code = self._process.wait()
         self._socket.close()
+        if not self._heralded:  # otherwise it is the herald's, who may still be waiting for the kernel
+            self._notifications.close()
         if self._pidfd >= 0:
             pidfd, self._pidfd = self._pidfd, -1
             os.close(pidfd)

@@ -66,7 +66,7 @@ TRIM_PAUSE = 1.0
 class Worker:
     """A store, its filesystem and the engine that serves it."""
 
-    def __init__(self, config: MountConfig, device: int, intake: int, *, resumed: bool) -> None:
+    def __init__(self, config: MountConfig, device: int, intake: int, herald: socket.socket, *, resumed: bool) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self.fs = make_filesystem(
             self.store,
@@ -75,7 +75,7 @@ class Worker:
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
         self._hang_seconds = config.hang_seconds
-        self.engine = make_engine(config.engine, self.fs, device, intake, resumed=resumed, resend=config.resend)
+        self.engine = make_engine(config.engine, self.fs, device, intake, herald, resumed=resumed, resend=config.resend)
 
     async def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal says to finish."""
@@ -215,7 +215,7 @@ def wait_to_begin(config: MountConfig, supervisor: socket.socket) -> bool:
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
-    device, intake, talk = (int(number) for number in sys.argv[2:5])
+    device, intake, talk, herald = (int(number) for number in sys.argv[2:6])
     sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the supervisor, which unmounts
     privileges.drop()
@@ -225,7 +225,8 @@ def main() -> None:
     with socket.socket(fileno=talk) as supervisor:
         resumed = wait_to_begin(config, supervisor)
         try:
-            worker = Worker(config, device, intake, resumed=resumed)
+            notifications = socket.socket(fileno=herald)
+            worker = Worker(config, device, intake, notifications, resumed=resumed)
         except (KcachefsError, OSError) as error:
             supervisor.sendall(Refusal.of(error).to_line())
             sys.exit(REFUSED)

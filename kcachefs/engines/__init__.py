@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Protocol
 
 from kcachefs.errors import MountError
@@ -30,7 +31,14 @@ class Engine(Protocol):
 
 
 def make_engine(
-    name: str, fs: Filesystem, device: int, intake: int, *, resumed: bool = False, resend: bool = True
+    name: str,
+    fs: Filesystem,
+    device: int,
+    intake: int,
+    herald: socket.socket,
+    *,
+    resumed: bool = False,
+    resend: bool = True,
 ) -> Engine:
     """The engine of that name on a /dev/fuse descriptor that is mounted already."""
     if name == "pyfuse3":
@@ -42,4 +50,4 @@ def make_engine(
     from kcachefs.engines.direct import DirectEngine
     from kcachefs.engines.intake import Intake
 
-    return DirectEngine(fs, device, Intake(intake), resumed=resumed, resend=resend)
+    return DirectEngine(fs, device, Intake(intake), herald, resumed=resumed, resend=resend)

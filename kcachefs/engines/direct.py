@@ -29,6 +29,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -83,7 +84,14 @@ class DirectEngine:
     name = "direct"
 
     def __init__(
-        self, fs: Filesystem, device: int, intake: Intake | None = None, *, resumed: bool = False, resend: bool = True
+        self,
+        fs: Filesystem,
+        device: int,
+        intake: Intake | None = None,
+        herald: socket.socket | None = None,
+        *,
+        resumed: bool = False,
+        resend: bool = True,
     ) -> None:
         """`resumed`: takes over from a worker that died. Not `resend`: the kernel is not asked to send again."""
         self._fs = fs
@@ -107,7 +115,7 @@ class DirectEngine:
         """Protocol version of the kernel, known after INIT."""
         self._keeps = not capabilities & p.Init.HAS_RESEND
         """The intake is needed: the kernel cannot send again what a worker took."""
-        self.notifier = Notifier(device)
+        self.notifier = Notifier(device, herald)
         self.anticipation = Anticipation(device)
         fs.on_dropped = self.notifier.entry_gone
         fs.requests = self.statistics

@@ -1,15 +1,19 @@
 """Tells the kernel what changed without its asking: from its own thread, never from the one that answers requests.
 
 The kernel takes directory locks to carry out an invalidation, and a lookup that holds one of them may be waiting for
-the request thread. So the state is published first, every lock of ours is dropped, and then this thread writes.
+the request thread. So the state is published first, every lock of ours is dropped, and then this thread has it written:
+by the supervisor where there is one (`daemon/herald.py` says why), by itself where there is none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import queue
+import socket
+import struct
 import threading
 
 from kcachefs.engines import protocol as p
@@ -17,11 +21,17 @@ from kcachefs.engines import protocol as p
 log = logging.getLogger(__name__)
 
 
+MESSAGE_MAX = 4096
+RESULT = struct.Struct("<i")  # the errno that a message came to
+
+
 class Notifier:
     """A queue of notifications and the thread that sends them."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, herald: socket.socket | None = None) -> None:
         self._device = device
+        self._herald = herald
+        self._talking = threading.Lock()
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kcachefs-notify", daemon=True)
 
@@ -44,20 +54,28 @@ class Notifier:
 
     def knows(self, ino: int) -> bool:
         """Whether the kernel holds an inode. Its attributes are asked for again, its pages and names left alone."""
-        try:
-            os.write(self._device, _message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
-        except OSError as error:
-            return error.errno not in (errno.ENOENT, errno.ENODEV)
-        return True
+        told = self._tell(_message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
+        return told not in (errno.ENOENT, errno.ENODEV)
 
     def _run(self) -> None:
         while (message := self._queue.get()) is not None:
-            try:
-                os.write(self._device, message)
-            except OSError as error:
-                # ENOENT: the kernel did not know it anyway. ENODEV: unmounted.
-                if error.errno not in (errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
-                    log.warning("a notification was refused: %s", error)
+            # ENOENT: the kernel did not know it anyway. ENODEV: unmounted.
+            if (told := self._tell(message)) not in (0, errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
+                log.warning("a notification was refused: %s", os.strerror(told))
+
+    def _tell(self, message: bytes) -> int:
+        """What the kernel said to it: an errno, or 0."""
+        if self._herald is not None:
+            with self._talking, contextlib.suppress(OSError):  # without a supervisor we do it ourselves
+                self._herald.send(message)
+                if answer := self._herald.recv(RESULT.size):
+                    told: int = RESULT.unpack(answer)[0]
+                    return told
+        try:
+            os.write(self._device, message)
+        except OSError as error:
+            return error.errno or 0
+        return 0
 
 
 def _message(code: int, body: bytes) -> bytes:

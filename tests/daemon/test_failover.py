@@ -75,9 +75,9 @@ def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
         for _ in range(6):
             kills.kill_worker(mount)
         told = Path(state(mount).log).read_text()
-        # Two are for the worker that stands by, and a few more while that is being started.
+        # Three are for the worker that stands by, and a few more while that is being started.
         until = time.monotonic() + kills.PATIENCE
-        while len(list(descriptors.iterdir())) > before + 2:
+        while len(list(descriptors.iterdir())) > before + 3:
             assert time.monotonic() < until, "descriptors of the dead stay open"
             time.sleep(0.01)
     assert "the worker ended (signal SIGKILL) and is replaced" in told
