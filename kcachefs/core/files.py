@@ -113,9 +113,14 @@ class Files:
 
     def read(self, ino: int, offset: int, size: int) -> bytes:
         node = self._nodes.get(ino)
-        content = node.content
+        content, digest = node.content, node.digest
         if content == Content.OBJECT:
-            return self._store.objects.read(node.digest, offset, size)
+            try:
+                return self._store.objects.read(digest, offset, size)
+            except ObjectMissing:
+                if node.digest == digest:
+                    raise
+                return self.read(ino, offset, size)  # written again meanwhile
         if content == Content.SPOOL:
             spool = self._spool_of(ino, node)
             return os.pread(spool.fd, size, offset) if spool else self.read(ino, offset, size)
@@ -131,8 +136,10 @@ class Files:
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
         """The same in as many pieces as it comes in."""
         node = self._nodes.get(ino)
-        if node.content == Content.OBJECT:
-            return self._store.objects.read_parts(node.digest, offset, size)
+        content, digest = node.content, node.digest
+        if content == Content.OBJECT:
+            with contextlib.suppress(ObjectMissing):  # `read` knows why
+                return self._store.objects.read_parts(digest, offset, size)
         return (self.read(ino, offset, size),)
 
     def is_quick(self, ino: int, offset: int) -> bool:
@@ -383,8 +390,10 @@ class Files:
             self._let_go(txn, ino, node)
             if staged is not None:
                 self._store.objects.link(txn, staged)
-                node.content, node.digest, node.size = Content.OBJECT, staged.digest, staged.plain
+                _is_now(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
                 self._entries.count(txn, ino, node)
+            else:
+                _is_now(node, Content.NONE)
             node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)
             self._nodes.save(txn, ino, node)
         return True
@@ -421,8 +430,9 @@ class Files:
         if node.content == Content.NONE:
             if not node.is_file:
                 raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
-            node.content, node.spool, node.size = Content.SLOT, self._arena.take(), 0
-            txn.put(slot_key(node.spool), pack_number(ino))
+            slot = self._arena.take()
+            txn.put(slot_key(slot), pack_number(ino))
+            _is_now(node, Content.SLOT, number=slot)
         return node.spool
 
     def _slot_changed(self, txn: Transaction, ino: int, node: Inode) -> None:
@@ -435,6 +445,7 @@ class Files:
             if node.content == Content.OBJECT:
                 self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
+            _is_now(node, Content.NONE)
             node.mtime = node.ctime = time.time_ns()
             if ino in self._sealing:
                 self._sealing[ino] = True
@@ -509,7 +520,7 @@ class Files:
             if content == Content.OBJECT:
                 self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
-            node.content, node.spool, node.size = Content.SPOOL, spool.number, size
+            _is_now(node, Content.SPOOL, number=spool.number, size=size)
             self._note_change(ino, node)
             txn.put(spool_key(spool.number), pack_number(ino))
             node.mtime = node.ctime = time.time_ns()
@@ -523,9 +534,10 @@ class Files:
                 return
             self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
-            slot = self._slot(txn, ino, node)
+            slot = self._arena.take()
+            txn.put(slot_key(slot), pack_number(ino))
             self._arena.write(slot, 0, data)
-            node.size = len(data)
+            _is_now(node, Content.SLOT, number=slot, size=len(data))
             self._slot_changed(txn, ino, node)
 
     def _copy_out(self, digest: bytes, spool: SpoolFile) -> None:
@@ -550,7 +562,7 @@ class Files:
     # --- letting go ---------------------------------------------------------------------------------------------------
 
     def _let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> None:
-        """Whatever held the bytes holds them no longer; the inode is left empty. The caller saves it."""
+        """Whatever held the bytes holds them no longer. The caller says where they are now, and saves the inode."""
         if node.content == Content.OBJECT:
             self._entries.uncount(txn, node, gone=gone)
             self._store.objects.unlink(txn, node.digest)
@@ -559,7 +571,6 @@ class Files:
             self._open.pop(ino, None)
         elif node.content == Content.SLOT:
             txn.delete(slot_key(node.spool))
-        node.content, node.spool, node.digest, node.size = Content.NONE, 0, NO_DIGEST, 0
 
     def _orphaned(self, txn: Transaction, node: Inode) -> None:
         if node.content == Content.OBJECT:
@@ -573,6 +584,7 @@ class Files:
             if node.content != Content.OBJECT:
                 self._entries.abandoned(txn, node)
             self._let_go(txn, ino, node, gone=True)
+            _is_now(node, Content.NONE)
             self._mutable.discard(ino)
             if ino in self._sealing:
                 self._sealing[ino] = True
@@ -586,6 +598,14 @@ def check_allocation(mode: int, offset: int, length: int) -> None:
         raise FsError(errno.EINVAL)
     if offset + length > MAX_SIZE:
         raise FsError(errno.EFBIG)
+
+
+def _is_now(node: Inode, content: int, *, number: int = 0, digest: bytes = NO_DIGEST, size: int = 0) -> None:
+    """Say where a file's bytes are. At one stroke: who reads without the lock must see all of it or nothing.
+
+    Between these assignments the interpreter calls nothing, so it gives no other thread a turn.
+    """
+    node.spool, node.digest, node.size, node.content = number, digest, size, content
 
 
 def _refresh(node: Inode, spool: SpoolFile) -> None:
