@@ -118,9 +118,7 @@ class Files:
             try:
                 return self._store.objects.read(digest, offset, size)
             except ObjectMissing:
-                if node.digest == digest:
-                    raise
-                return self.read(ino, offset, size)  # written again meanwhile
+                return self._read_settled(ino, digest, offset, size)
         if content == Content.SPOOL:
             spool = self._spool_of(ino, node)
             return os.pread(spool.fd, size, offset) if spool else self.read(ino, offset, size)
@@ -132,6 +130,14 @@ class Files:
         if stat.S_ISDIR(node.mode):
             raise FsError(errno.EISDIR)
         return b""
+
+    def _read_settled(self, ino: int, digest: bytes, offset: int, size: int) -> bytes:
+        """An object was not there. It may be on its way in, or the file was written again: the lock tells."""
+        with self._lock:
+            node = self._nodes.get(ino)
+            if (node.content, node.digest) == (Content.OBJECT, digest):
+                return self._store.objects.read(digest, offset, size)
+        return self.read(ino, offset, size)
 
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
         """The same in as many pieces as it comes in."""
@@ -502,13 +508,20 @@ class Files:
         """Bring a file to where `end` bytes can be written: an object back, a slot into a spool file. No lock held."""
         if not node.is_file:
             raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
-        content, digest = node.content, node.digest
+        with self._lock:  # not while it is on its way from one place to another
+            content, digest = node.content, node.digest
         if content == Content.OBJECT and max(node.size, end) <= SLOT_SIZE:
-            self._object_to_slot(ino, digest, self._store.objects.get(digest))
+            self._object_to_slot(ino, digest, self._read_settled(ino, digest, 0, 1 << 62))
             return
         spool = self._make_spool()
-        if content == Content.OBJECT:
-            self._copy_out(digest, spool)
+        try:
+            if content == Content.OBJECT:
+                self._copy_out(digest, spool)
+        except ObjectMissing:
+            self._store.spool.recycle(spool.number)
+            if (node.content, node.digest) == (content, digest):
+                raise
+            return  # someone else was quicker
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if (node.content, node.digest) != (content, digest):
