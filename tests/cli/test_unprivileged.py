@@ -24,6 +24,7 @@ from tests.cli.scene import PACKAGE, Outcome, Scene, holding, kill_and_wait
 from tests.engines.callers import Identity, in_child
 
 pytestmark = [
+    pytest.mark.xdist_group("nobody"),  # they share the fallback of that user in /tmp
     pytest.mark.mount,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
 ]
