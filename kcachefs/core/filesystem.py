@@ -13,6 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from typing import TypedDict
 
 import msgspec
 
@@ -67,6 +68,17 @@ class Statfs(msgspec.Struct, frozen=True):
     files_free: int
     block_size: int = BLOCK
     name_max: int = NAME_MAX
+
+
+class AttributeChanges(TypedDict, total=False):
+    """What `set_attributes` may be asked to change; None: not that."""
+
+    mode: int | None
+    uid: int | None
+    gid: int | None
+    size: int | None
+    atime: int | None
+    mtime: int | None
 
 
 class Filesystem:
@@ -387,7 +399,8 @@ class Filesystem:
     # --- beside the requests ------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
-        return statistics(self.store, self.entries, self.options.limits.max_size, self.requests())
+        max_size, nameless = self.options.limits.max_size, len(self.nodes.orphans)
+        return statistics(self.store, self.entries, max_size, nameless, self.requests())
 
     def _told(self) -> Statistics:
         """What whoever reads the report may know: the mount's owner and root everything, others what is theirs."""

@@ -75,7 +75,7 @@ class Statistics(msgspec.Struct, frozen=True):
     requests: dict[str, int]
 
 
-def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str, int]) -> Statistics:
+def statistics(store: Store, entries: Entries, max_size: int, nameless: int, requests: dict[str, int]) -> Statistics:
     """The numbers as they are now."""
     rows, total = _by_label(entries.namespaces())
     totals = store.objects.totals()
@@ -90,7 +90,7 @@ def statistics(store: Store, entries: Entries, max_size: int, requests: dict[str
             used_bytes=used,
             max_bytes=max_size,
             bytes_saved=max(0, totals.referenced - used),
-            nameless=len(store.catalog.keys(b"x")),
+            nameless=nameless,
             damaged=store.objects.damaged,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},

@@ -9,11 +9,10 @@ kills under load). Here only a thread of the supervisor waits, and the successor
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 
-from kcachefs.engines.notifier import MESSAGE_MAX, RESULT
+from kcachefs.engines.notifier import MESSAGE_MAX, RESULT, written
 
 
 def start(channel: socket.socket, device: int) -> None:
@@ -24,12 +23,4 @@ def start(channel: socket.socket, device: int) -> None:
 def _pass_on(channel: socket.socket, device: int) -> None:
     with channel, contextlib.suppress(OSError):
         while message := channel.recv(MESSAGE_MAX):
-            channel.send(RESULT.pack(_written(device, message)))
-
-
-def _written(device: int, message: bytes) -> int:
-    try:
-        os.write(device, message)
-    except OSError as error:
-        return error.errno or 0
-    return 0
+            channel.send(RESULT.pack(written(device, message)))

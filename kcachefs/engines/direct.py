@@ -99,7 +99,7 @@ class DirectEngine:
         self._resumed = resumed
         self._capabilities = _CAPABILITIES if resend else _CAPABILITIES & ~p.Init.HAS_RESEND
         self._intake = intake or Intake.alone()
-        self._buffer = self._view = self._intake.buffer
+        self._buffer = self._intake.buffer
         self._recall = fs.recall
         self._header: tuple[int, ...] = ()
         self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
@@ -111,9 +111,7 @@ class DirectEngine:
         """A request is being carried out by `serve`'s thread."""
         self.counts = [0] * _OPCODES
         """Requests so far, by opcode."""
-        capabilities, self.minor = self._intake.agreed
-        """Protocol version of the kernel, known after INIT."""
-        self._keeps = not capabilities & p.Init.HAS_RESEND
+        self._keeps = not self._intake.agreed & p.Init.HAS_RESEND
         """The intake is needed: the kernel cannot send again what a worker took."""
         self.notifier = Notifier(device, herald)
         self.anticipation = Anticipation(device)
@@ -182,7 +180,7 @@ class DirectEngine:
 
     def feed(self, request: bytes, *, resent: bool = False) -> None:
         """Handle one request as if the kernel had sent it."""
-        self._view[: len(request)] = request
+        self._buffer[: len(request)] = request
         self.handle(len(request), resent=resent)
 
     def handle(self, length: int, *, resent: bool = False) -> None:
@@ -329,7 +327,7 @@ class DirectEngine:
     def _lookup(self, node: int, unique: int, length: int) -> bytes:
         if self._buffer[length - 1]:
             raise RequestGarbled("a name without an end")
-        ino = self._fs.lookup(node, self._view[_HEADER : length - 1].tobytes())
+        ino = self._fs.lookup(node, self._buffer[_HEADER : length - 1].tobytes())
         if ino is None:
             return MISS
         return self._entry(ino)
@@ -348,7 +346,7 @@ class DirectEngine:
         start = _HEADER + p.BATCH_FORGET_IN.size
         if start + count * p.FORGET_ONE.size > length:
             raise RequestGarbled(f"{count} nodes do not fit into {length} bytes")
-        for ino, references in p.FORGET_ONE.iter_unpack(self._view[start : start + count * p.FORGET_ONE.size]):
+        for ino, references in p.FORGET_ONE.iter_unpack(self._buffer[start : start + count * p.FORGET_ONE.size]):
             self._fs.forget(ino, references)
 
     def _mkdir(self, node: int, unique: int, length: int) -> bytes:
@@ -507,7 +505,7 @@ class DirectEngine:
         _, offset, size = p.WRITE_IN.unpack_from(self._buffer, _HEADER)
         if p.WRITE_DATA + size > length:
             raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
-        data = self._view[p.WRITE_DATA : p.WRITE_DATA + size]
+        data = self._buffer[p.WRITE_DATA : p.WRITE_DATA + size]
         if self._buffer[p.WRITE_FLAGS] & p.WRITE_CACHE:  # then the header says uid 0, which did not write it
             self._fs.uid = self._fs.gid = UNKNOWN
         if self._fs.is_quick_to_write(node):
@@ -543,7 +541,6 @@ class DirectEngine:
         offered = flags
         if flags & p.Init.INIT_EXT and length >= _HEADER + 20:
             offered |= struct.unpack_from("<I", self._buffer, _HEADER + 16)[0] << 32
-        self.minor = minor
         if major < p.MAJOR:
             raise FsError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}")
         if major > p.MAJOR:  # it asks again with ours
@@ -553,7 +550,7 @@ class DirectEngine:
             wanted &= ~p.Init.CACHE_SYMLINKS
         if self._fs.options.sharing.idmap:
             wanted |= offered & p.Init.ALLOW_IDMAP
-        self._intake.agree(wanted, min(minor, p.MINOR))
+        self._intake.agree(wanted)
         self._keeps = not wanted & p.Init.HAS_RESEND
         log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
         return p.INIT_OUT.pack(
@@ -607,7 +604,7 @@ class DirectEngine:
     def _name(self, start: int, length: int) -> bytes:
         if self._buffer[length - 1]:
             raise RequestGarbled("a name without an end")
-        return self._view[start : length - 1].tobytes()
+        return self._buffer[start : length - 1].tobytes()
 
     def _two_names(self, start: int, length: int) -> tuple[bytes, bytes]:
         names = self._name(start, length).split(b"\0")

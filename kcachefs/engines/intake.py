@@ -20,7 +20,7 @@ REQUEST_MAX = (1 << 20) + PAGE
 SLOTS = 32
 """Requests that can be put aside at a time; memory is taken only for those that are."""
 
-_STATE = struct.Struct("<QI")  # capabilities agreed on with the kernel, its minor version
+_AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
 _SLOT = struct.Struct("<II")  # length of the request put aside, length of its answer plus one once it is carried out
 _ANSWER_MAX = PAGE - _SLOT.size
 _SLOT_SIZE = PAGE + REQUEST_MAX
@@ -66,14 +66,14 @@ class Intake:
 
     # --- what was agreed on with the kernel ---------------------------------------------------------------------------
 
-    def agree(self, capabilities: int, minor: int) -> None:
-        _STATE.pack_into(self._memory, 0, capabilities, minor)
+    def agree(self, capabilities: int) -> None:
+        _AGREED.pack_into(self._memory, 0, capabilities)
 
     @property
-    def agreed(self) -> tuple[int, int]:
-        """Capabilities and minor version; zeros before the kernel has said anything."""
-        capabilities, minor = _STATE.unpack_from(self._memory, 0)
-        return capabilities, minor
+    def agreed(self) -> int:
+        """The capabilities; 0 before the kernel has said anything."""
+        capabilities: int = _AGREED.unpack_from(self._memory, 0)[0]
+        return capabilities
 
     # --- what was taken -----------------------------------------------------------------------------------------------
 

@@ -71,11 +71,16 @@ class Notifier:
                 if answer := self._herald.recv(RESULT.size):
                     told: int = RESULT.unpack(answer)[0]
                     return told
-        try:
-            os.write(self._device, message)
-        except OSError as error:
-            return error.errno or 0
-        return 0
+        return written(self._device, message)
+
+
+def written(device: int, message: bytes) -> int:
+    """What the kernel says to a message: an errno, or 0."""
+    try:
+        os.write(device, message)
+    except OSError as error:
+        return error.errno or 0
+    return 0
 
 
 def _message(code: int, body: bytes) -> bytes:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,15 +43,6 @@ def record(store: Store, digest: bytes) -> ObjectRecord:
     found = store.objects.record(digest)
     assert found is not None
     return found
-
-
-@pytest.fixture
-def hasty_threads() -> Iterator[None]:
-    """Threads take turns every microsecond instead of every five milliseconds: races are lost more often."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def in_threads(*work: Callable[[], None]) -> None:

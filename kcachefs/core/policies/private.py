@@ -32,9 +32,10 @@ import itertools
 import os
 import stat
 from collections.abc import Iterator
+from typing import Unpack
 
 from kcachefs.core.entries import HEARTBEAT_SECONDS
-from kcachefs.core.filesystem import BLOCK, FOREVER_SECONDS, UNKNOWN, Filesystem, FsOptions, Statfs
+from kcachefs.core.filesystem import BLOCK, FOREVER_SECONDS, UNKNOWN, AttributeChanges, Filesystem, FsOptions, Statfs
 from kcachefs.core.layouts import NAMESPACES, Kind
 from kcachefs.core.nodes import new_inode
 from kcachefs.core.report import FOLDER, FOLDER_INO, VIRTUAL_BASE
@@ -373,20 +374,11 @@ class Private(Filesystem):
         self._refuse_changing(ino)
         return super().is_quick_to_write(ino)
 
-    def set_attributes(
-        self,
-        ino: int,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        size: int | None = None,
-        atime: int | None = None,
-        mtime: int | None = None,
-    ) -> Inode:
+    def set_attributes(self, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
+        mode = changes.get("mode")
         if mode is not None and self.nodes.get(ino).is_file:
-            mode = _plain(mode)
-        return super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
+            changes["mode"] = _plain(mode)
+        return super().set_attributes(ino, **changes)
 
 
 def _plain(mode: int) -> int:

@@ -22,9 +22,10 @@ import errno
 import logging
 import stat
 import time
+from typing import Unpack
 
 from kcachefs.core.files import REST_SECONDS
-from kcachefs.core.filesystem import UNKNOWN, Filesystem, FsOptions
+from kcachefs.core.filesystem import UNKNOWN, AttributeChanges, Filesystem, FsOptions
 from kcachefs.core.layouts import Kind, is_temporary
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
@@ -246,18 +247,8 @@ class Publish(Filesystem):
         self._refuse_changing(ino)
         return super().is_quick_to_write(ino)
 
-    def set_attributes(
-        self,
-        ino: int,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        size: int | None = None,
-        atime: int | None = None,
-        mtime: int | None = None,
-    ) -> Inode:
-        node = super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
+    def set_attributes(self, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
+        node = super().set_attributes(ino, **changes)
         return self._seen(ino, node)
 
     def _refuse_changing(self, ino: int, *, metadata: bool = False) -> None:

@@ -20,8 +20,9 @@ import copy
 import errno
 import os
 import stat
+from typing import Unpack
 
-from kcachefs.core.filesystem import FOREVER_SECONDS, UNKNOWN, Filesystem, FsOptions
+from kcachefs.core.filesystem import FOREVER_SECONDS, UNKNOWN, AttributeChanges, Filesystem, FsOptions
 from kcachefs.core.layouts import Kind
 from kcachefs.core.policies.locks import LOCK_BASE, LOCK_END, MemoryLocks
 from kcachefs.core.report import VIRTUAL_BASE
@@ -218,22 +219,12 @@ class ReadOnly(Filesystem):
             raise FsError(errno.EOPNOTSUPP)
         super().fallocate(ino, mode, offset, length)
 
-    def set_attributes(
-        self,
-        ino: int,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        size: int | None = None,
-        atime: int | None = None,
-        mtime: int | None = None,
-    ) -> Inode:
+    def set_attributes(self, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
         if LOCK_BASE <= ino < LOCK_END:
-            if size is not None:
+            if (size := changes.get("size")) is not None:
                 self._memory.truncate(ino, size)
             return self._memory.node(ino)
         if ino < VIRTUAL_BASE and self._is_lock(ino, self.nodes.get(ino)) and not self._is_writer():
             return self.attributes(ino)  # nothing of it may change: see `may_change`
-        node = super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
+        node = super().set_attributes(ino, **changes)
         return self._seen(ino, node)

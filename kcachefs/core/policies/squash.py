@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import stat
+from typing import Unpack
 
-from kcachefs.core.filesystem import Filesystem
+from kcachefs.core.filesystem import AttributeChanges, Filesystem
 from kcachefs.store.records import Inode
 
 
@@ -29,18 +30,8 @@ class Squash(Filesystem):
         ino, node = super().create(parent, name, mode, uid, gid)
         return ino, self._squashed(node)
 
-    def set_attributes(
-        self,
-        ino: int,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        size: int | None = None,
-        atime: int | None = None,
-        mtime: int | None = None,
-    ) -> Inode:
-        node = super().set_attributes(ino, mode=mode, uid=uid, gid=gid, size=size, atime=atime, mtime=mtime)
+    def set_attributes(self, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
+        node = super().set_attributes(ino, **changes)
         return self._squashed(node)
 
     def _squashed(self, node: Inode) -> Inode:
