@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kcachefs.errors import FsError
 from kcachefs.store import Store
@@ -63,12 +63,25 @@ class Nodes:
     def get(self, ino: int) -> Inode:
         """The inode, decoded. It is shared: change it only inside `change`, and `save` it there."""
         node = self._cache.get(ino)
-        if node is None:
-            raw = self._catalog.get(inode_key(ino))
-            if raw is None:
-                raise FsError(errno.ENOENT, f"inode {ino} is gone")
-            node = self.remember(ino, Inode.unpack(raw))
-        return node
+        return node if node is not None else self._load(ino)
+
+    def _load(self, ino: int) -> Inode:
+        with self._catalog.lock:  # what was read must not come into the cache behind a change that was made meanwhile
+            node = self._cache.get(ino)
+            if node is None:
+                raw = self._catalog.get(inode_key(ino))
+                if raw is None:
+                    raise FsError(errno.ENOENT, f"inode {ino} is gone")
+                node = self.remember(ino, Inode.unpack(raw))
+            return node
+
+    def get_ready(self, inos: Iterable[int]) -> None:
+        """These will be asked for: look for all of them at once."""
+        with self._catalog.lock:
+            missing = {inode_key(ino): ino for ino in inos if ino not in self._cache}
+            if missing:
+                for key, raw in self._catalog.get_all(missing).items():
+                    self.remember(missing[key], Inode.unpack(raw))
 
     def exists(self, ino: int) -> bool:
         return ino in self._cache or self._catalog.get(inode_key(ino)) is not None

@@ -40,6 +40,7 @@ import trio
 from kcachefs.core import Filesystem
 from kcachefs.core.files import KEEP_SIZE, MAX_SIZE, is_damage
 from kcachefs.core.filesystem import UNKNOWN
+from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.anticipation import Anticipation, is_quiet
@@ -436,7 +437,9 @@ class DirectEngine:
     def _readdirplus(self, node: int, unique: int, length: int) -> bytes:
         _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
         fs, out, room = self._fs, [], size
-        for position, name, ino, kind in fs.listing(node, cookie, size // 160 + 2):
+        rows = fs.listing(node, cookie, size // 160 + 2)
+        fs.nodes.get_ready(ino for _, _, ino, _ in rows if ino < VIRTUAL_BASE)
+        for position, name, ino, kind in rows:
             record = pack_name(position, name, ino, kind)
             room -= len(record) + p.ENTRY.size
             if room < 0:

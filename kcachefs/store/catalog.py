@@ -154,6 +154,28 @@ class Catalog:
                 return None if raw is None else self._checked(key, raw)
         return value  # type: ignore[return-value]
 
+    def get_all(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The records under these keys, those that there are: one look into LMDB instead of many."""
+        found: dict[bytes, bytes] = {}
+        folded: list[bytes] = []
+        for key in keys:
+            value = self._pending.values.get(key, _NOTHING)
+            if value is _NOTHING:
+                value = self._folding.values.get(key, _NOTHING)
+            if value is _NOTHING:
+                folded.append(key)
+            elif value is not None:
+                found[key] = value  # type: ignore[assignment]
+        try:
+            with self._env.begin() as txn, txn.cursor() as cursor:
+                rows = cursor.getmulti(folded)
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
+        for key, raw in rows:
+            if (whole := self._checked(key, raw)) is not None:
+                found[key] = whole
+        return found
+
     def scan(self, prefix: bytes, start: bytes = b"", limit: int = 1 << 30) -> list[tuple[bytes, bytes]]:
         """The records whose keys begin with `prefix`, from `start` on, in key order, at most `limit` of them.
 
