@@ -385,12 +385,11 @@ class Filesystem:
         """
         log.error("inode %d is dropped: %s", ino, error)
         try:
-            dropped = self.tree.drop_files({ino}) if self.nodes.get(ino).is_file else []
+            if self.nodes.get(ino).is_file:
+                for parent, name in self.tree.drop_files({ino}):
+                    self.name_gone(parent, name)
         except Exception:
             log.exception("inode %d could not be dropped", ino)
-            return
-        for parent, name in dropped:
-            self.name_gone(parent, name)
 
     def name_gone(self, parent: int, name: bytes) -> None:
         """A name went, or may be about to: the kernel is to ask again wherever it is shown. No lock is held."""
@@ -446,5 +445,6 @@ class Filesystem:
             return
         doubtful = {ino for ino, node in self.files.unsealed() if not node.flags & (Inode.MUTABLE | Inode.SYNCED)}
         if doubtful:
-            self.tree.drop_files(doubtful)
+            for _ in self.tree.drop_files(doubtful):
+                pass  # no engine serves yet that could tell the kernel
         self.store.power_loss_settled()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kcachefs.core.entries import Entries
 from kcachefs.core.layouts import ADOPTING
@@ -184,18 +184,16 @@ class Tree:
             self._recall.note(txn)
         return ino
 
-    def drop_files(self, doomed: set[int]) -> list[tuple[int, bytes]]:
-        """Remove every name of files that cannot be trusted; returns the names, each with its parent."""
-        dropped: list[tuple[int, bytes]] = []
+    def drop_files(self, doomed: set[int]) -> Iterator[tuple[int, bytes]]:
+        """Remove every name of files that cannot be trusted; each, with its parent, is given when it is gone."""
         parents = {self._nodes.get(ino).parent for ino in doomed}
         for parent in parents:
-            dropped += self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
+            yield from self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
         if any(self._nodes.exists(ino) and ino not in self._nodes.orphans for ino in doomed):
             # Hard links elsewhere: a look at every name there is.
             self._catalog.fold()
             every = [(key, raw) for key, raw in self._catalog.walk(b"n") if raw is not None]
-            dropped += self._drop_names(doomed, every)
-        return dropped
+            yield from self._drop_names(doomed, every)
 
     def names_of(self, ino: int) -> list[tuple[int, bytes]]:
         """The names of an inode in the folder of its newest one."""
@@ -205,16 +203,16 @@ class Tree:
         rows = self._catalog.scan(names_prefix(parent))
         return [(parent, name_of(key)[1]) for key, raw in rows if unpack_name(raw)[0] == ino]
 
-    def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> list[tuple[int, bytes]]:
-        dropped = []
+    def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
         for key, raw in rows:
             ino = unpack_name(raw)[0]
             if ino in doomed:
                 parent, name = number_of(key), name_of(key)[1]
                 with self._nodes.change() as txn:
+                    if txn.get(key) != raw:
+                        continue  # someone else was quicker: it is gone, or another file's
                     self.remove(txn, parent, name, ino, self._nodes.get(ino))
-                dropped.append((parent, name))
-        return dropped
+                yield parent, name
 
     def remove(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
         """Take a name away, and the inode with it if that was the last; its folder must be empty if it is one."""
