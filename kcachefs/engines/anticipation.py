@@ -16,7 +16,7 @@ from pathlib import Path
 
 SHORT_NS, LONG_NS = 3_000, 60_000
 """A request that came sooner was there already; one that came later was not worth looking for."""
-_LOOKS = range(20)
+_LOOKS = range(40)
 _ENOUGH, _FULL, _DISAPPOINTMENT = 4, 32, 8
 _now = time.monotonic_ns
 
@@ -51,9 +51,9 @@ class Anticipation:
 
 
 def is_quiet() -> bool:
-    """Whether fewer programs run at this moment than there are processors. We are one of them."""
+    """Whether the programs that run at this moment leave the looking a processor. Who asks is one of them."""
     try:
         running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
         return False
-    return running <= len(os.sched_getaffinity(0))
+    return running - 1 <= len(os.sched_getaffinity(0))
