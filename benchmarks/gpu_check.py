@@ -1,8 +1,9 @@
 """Real models on a real GPU, cold and warm, on a plain directory and on a mount: times, ratios, counters and results.
 
 Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is: plain cold, mount cold, plain warm, mount
-warm, with an empty directory and an empty store each; a ratio is the median of the rounds' ratios, so what disturbs a
-whole round cancels out. The table is Markdown; --json keeps every number.
+warm, with an empty directory and an empty store each; in every second one the mount goes first. A ratio is the median
+of the rounds' ratios, so what disturbs a whole round cancels out. The table is Markdown; --json keeps every number, and
+--also takes those of earlier runs into the table, where a machine is lent for less time than it all needs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tempfile
 import time
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +39,12 @@ def main() -> int:
         return bundle(arguments.bundle, arguments.python_version)
     check = Check(arguments.site, arguments.device, arguments.work)
     names = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
-    rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    print(f"{check.machine()}\n", flush=True)
+    earlier = [json.loads(path.read_text()) for path in arguments.also]
+    rounds: dict[str, list[dict[str, Any]]] = {
+        name: [one for run in earlier for one in run["rounds"].get(name, [])] for name in names
+    }
+    machine = earlier[0]["machine"] if earlier else check.machine()
+    print(f"{machine}\n", flush=True)
     for number in range(arguments.repeat):
         for name in names:
             rounds[name].append(check.round(name))
@@ -46,7 +52,7 @@ def main() -> int:
             print(f"round {number + 1}, {name}: {seconds}", file=sys.stderr, flush=True)
     print(table(rounds))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": check.machine(), "rounds": rounds}, indent=2))
+        arguments.json.write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=2))
     return 0 if all(agrees(one) for many in rounds.values() for one in many) else 1
 
 
@@ -60,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bundle", type=Path, help="fetch kcachefs' packages into this folder, and do nothing else")
     parser.add_argument("--python-version", default="3.12", help="of the machine that the bundle is for")
     parser.add_argument("--json", type=Path, help="also write every number to this file")
+    parser.add_argument("--also", type=Path, nargs="+", default=[], help="such files of earlier runs; see --repeat 0")
     return parser
 
 
@@ -96,6 +103,7 @@ class Check:
     def __init__(self, site: Path | None, device: str, work: Path | None) -> None:
         self._device = device
         self._work = work
+        self._rounds: Counter[str] = Counter()
         paths = [str(ROOT), *([str(site.resolve())] if site is not None else [])]
         # The commands of kcachefs see its packages; what is measured does not, and has torch's own.
         self._commands = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -117,11 +125,14 @@ class Check:
             plain = self._environment(base / "plain", base / "plain-tmp")
             with self._mounted(base) as mount:
                 on_mount = self._environment(mount, base / "mount-tmp")
+                places = [("plain", plain), ("mount", on_mount)]
+                if self._rounds[name] % 2:
+                    places.reverse()
+                self._rounds[name] += 1
                 runs = {
-                    "plain cold": self._run(name, plain),
-                    "mount cold": self._run(name, on_mount),
-                    "plain warm": self._run(name, plain),
-                    "mount warm": self._run(name, on_mount),
+                    f"{place} {state}": self._run(name, environment)
+                    for state in ("cold", "warm")
+                    for place, environment in places
                 }
                 return {"runs": runs, "mount": self._statistics(mount)}
 
