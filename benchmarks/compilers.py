@@ -1,7 +1,8 @@
 """Cold and warm starts of real compilers, with their caches in a plain directory and on a mount: seconds.
 
 The seconds are those of the first compiled call, in a process that has imported everything; torch's precompiled header
-is part of a cold start. Every start is a fresh process, and the two directories take turns within each round and in going first.
+is part of a cold start. Every start is a fresh process, and the two directories take turns within each round, and in
+being the first of it.
 """
 
 from __future__ import annotations
