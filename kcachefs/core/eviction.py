@@ -34,7 +34,6 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
-from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
     GROUP_BASE,
     EntryRecord,
@@ -66,6 +65,8 @@ HARDLY_FREE = 0.5
 """Part of the free space to be kept below which a write waits so long: the rest is for names and the journal."""
 BATCH = 32
 """Entries probed at a time."""
+BREATH_SECONDS = 0.001
+"""Pause behind each entry while requests come: both want the interpreter, and an entry takes it for about as long."""
 TEMPORARY_SECONDS = 60.0
 TEMPORARY_UNKNOWN_SECONDS = 3600.0
 """When what was written under a temporary name is reaped: its writer is dead, or cannot be seen from here."""
@@ -95,6 +96,9 @@ class Evictor:
         """Bytes that are not sealed yet, by user."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
         """Tells the kernel that a name does not hold any more. Called with no lock held."""
+        self.request: Callable[[], int] = lambda: 0
+        """Another number with each request that came."""
+        self._request = 0
         self.seal_waiting: Callable[[float], None] = lambda until: None
         """Seals what waits, until that moment."""
         self.waiting: Callable[[], int] = lambda: 0
@@ -310,24 +314,31 @@ class Evictor:
         taken: set[int] = set()
         for start in range(0, len(chosen), BATCH):
             taken |= self._evict_batch(chosen[start : start + BATCH])
-            time.sleep(0.001)  # requests go first
         return taken
 
     def _evict_batch(self, batch: list[int]) -> set[int]:
         """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
-        self._probe([entry for entry in batch if self._held(entry)])
-        taken = {entry for entry in batch if not self._held(entry) and self.evict(entry)}
+        held = [entry for entry in batch if self._held(entry)]
+        self._probe(held)
+        taken: set[int] = set()
+        for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
+            if not (entry in held and self._held(entry)) and self.evict(entry):
+                taken.add(entry)
+                self._breathe()
         if len(taken) < len(batch):
             now = time.time_ns()
             self._entries.used.update(dict.fromkeys(set(batch) - taken, now))
             self._entries.flush()
         return taken
 
-    def _known(self, entry: int) -> bool:
-        return any(self._nodes.in_use(ino) for ino, _, _ in self.members(entry))
+    def _breathe(self) -> None:
+        """Requests go first, as long as they need not wait for the room that this makes."""
+        before, self._request = self._request, self.request()
+        if self._request != before and self.room.is_set():
+            time.sleep(BREATH_SECONDS)
 
     def _held(self, entry: int) -> bool:
-        """The same, and surer when a worker died; asks the kernel, so no lock may be held."""
+        """Whether the kernel knows anything of it. When a worker died, it is asked; so no lock may be held."""
         return any(self._nodes.is_held(ino) for ino, _, _ in self.members(entry))
 
     def _probe(self, batch: list[int]) -> None:
@@ -345,10 +356,12 @@ class Evictor:
             record = EntryRecord.unpack(raw) if raw is not None else None
             if record is None or (record.flags & EntryRecord.PINNED and not force):
                 return False
-            if not force and self._known(entry):
+            members = list(self.members(entry))
+            if not force and any(self._nodes.in_use(ino) for ino, _, _ in members):
                 return False
             names = self._top_names(entry)
-            self._remove(txn, entry)
+            for ino, parent, name in reversed(members):
+                self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
             with self._entries.booked(txn, record.namespace, record.uid) as accounts:
                 for counts in accounts:
                     counts.evictions += 1
@@ -357,10 +370,6 @@ class Evictor:
         for parent, name in names:
             self.invalidate(parent, name)
         return True
-
-    def _remove(self, txn: Transaction, entry: int) -> None:
-        for ino, parent, name in reversed(list(self.members(entry))):
-            self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
 
     def members(self, entry: int) -> Iterator[tuple[int, int, bytes]]:
         """Everything that belongs to an entry, as (inode, folder, name), folders before what is in them."""
@@ -421,9 +430,10 @@ class Evictor:
         folders = [ino] if self._nodes.get(ino).is_dir else []
         while folders:
             folder = folders.pop()
-            for key, raw in self._catalog.scan(names_prefix(folder)):
-                child = unpack_name(raw)[0]
-                yield child, folder, name_of(key)[1]
+            rows = [(unpack_name(raw)[0], name_of(key)[1]) for key, raw in self._catalog.scan(names_prefix(folder))]
+            self._nodes.get_ready(child for child, _ in rows)
+            for child, name in rows:
+                yield child, folder, name
                 if self._nodes.get(child).is_dir:
                     folders.append(child)
 

@@ -220,7 +220,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the supervisor, which unmounts
     privileges.drop()
     own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
-    sys.setswitchinterval(0.0005)
+    sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
     with socket.socket(fileno=talk) as supervisor:
         resumed = wait_to_begin(config, supervisor)
