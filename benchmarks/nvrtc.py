@@ -25,7 +25,8 @@ def part(run: Run) -> None:
         return Program(kernels.SOURCES[SOURCE], "c++", options=kernels.options())
 
     with opened(["ext4", "direct"], run.place("nvrtc")) as subjects:
-        plain, mount = subjects["ext4"].root, subjects["direct"].root / "cuda_core"
+        plain, mount = (subjects[name].root / "cuda_core" for name in ("ext4", "direct"))
+        plain.mkdir()
         caches = {
             "FileStreamProgramCache": FileStreamProgramCache(str(plain / "theirs")),
             "FileStreamProgramCache on the mount": FileStreamProgramCache(str(mount / "theirs")),

@@ -30,11 +30,12 @@ class Tmpfs(Subject):
     """Memory: what no disk can beat."""
 
     def open(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        _call("mount", "-t", "tmpfs", "-o", "size=4g", "none", str(self.folder))
+        self.root.mkdir(parents=True, exist_ok=True)
+        _call("mount", "-t", "tmpfs", "-o", "size=4g", "none", str(self.root))
+        self.folder.mkdir()
 
     def close(self) -> None:
-        _unmount(self.folder)
+        _unmount(self.root)
 
     def forget(self) -> None:
         drop_caches()  # unmounting would lose the files, and there is no disk that they could be read from again
@@ -47,7 +48,7 @@ class Peer(Subject):
     _process: subprocess.Popen[bytes] | None = None
 
     @property
-    def folder(self) -> Path:
+    def root(self) -> Path:
         return self.base / "mount"
 
     @property
@@ -65,20 +66,21 @@ class Peer(Subject):
         if not self.under.exists():
             self.under.mkdir(parents=True)
             self.prepare()
-        self.folder.mkdir(exist_ok=True)
+        self.root.mkdir(exist_ok=True)
         with open(self.base / "log", "ab") as log:
             self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE
-        while not os.path.ismount(self.folder):
+        while not os.path.ismount(self.root):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 self._process.wait()
                 said = (self.base / "log").read_text(errors="replace").strip().splitlines()
                 raise Absent(f"{self.package} did not mount: {said[-1] if said else 'it said nothing'}")
             time.sleep(0.01)
+        self.folder.mkdir(exist_ok=True)
 
     def close(self) -> None:
-        _unmount(self.folder)
+        _unmount(self.root)
         if self._process is not None:
             try:
                 self._process.wait(PATIENCE)
@@ -94,7 +96,7 @@ class Bindfs(Peer):
     package = "bindfs"
 
     def command(self) -> list[str]:
-        return ["bindfs", "-f", "-o", f"attr_timeout={HOUR},entry_timeout={HOUR}", str(self.under), str(self.folder)]
+        return ["bindfs", "-f", "-o", f"attr_timeout={HOUR},entry_timeout={HOUR}", str(self.under), str(self.root)]
 
 
 class Mergerfs(Peer):
@@ -102,7 +104,7 @@ class Mergerfs(Peer):
 
     def command(self) -> list[str]:
         options = f"cache.attr={HOUR},cache.entry={HOUR},cache.files=auto-full"
-        return ["mergerfs", "-f", "-o", options, str(self.under), str(self.folder)]
+        return ["mergerfs", "-f", "-o", options, str(self.under), str(self.root)]
 
 
 class Rclone(Peer):
@@ -111,7 +113,7 @@ class Rclone(Peer):
     def command(self) -> list[str]:
         cache = ["--vfs-cache-mode", "full", "--cache-dir", str(self.base / "cache")]
         hour = ["--attr-timeout", f"{HOUR}s", "--dir-cache-time", f"{HOUR}s"]
-        return ["rclone", "mount", "--config", "", *cache, *hour, str(self.under), str(self.folder)]
+        return ["rclone", "mount", "--config", "", *cache, *hour, str(self.under), str(self.root)]
 
 
 class Gocryptfs(Peer):
@@ -122,7 +124,7 @@ class Gocryptfs(Peer):
         _call("gocryptfs", "-q", "-init", "-scryptn", "10", "-passfile", str(self.base / "key"), str(self.under))
 
     def command(self) -> list[str]:
-        return ["gocryptfs", "-q", "-fg", "-passfile", str(self.base / "key"), str(self.under), str(self.folder)]
+        return ["gocryptfs", "-q", "-fg", "-passfile", str(self.base / "key"), str(self.under), str(self.root)]
 
 
 KINDS: dict[str, type[Subject]] = {

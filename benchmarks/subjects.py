@@ -27,13 +27,14 @@ class Subject:
     base: Path
 
     @property
-    def folder(self) -> Path:
+    def root(self) -> Path:
+        """Where the frameworks' folders are; in a mount of ours they are there from the start."""
         return self.base / "plain"
 
     @property
-    def root(self) -> Path:
-        """Where the frameworks' folders are; in a mount of ours they are there from the start."""
-        return self.folder
+    def folder(self) -> Path:
+        """One of those, with everyone: each folder on the way to a file costs."""
+        return self.root / "triton"
 
     def open(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -58,16 +59,12 @@ class Kcachefs(Subject):
     options: tuple[str, ...] = ("--max-size", "100GiB")
 
     @property
-    def mountpoint(self) -> Path:
-        return self.base / "mount"
-
-    @property
-    def folder(self) -> Path:
-        return self.mountpoint / "triton"
-
-    @property
     def root(self) -> Path:
         return self.mountpoint
+
+    @property
+    def mountpoint(self) -> Path:
+        return self.base / "mount"
 
     def open(self) -> None:
         self.base.mkdir(parents=True, exist_ok=True)
