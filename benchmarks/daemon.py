@@ -4,7 +4,7 @@ Processor time: user and system seconds of the daemon's processes, ours with the
 third each: a name that is not there, a read of a known file of 16 KiB, a put of 16 KiB) and the eight seconds after
 them, in which files are sealed or written back.
 
-Memory: resident, while a time-compressed hour goes by: 120 cold starts, one for every half minute, each of which
+Memory: resident, while a time-compressed hour goes by: 60 cold starts, one for every minute, each of which
 writes the 148 files of a Triton start and reads them back, while those of three starts ago are removed. `growth` is
 the memory at the end divided by that after a quarter of it: 1 is flat.
 """
@@ -25,7 +25,7 @@ from benchmarks.subjects import Subject
 
 SUBJECTS = ["bindfs", "mergerfs", "rclone", "gocryptfs", "direct", "pyfuse3"]
 OPERATIONS = 10_000
-STARTS = 120
+STARTS = 60
 FILES = 148
 KEPT = 3
 AFTER = 8.0
@@ -72,7 +72,7 @@ def _seconds(pids: list[int]) -> float:
 
 
 def _memory(run: Run, subjects: dict[str, Subject]) -> None:
-    starts = 12 if run.quick else STARTS
+    starts = 6 if run.quick else STARTS
     files = [data for path, data in sorted(corpus().items()) if path.startswith("triton/")][:FILES]
     pids = {name: subject.pids() for name, subject in subjects.items()}
     seen: dict[str, list[float]] = {name: [] for name in subjects}

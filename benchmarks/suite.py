@@ -42,7 +42,7 @@ PARTS = {
     "disk": Part(disk.part, 30, 8),
     "scale": Part(growth.part, 120, 10),
     "load": Part(load.part, 140, 12),
-    "daemon": Part(daemon.part, 100, 12),
+    "daemon": Part(daemon.part, 130, 12),
 }
 
 

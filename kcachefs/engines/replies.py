@@ -15,6 +15,7 @@ LISTING_AFRESH = p.OPEN_OUT.pack(0, 0, 0)
 LISTING_NEW = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR, 0)
 LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)
 
+_PADDING = [bytes(-length % 8) for length in range(8)]
 _NS = 1_000_000_000
 _U64 = (1 << 64) - 1
 
@@ -30,8 +31,8 @@ def pack_attributes(ino: int, node: Inode) -> bytes:
 
 def pack_name(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
     """A name in a listing."""
-    record = p.DIRENT.pack(ino, cookie, len(name), kind) + name
-    return record + bytes(-len(record) % 8)
+    length = len(name)
+    return p.DIRENT.pack(ino, cookie, length, kind) + name + _PADDING[length & 7]
 
 
 def _attributes(ino: int, node: Inode) -> tuple[int, ...]:

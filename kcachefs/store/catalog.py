@@ -21,10 +21,10 @@ import logging
 import os
 import struct
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from zlib import crc32
 
 import lmdb
 import lmdb.verify
@@ -43,6 +43,8 @@ DEFAULT_MAP_SIZE = 64 << 30
 _NAMES = ord("n")
 _LOCK_FILE_SIZE = 8192
 _CRC = struct.Struct("<I")
+_INTACT = 0x2144DF1C
+"""What the CRC-32 of anything with its own CRC-32 behind it comes to."""
 _MARK = struct.Struct("<QQ")
 _NOTHING = object()
 
@@ -392,9 +394,8 @@ class Catalog:
             raise _lmdb_error(self._env.path(), error) from error
 
     def _checked(self, key: bytes, raw: bytes) -> bytes | None:
-        value = raw[:-4]
-        if zlib.crc32(value, zlib.crc32(key)) == int.from_bytes(raw[-4:], "little"):
-            return value
+        if crc32(raw, crc32(key)) == _INTACT:
+            return raw[:-4]
         self._set_aside(key, raw)
         if key[0] in EXPENDABLE:
             return None
@@ -524,12 +525,12 @@ def _is_nearly_full(path: str) -> bool:
 
 def with_check(key: bytes, value: bytes) -> bytes:
     """A value as LMDB keeps it."""
-    return value + _CRC.pack(zlib.crc32(value, zlib.crc32(key)))
+    return value + _CRC.pack(crc32(value, crc32(key)))
 
 
 def is_whole(key: bytes, raw: bytes) -> bool:
     """Whether what LMDB keeps under `key` passes its check."""
-    return zlib.crc32(raw[:-4], zlib.crc32(key)) == int.from_bytes(raw[-4:], "little")
+    return crc32(raw, crc32(key)) == _INTACT
 
 
 def show_key(key: bytes) -> str:

@@ -95,7 +95,7 @@ def name_key(parent: int, name: bytes) -> bytes:
 
 def name_of(key: bytes) -> tuple[int, bytes]:
     """The cookie and the name of a name's key."""
-    return int.from_bytes(key[9:17], "big"), key[17:]
+    return _U64.unpack_from(key, 9)[0], key[17:]
 
 
 def names_prefix(parent: int) -> bytes:
@@ -429,5 +429,4 @@ def pack_name(ino: int, mode: int) -> bytes:
 
 def unpack_name(raw: bytes) -> tuple[int, int]:
     """The inode and its type, as READDIR wants it."""
-    ino, kind = _NAME.unpack(raw)
-    return ino, kind
+    return _NAME.unpack(raw)  # type: ignore[return-value]
