@@ -429,4 +429,4 @@ def pack_name(ino: int, mode: int) -> bytes:
 
 def unpack_name(raw: bytes) -> tuple[int, int]:
     """The inode and its type, as READDIR wants it."""
-    return _NAME.unpack(raw)  # type: ignore[return-value]
+    return _NAME.unpack(raw)
