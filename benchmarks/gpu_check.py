@@ -117,7 +117,8 @@ class Check:
             "print(f'{name}, torch {torch.__version__}, CUDA {torch.version.cuda}, Triton {version}')"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        return f"{done.stdout.strip()}, Python {platform.python_version()}, Linux {platform.release()}"
+        kernel = ".".join(platform.release().split(".")[:2])
+        return f"{done.stdout.strip()}, Python {platform.python_version()}, Linux {kernel}"
 
     def round(self, name: str) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=self._work, prefix="gpu-check-") as folder:
