@@ -20,7 +20,6 @@ import tempfile
 import time
 import tomllib
 import zipfile
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,16 +37,20 @@ def main() -> int:
     if arguments.bundle is not None:
         return bundle(arguments.bundle, arguments.python_version)
     check = Check(arguments.site, arguments.device, arguments.work)
-    names = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
     earlier = [json.loads(path.read_text()) for path in arguments.also]
+    there = dict.fromkeys(name for run in earlier for name in run["rounds"])
+    names = arguments.only or list(there) or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
     rounds: dict[str, list[dict[str, Any]]] = {
         name: [one for run in earlier for one in run["rounds"].get(name, [])] for name in names
     }
-    machine = earlier[0]["machine"] if earlier else check.machine()
+    machines = dict.fromkeys([run["machine"] for run in earlier] + ([check.machine()] if arguments.repeat else []))
+    if len(machines) > 1:
+        raise CheckFailed("not of one kind of machine: " + "; ".join(machines))
+    machine = next(iter(machines), "")
     print(f"{machine}\n", flush=True)
     for number in range(arguments.repeat):
         for name in names:
-            rounds[name].append(check.round(name))
+            rounds[name].append(check.round(name, mount_first=len(rounds[name]) % 2 == 1))
             seconds = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
             print(f"round {number + 1}, {name}: {seconds}", file=sys.stderr, flush=True)
     print(table(rounds))
@@ -103,7 +106,6 @@ class Check:
     def __init__(self, site: Path | None, device: str, work: Path | None) -> None:
         self._device = device
         self._work = work
-        self._rounds: Counter[str] = Counter()
         paths = [str(ROOT), *([str(site.resolve())] if site is not None else [])]
         # The commands of kcachefs see its packages; what is measured does not, and has torch's own.
         self._commands = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -120,16 +122,15 @@ class Check:
         kernel = ".".join(platform.release().split(".")[:2])
         return f"{done.stdout.strip()}, Python {platform.python_version()}, Linux {kernel}"
 
-    def round(self, name: str) -> dict[str, Any]:
+    def round(self, name: str, *, mount_first: bool) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=self._work, prefix="gpu-check-") as folder:
             base = Path(folder)
             plain = self._environment(base / "plain", base / "plain-tmp")
             with self._mounted(base) as mount:
                 on_mount = self._environment(mount, base / "mount-tmp")
                 places = [("plain", plain), ("mount", on_mount)]
-                if self._rounds[name] % 2:
+                if mount_first:
                     places.reverse()
-                self._rounds[name] += 1
                 runs = {
                     f"{place} {state}": self._run(name, environment)
                     for state in ("cold", "warm")

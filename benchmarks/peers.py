@@ -32,7 +32,6 @@ class Tmpfs(Subject):
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
         _call("mount", "-t", "tmpfs", "-o", "size=4g", "none", str(self.root))
-        self.folder.mkdir()
 
     def close(self) -> None:
         _unmount(self.root)
@@ -77,7 +76,6 @@ class Peer(Subject):
                 said = (self.base / "log").read_text(errors="replace").strip().splitlines()
                 raise Absent(f"{self.package} did not mount: {said[-1] if said else 'it said nothing'}")
             time.sleep(0.01)
-        self.folder.mkdir(exist_ok=True)
 
     def close(self) -> None:
         _unmount(self.root)
@@ -153,8 +151,9 @@ def opened(names: list[str], base: Path, absent: dict[str, str] | None = None) -
                 if absent is not None:
                     absent[name] = str(error)
                 continue
-            found[name] = subject
             stack.callback(subject.close)
+            subject.folder.mkdir(exist_ok=True)
+            found[name] = subject
         yield found
 
 

@@ -37,7 +37,7 @@ class Subject:
         return self.root / "triton"
 
     def open(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None: ...
 

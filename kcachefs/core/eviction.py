@@ -65,6 +65,8 @@ HARDLY_FREE = 0.5
 """Part of the free space to be kept below which a write waits so long: the rest is for names and the journal."""
 BATCH = 32
 """Entries probed at a time."""
+_HELPING = 256
+"""Inodes looked for at a time, while requests wait."""
 BREATH_SECONDS = 0.001
 """Pause behind each entry while requests come: both want the interpreter, and an entry takes it for about as long."""
 TEMPORARY_SECONDS = 60.0
@@ -96,9 +98,9 @@ class Evictor:
         """Bytes that are not sealed yet, by user."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
         """Tells the kernel that a name does not hold any more. Called with no lock held."""
-        self.request: Callable[[], int] = lambda: 0
-        """Another number with each request that came."""
-        self._request = 0
+        self.requests: Callable[[], int] = lambda: 0
+        """How many requests the engine was asked so far."""
+        self._requests = 0
         self.seal_waiting: Callable[[float], None] = lambda until: None
         """Seals what waits, until that moment."""
         self.waiting: Callable[[], int] = lambda: 0
@@ -145,7 +147,7 @@ class Evictor:
                 break
             grace = self.grace_seconds if self._excess(1.0) <= 0 else min(self.grace_seconds, SHORT_GRACE_SECONDS)
             batch = self._enough(self._next_to_go(grace), bytes_over, files_over)
-            taken = self._evict_batch(batch)
+            taken = self._evict_batch(batch, gently=self._excess(1.0) <= 0 and self._excess_files(1.0) <= 0)
             gone += len(taken)
             self.full = not batch and self._excess(1.0) > 0 and self._nothing_left()
             if not batch or time.monotonic() > until:
@@ -313,18 +315,22 @@ class Evictor:
         """Evict these as far as nobody uses them; returns those that went."""
         taken: set[int] = set()
         for start in range(0, len(chosen), BATCH):
-            taken |= self._evict_batch(chosen[start : start + BATCH])
+            taken |= self._evict_batch(chosen[start : start + BATCH], gently=True)
         return taken
 
-    def _evict_batch(self, batch: list[int]) -> set[int]:
-        """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
+    def _evict_batch(self, batch: list[int], *, gently: bool = False) -> set[int]:
+        """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again.
+
+        Gently: requests go first, for nobody waits for the room that this makes.
+        """
         held = [entry for entry in batch if self._held(entry)]
         self._probe(held)
         taken: set[int] = set()
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
             if not (entry in held and self._held(entry)) and self.evict(entry):
                 taken.add(entry)
-                self._breathe()
+                if gently:
+                    self._breathe()
         if len(taken) < len(batch):
             now = time.time_ns()
             self._entries.used.update(dict.fromkeys(set(batch) - taken, now))
@@ -332,9 +338,8 @@ class Evictor:
         return taken
 
     def _breathe(self) -> None:
-        """Requests go first, as long as they need not wait for the room that this makes."""
-        before, self._request = self._request, self.request()
-        if self._request != before and self.room.is_set():
+        before, self._requests = self._requests, self.requests()
+        if self._requests != before:
             time.sleep(BREATH_SECONDS)
 
     def _held(self, entry: int) -> bool:
@@ -431,11 +436,13 @@ class Evictor:
         while folders:
             folder = folders.pop()
             rows = [(unpack_name(raw)[0], name_of(key)[1]) for key, raw in self._catalog.scan(names_prefix(folder))]
-            self._nodes.get_ready(child for child, _ in rows)
-            for child, name in rows:
-                yield child, folder, name
-                if self._nodes.get(child).is_dir:
-                    folders.append(child)
+            for start in range(0, len(rows), _HELPING):
+                helping = rows[start : start + _HELPING]
+                self._nodes.get_ready(child for child, _ in helping)
+                for child, name in helping:
+                    yield child, folder, name
+                    if self._nodes.get(child).is_dir:
+                        folders.append(child)
 
     # --- by hand ------------------------------------------------------------------------------------------------------
 

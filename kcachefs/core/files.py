@@ -124,6 +124,7 @@ class Files:
             return os.pread(spool.fd, size, offset) if spool else self.read(ino, offset, size)
         if content == Content.SLOT:
             with self._lock:  # a slot is another file's as soon as this one is sealed
+                node = self._nodes.get(ino)
                 if node.content != Content.SLOT:
                     return self.read(ino, offset, size)
                 return self._arena.read(node.spool, offset, min(size, max(0, node.size - offset)))
@@ -489,6 +490,7 @@ class Files:
         spool = self._open.get(ino)
         if spool is None:
             with self._lock:
+                node = self._nodes.get(ino)  # the caller's may have left the cache, and another been sealed since
                 if node.content != Content.SPOOL:
                     return None
                 spool = self._open.get(ino)

@@ -113,7 +113,6 @@ class Filesystem:
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = self.name_gone
-        self.evictor.request = lambda: self.recall.request
         self.evictor.waiting = self.files.waiting
         self.evictor.unsealed = self.files.unsealed_bytes
         self.evictor.seal_waiting = self.files.seal_waiting

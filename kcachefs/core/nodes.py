@@ -87,11 +87,11 @@ class Nodes:
         return ino in self._cache or self._catalog.get(inode_key(ino)) is not None
 
     def remember(self, ino: int, node: Inode) -> Inode:
+        """Put it into the cache. The catalog's lock is held."""
         cache = self._cache
         if len(cache) >= CACHE_MAX:
-            with self._catalog.lock:
-                for old in list(cache)[: CACHE_MAX // 8]:
-                    cache.pop(old, None)
+            for old in list(cache)[: CACHE_MAX // 8]:
+                cache.pop(old, None)
         cache[ino] = node
         return node
 

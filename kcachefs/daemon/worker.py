@@ -76,6 +76,7 @@ class Worker:
         self._socket = registry.socket_path(config.mountpoint)
         self._hang_seconds = config.hang_seconds
         self.engine = make_engine(config.engine, self.fs, device, intake, herald, resumed=resumed, resend=config.resend)
+        self.fs.evictor.requests = lambda: self.engine.requests
 
     async def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal says to finish."""

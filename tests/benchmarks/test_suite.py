@@ -70,7 +70,7 @@ def test_a_peer_serves_files_is_remounted_and_goes(name: str, tmp_path: Path) ->
         (subject.folder / "file").write_text("bytes")
         subject.forget()
         assert (subject.folder / "file").read_text() == "bytes"
-        assert subject.folder.is_mount()
+        assert subject.root.is_mount()
         pids = subject.pids()
     assert [mount for mount in mounts() if mount.startswith(str(tmp_path))] == []
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
@@ -97,7 +97,7 @@ def test_a_peer_that_dies_at_once_says_why(tmp_path: Path) -> None:
 
     class Broken(Bindfs):
         def command(self) -> list[str]:
-            return ["bindfs", "-f", "--no-such-option", str(self.under), str(self.folder)]
+            return ["bindfs", "-f", "--no-such-option", str(self.under), str(self.root)]
 
     with pytest.raises(Absent, match="did not mount"):
         Broken("bindfs", tmp_path / "bindfs").open()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
+from kcachefs.core.eviction import BREATH_SECONDS
 from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
 from tests.core.trees import READER, exists, find, folder, kernel, look_up, opened, write
@@ -107,6 +109,40 @@ def test_an_entry_that_the_kernel_holds_is_used_now(tmp_path: Path) -> None:
         assert "A" in alive(fs)
         assert "B" not in alive(fs)
         fs.forget(held, 1)
+
+
+def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B")
+        entries = [find(fs, "triton/A"), find(fs, "triton/B")]
+        held: list[int | None] = []
+
+        def look_up_meanwhile(batch: list[int]) -> None:
+            assert batch == []  # nobody had it a moment ago
+            held.append(fs.lookup(entries[0], b"kernel.cubin"))
+
+        fs.evictor._probe = look_up_meanwhile  # type: ignore[method-assign]
+        assert fs.evictor.evict_all(entries) == {entries[1]}
+        assert alive(fs) == ["A"]
+        assert held[0] is not None
+        fs.forget(held[0], 1)
+
+
+def test_requests_go_first_while_nobody_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("kcachefs.core.eviction.time.sleep", pauses.append)
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCD")
+        entries = [find(fs, f"triton/{key}") for key in "ABCD"]
+        fs.evictor.evict_all(entries[:1])
+        assert pauses == []  # no request came
+        requests = itertools.count(1)
+        fs.evictor.requests = lambda: next(requests)
+        fs.evictor.evict_all(entries[1:3])
+        assert pauses == [BREATH_SECONDS] * 2
+        shrink(fs, 0.01)
+        assert alive(fs) == []
+        assert len(pauses) == 2  # above the quota somebody may be waiting
 
 
 def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:

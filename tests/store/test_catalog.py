@@ -44,6 +44,22 @@ def put(catalog: Catalog, key: bytes, value: bytes | None) -> None:
             txn.put(key, value)
 
 
+def test_many_records_are_got_at_once_wherever_they_are(catalog: Catalog) -> None:
+    put(catalog, b"ifolded", b"1")
+    put(catalog, b"ichanged", b"2")
+    put(catalog, b"ideleted", b"3")
+    catalog.fold()
+    put(catalog, b"ichanged", b"4")
+    put(catalog, b"ideleted", None)
+    put(catalog, b"inew", b"5")
+    asked = [b"ifolded", b"ichanged", b"ideleted", b"inew", b"iabsent"]
+    assert catalog.get_all(asked) == {b"ifolded": b"1", b"ichanged": b"4", b"inew": b"5"}
+    assert catalog.get_all([]) == {}
+    catalog._folding, catalog._pending = catalog._pending, catalog._folding  # as in the middle of a fold
+    assert catalog.get_all(asked) == {b"ifolded": b"1", b"ichanged": b"4", b"inew": b"5"}
+    catalog._folding, catalog._pending = catalog._pending, catalog._folding
+
+
 def test_a_change_is_seen_before_and_after_the_fold(catalog: Catalog) -> None:
     put(catalog, b"ia", b"1")
     assert catalog.get(b"ia") == b"1"
