@@ -10,6 +10,7 @@ interpreter's own last words are in it too, and reopening it is a matter of putt
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import logging
@@ -20,7 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import trio  # the supervisor has no use for it
@@ -112,13 +113,21 @@ def start(path: str, source: str, form: str = "text", *, debug: bool = False, ha
     return made
 
 
-class _Handler(logging.StreamHandler[TextIO]):
-    """Standard error, as often as the limit allows, and at the end what it did not."""
+class _Handler(logging.Handler):
+    """Standard error, as often as the limit allows, and at the end what it did not.
+
+    Not through `sys.stderr`: what a closed terminal refuses would stay there, and be tried again when we end, which then
+    counts as a failure.
+    """
 
     def __init__(self, limit: RateLimit) -> None:
-        super().__init__(sys.stderr)
+        super().__init__()
         self._limit = limit
         self.addFilter(limit)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a full disk, a closed terminal: there is nobody else to tell
+            os.write(2, f"{self.format(record)}\n".encode(errors="backslashreplace"))
 
     def close(self) -> None:
         self._limit.close()

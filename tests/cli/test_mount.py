@@ -244,7 +244,8 @@ def test_a_mount_survives_the_terminal_it_was_made_in(scene: Scene) -> None:
 def test_a_mount_in_the_foreground_ends_with_its_terminal(scene: Scene) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(sys.executable, [*KCACHEFS, "mount", "-f", str(scene.mountpoint)], scene.environment)
+        buffered = {name: value for name, value in scene.environment.items() if name != "PYTHONUNBUFFERED"}
+        os.execve(sys.executable, [*KCACHEFS, "mount", "-f", str(scene.mountpoint)], buffered)
     try:
         until(lambda: os.path.ismount(scene.mountpoint) and os.path.exists(scene.mountpoint / "triton"))
     finally:

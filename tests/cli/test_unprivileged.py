@@ -43,12 +43,14 @@ class Visitor:
         os.chown(self.home, NOBODY.uid, NOBODY.gid)
         code = scene.folder / "code"
         shutil.copytree(PACKAGE, code / "kcachefs", ignore=shutil.ignore_patterns("__pycache__"))
+        self.packages = scene.folder / "packages"
+        self.packages.mkdir()
         self.command = (python, "-m", "kcachefs")
         self.mountpoint = self.home / "mount"
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
-            "PYTHONPATH": f"{code}:{sysconfig.get_path('purelib')}",
+            "PYTHONPATH": f"{code}:{self.packages}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "KCACHEFS_RUNTIME_DIR": str(scene.runtime),
         }
@@ -75,15 +77,26 @@ class Visitor:
 def in_own_namespace(test: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
     """Run the test in a process, and there among mounts, of its own; /dev/fuse is open to all in there."""
 
+    @among_own_mounts
+    def run(visitor: Visitor) -> None:
+        device = visitor.scene.folder / "fuse"
+        os.mknod(device, stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
+        device.chmod(0o666)
+        subprocess.run(["mount", "--bind", device, "/dev/fuse"], check=True)
+        test(visitor)
+
+    return functools.wraps(test)(run)
+
+
+def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
+    """The same with /dev/fuse as it is; what this Python has installed is where all can read it, as in each of them."""
+
     @functools.wraps(test)
     def run(visitor: Visitor) -> None:
         def inside() -> None:
             assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
-            device = visitor.scene.folder / "fuse"
-            os.mknod(device, stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
-            device.chmod(0o666)
             subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-            subprocess.run(["mount", "--bind", device, "/dev/fuse"], check=True)
+            subprocess.run(["mount", "--bind", sysconfig.get_path("purelib"), visitor.packages], check=True)
             test(visitor)
 
         in_child(inside)
@@ -182,6 +195,7 @@ def test_a_dead_mount_of_a_user_is_taken_away_by_his_next(visitor: Visitor) -> N
     assert visitor.scene.is_over()
 
 
+@among_own_mounts
 def test_a_user_to_whom_fuse_is_closed_is_told_so(visitor: Visitor) -> None:
     if os.stat("/dev/fuse").st_mode & 0o006 == 0o006:
         pytest.skip("/dev/fuse is open to all here")

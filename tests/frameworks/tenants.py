@@ -60,8 +60,8 @@ def _open_what_is_closed(home: Path) -> None:
             aside.mkdir(exist_ok=True)
             _mount("--bind", path, aside)
         _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", folder)
-        for path, aside in kept.items():
-            path.mkdir(parents=True)
+        for path, aside in sorted(kept.items()):  # a folder before what is in it
+            path.mkdir(parents=True, exist_ok=True)
             _mount("--bind", aside, path)
 
 
