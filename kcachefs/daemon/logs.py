@@ -116,8 +116,8 @@ def start(path: str, source: str, form: str = "text", *, debug: bool = False, ha
 class _Handler(logging.Handler):
     """Standard error, as often as the limit allows, and at the end what it did not.
 
-    Not through `sys.stderr`: what a closed terminal refuses would stay there, and be tried again when we end, which then
-    counts as a failure.
+    Not through `sys.stderr`: what a closed terminal refuses would stay there, and be tried again when we end, which
+    then counts as a failure.
     """
 
     def __init__(self, limit: RateLimit) -> None:

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,15 +37,14 @@ CLONE_NEWNS = 0x20000
 class Visitor:
     """The commands as NOBODY runs them: with an environment that holds next to nothing."""
 
-    def __init__(self, scene: Scene, python: str) -> None:
+    def __init__(self, scene: Scene, python: str, packages: Path) -> None:
         self.scene = scene
         self.home = scene.folder / "home"
         self.home.mkdir()
         os.chown(self.home, NOBODY.uid, NOBODY.gid)
         code = scene.folder / "code"
         shutil.copytree(PACKAGE, code / "kcachefs", ignore=shutil.ignore_patterns("__pycache__"))
-        self.packages = scene.folder / "packages"
-        self.packages.mkdir()
+        self.packages = packages
         self.command = (python, "-m", "kcachefs")
         self.mountpoint = self.home / "mount"
         self.environment = {
@@ -106,7 +106,9 @@ def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 @pytest.fixture
 def visitor(scene: Scene) -> Iterator[Visitor]:
-    yield Visitor(scene, _python_for_all())
+    with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as packages:
+        os.chmod(packages, 0o755)
+        yield Visitor(scene, _python_for_all(), Path(packages))
     # What was left in the fallback folder is that user's.
     shutil.rmtree(f"/tmp/kcachefs-{NOBODY.uid}", ignore_errors=True)
 
