@@ -55,8 +55,12 @@ class Anticipation:
 
 def is_quiet() -> bool:
     """Whether there is a processor for each program that runs at this moment, besides the thread that asks."""
+    return running() - 1 <= len(os.sched_getaffinity(0))
+
+
+def running() -> int:
+    """How many threads of all programs run, or would."""
     try:
-        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):
-        return False
-    return running - 1 <= len(os.sched_getaffinity(0))
+        return 1 << 30

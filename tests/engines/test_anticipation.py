@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kcachefs.engines import anticipation
-from kcachefs.engines.anticipation import LONG_NS, SHORT_NS, Anticipation, is_quiet
+from kcachefs.engines.anticipation import LONG_NS, SHORT_NS, Anticipation, is_quiet, running
 
 SOON = (SHORT_NS + LONG_NS) // 2
 
@@ -60,9 +60,14 @@ def test_it_begins_when_requests_follow_each_other(scene: Scene) -> None:
 def test_it_ends_when_they_do_not(scene: Scene) -> None:
     for _ in range(100):
         scene.request(SOON)
-    looks = [scene.request(10 * LONG_NS) for _ in range(10)]
+    looks = [scene.request(10 * LONG_NS) for _ in range(100)]
     assert looks[0] > 0
     assert looks[-1] == 0
+
+
+def test_a_pause_now_and_then_does_not_end_it(scene: Scene) -> None:
+    looks = [scene.request(10 * LONG_NS if number % 5 == 0 else SOON) for number in range(100)]
+    assert all(looks[20:])
 
 
 def test_requests_that_wait_already_are_no_reason_to_look(scene: Scene) -> None:
@@ -83,8 +88,9 @@ def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[in
     assert scene.request(SOON) == 1
 
 
-def test_a_processor_more_than_there_are_programs_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(100_000)))
-    assert is_quiet()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set())
-    assert not is_quiet()
+def test_a_processor_for_each_that_runs_besides_who_asks_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert running() >= 1
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    for count, quiet in ((1, True), (3, True), (4, False)):
+        monkeypatch.setattr(anticipation, "running", lambda count=count: count)
+        assert is_quiet() == quiet
