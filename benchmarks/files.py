@@ -15,27 +15,42 @@ from pathlib import Path
 from benchmarks.measure import corpus, in_turn, stopwatch
 from benchmarks.peers import opened
 from benchmarks.running import SUBJECTS, Run
-from benchmarks.subjects import empty
+from benchmarks.subjects import Kcachefs, empty
 
 ACTS = ("unpack", "read back", "rm -r")
 TRIES = 20
 
 
+class Mangled(ValueError):
+    """A file that is not what was written."""
+
+
 def part(run: Run) -> None:
     tree = cache_of(855 if run.quick else 5_000)
     rates: dict[str, dict[str, list[float]]] = {act: {} for act in ACTS}
+    wrong: set[str] = set()
     with opened(SUBJECTS, run.place("files"), run.results.absent) as subjects:
         for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 5, doing="files")):
+            if name in wrong:
+                continue
             seconds = {"unpack": unpack(tree, subject.root)}
             subject.forget()
-            seconds["read back"] = read_back(tree, subject.root)
+            try:
+                seconds["read back"] = read_back(tree, subject.root)
+            except Mangled as error:
+                if isinstance(subject, Kcachefs):
+                    raise
+                wrong.add(name)  # seen of rclone, once in some twenty rounds
+                run.leave_out(name, f"after a remount it gave back other bytes than were written: {error}")
+                continue
             with stopwatch() as removing:
                 _remove(subject.root)
             seconds["rm -r"] = removing[0]
             for act, taken in seconds.items():
                 rates[act].setdefault(name, []).append(len(tree) / taken)
     for act in ACTS:
-        run.add(f"{act} of {len(tree):,} files", "files/s", rates[act], better="more")
+        right = {name: values for name, values in rates[act].items() if name not in wrong}
+        run.add(f"{act} of {len(tree):,} files", "files/s", right, better="more")
 
 
 def _remove(root: Path) -> None:
@@ -83,5 +98,5 @@ def read_back(tree: list[tuple[str, bytes]], base: Path) -> float:
     taken = time.perf_counter() - begin
     for (path, data), read in zip(tree, found, strict=True):
         if read != data:
-            raise ValueError(f"{base}/{path} is not what was written")
+            raise Mangled(path)
     return taken
