@@ -8,6 +8,7 @@ runs in a mount namespace of its own, in which it is not.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import os
 import shutil
@@ -17,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,6 @@ from tests.cli.scene import PACKAGE, Outcome, Scene, holding, kill_and_wait
 from tests.engines.callers import Identity, in_child
 
 pytestmark = [
-    pytest.mark.xdist_group("nobody"),  # they share the fallback of that user in /tmp
     pytest.mark.mount,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
 ]
@@ -106,11 +107,19 @@ def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 @pytest.fixture
 def visitor(scene: Scene) -> Iterator[Visitor]:
-    with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as packages:
+    # They share that user's fallback folder in /tmp, also when several processes test.
+    with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as packages, holding_lock(Path(__file__)):
         os.chmod(packages, 0o755)
         yield Visitor(scene, _python_for_all(), Path(packages))
-    # What was left in the fallback folder is that user's.
-    shutil.rmtree(f"/tmp/kcachefs-{NOBODY.uid}", ignore_errors=True)
+        # What was left in it is that user's.
+        shutil.rmtree(f"/tmp/kcachefs-{NOBODY.uid}", ignore_errors=True)
+
+
+@contextmanager
+def holding_lock(path: Path) -> Iterator[None]:
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _python_for_all() -> str:
