@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
     for item in items:
-        if item.get_closest_marker("xdist_group") is None and (shared := _shared_fixtures(item)) is not None:
+        if (shared := _shared_fixtures(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared}"))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 

@@ -34,6 +34,7 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
     GROUP_BASE,
     EntryRecord,
@@ -145,9 +146,10 @@ class Evictor:
             bytes_over, files_over = self._excess(LOW_WATER), self._excess_files(LOW_WATER)
             if bytes_over <= 0 and files_over <= 0:
                 break
-            grace = self.grace_seconds if self._excess(1.0) <= 0 else min(self.grace_seconds, SHORT_GRACE_SECONDS)
+            is_within = self._excess(1.0) <= 0
+            grace = self.grace_seconds if is_within else min(self.grace_seconds, SHORT_GRACE_SECONDS)
             batch = self._enough(self._next_to_go(grace), bytes_over, files_over)
-            taken = self._evict_batch(batch, gently=self._excess(1.0) <= 0 and self._excess_files(1.0) <= 0)
+            taken = self._evict_batch(batch, gently=is_within and self._excess_files(1.0) <= 0)
             gone += len(taken)
             self.full = not batch and self._excess(1.0) > 0 and self._nothing_left()
             if not batch or time.monotonic() > until:
@@ -365,8 +367,7 @@ class Evictor:
             if not force and any(self._nodes.in_use(ino) for ino, _, _ in members):
                 return False
             names = self._top_names(entry)
-            for ino, parent, name in reversed(members):
-                self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
+            self._remove(txn, members)
             with self._entries.booked(txn, record.namespace, record.uid) as accounts:
                 for counts in accounts:
                     counts.evictions += 1
@@ -426,8 +427,11 @@ class Evictor:
 
     def _drop(self, ino: int, parent: int, name: bytes) -> None:
         with self._nodes.change() as txn:
-            for child, folder, child_name in reversed(list(self.below(ino))):
-                self._tree.remove(txn, folder, child_name, child, self._nodes.get(child))
+            self._remove(txn, [(ino, parent, name), *self.below(ino)])
+
+    def _remove(self, txn: Transaction, members: list[tuple[int, int, bytes]]) -> None:
+        """Take all of them away, what is in a folder before the folder."""
+        for ino, parent, name in reversed(members):
             self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
 
     def below(self, ino: int) -> Iterator[tuple[int, int, bytes]]:
