@@ -167,7 +167,8 @@ class Volumes:
             try:
                 for number in list(numbers):
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nothing left to sync
-                        os.fdatasync((self._readers.get(number) or self._open_reader(number)).fd)
+                        reader = self._readers.get(number) or self._open_reader(number)  # held: see Descriptor
+                        os.fdatasync(reader.fd)
                     numbers.discard(number)
                 if directory:
                     sync_directory(self._incoming)
@@ -180,13 +181,13 @@ class Volumes:
 
     def remove(self, number: int) -> None:
         """Nothing in it is alive, on disk either."""
-        with self._lock:
-            self._readers.pop(number, None)
-            self._unsynced.discard(number)
         # In this order: a `finish` on its way moves it from the first place to the second.
         for path in (self._incoming_path(number), self.path(number)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+        with self._lock:  # last, so that nobody who found it a moment ago keeps it open, and its space taken
+            self._readers.pop(number, None)
+            self._unsynced.discard(number)
 
     def numbers(self) -> list[int]:
         """Every volume file that is there."""
@@ -207,9 +208,8 @@ class Volumes:
         return self._incoming / f"{number:08x}.vol"
 
     def _open_reader(self, number: int) -> Descriptor:
-        reader = Descriptor(self._open(number))
         with self._lock:
-            self._readers[number] = reader
+            self._readers[number] = reader = Descriptor(self._open(number))
             if len(self._readers) > _MAX_OPEN:
                 self._readers.popitem(last=False)
         return reader

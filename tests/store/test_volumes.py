@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,6 +82,35 @@ def test_a_reader_that_has_a_removed_volume_open_is_not_given_another_file(volum
     volumes.remove(1)
     with pytest.raises(FileNotFoundError):
         volumes.read(1, 0, 3)
+
+
+def test_volumes_are_synced_and_read_while_they_are_removed(volumes: Volumes, hasty_threads: None) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    removed: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def remove() -> None:
+        while (number := removed.get()) is not None:
+            volumes.remove(number)
+
+    def read(number: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            volumes.read(number, 0, 1)
+
+    with ThreadPoolExecutor(2) as pool:
+        removing = pool.submit(remove)
+        try:
+            for number in range(1, 1500):
+                volumes.path(number).write_bytes(b"x")
+                volumes.touched([number])
+                reading = pool.submit(read, number)
+                removed.put(number)
+                volumes.sync()
+                reading.result()
+        finally:
+            removed.put(None)
+        removing.result()
+    assert volumes.numbers() == []
+    assert len(os.listdir("/proc/self/fd")) == before, "a volume that is gone is still open"
 
 
 def test_more_volumes_than_descriptors_are_kept(volumes: Volumes) -> None:
