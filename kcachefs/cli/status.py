@@ -27,6 +27,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
         print(state.mountpoint)
         print(f"  store     {state.store}")
         print(f"  engine    {state.engine}")
+        print(f"  policy    {state.policy}")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
         last = f", the last after {state.last_exit}" if state.last_exit else ""
         print(f"  restarts  {state.restarts}{last}" + (f"; {state.reloads} reloads" if state.reloads else ""))
@@ -48,6 +49,7 @@ def _row(state: MountState) -> dict[str, object]:
         "last_exit": state.last_exit,
         "reloads": state.reloads,
         "version": state.version,
+        "policy": state.policy,
     }
 
 

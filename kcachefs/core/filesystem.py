@@ -179,15 +179,13 @@ class Filesystem:
             raise FsError(errno.EINVAL)
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, mode, uid, gid, rdev=rdev, target=target, pid=self.pid)
-        self.found(ino)
-        return ino, node
+        return self.found(ino), self.shown(ino, node)
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
         """A new file, which the kernel then holds."""
         self._refuse_reserved(parent, name)
         ino, node = self.tree.create(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid, pid=self.pid)
-        self.found(ino)
-        return ino, node
+        return self.found(ino), self.shown(ino, node)
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
         self._refuse_reserved(parent, name)
@@ -238,12 +236,14 @@ class Filesystem:
 
     def attributes(self, ino: int) -> Inode:
         """The inode with its size and times as they are now."""
-        if ino >= VIRTUAL_BASE:
-            node = self.report.node(ino)
-            if node is None:
-                raise FsError(errno.ENOENT)
-            return node
-        return self.files.attributes(ino)
+        node = self.report.node(ino) if ino >= VIRTUAL_BASE else self.files.attributes(ino)
+        if node is None:
+            raise FsError(errno.ENOENT)
+        return self.shown(ino, node)
+
+    def shown(self, ino: int, node: Inode) -> Inode:
+        """An inode as the kernel is told of it: with the mode and the owner that it is to enforce."""
+        return node
 
     def read(self, ino: int, offset: int, size: int) -> bytes:
         return self.report.read(ino, offset, size) if ino >= VIRTUAL_BASE else self.files.read(ino, offset, size)
@@ -345,7 +345,7 @@ class Filesystem:
             if atime is not None or mtime is not None:
                 self.files.set_times(ino, node)
             self.nodes.save(txn, ino, node)
-        return node
+        return self.shown(ino, node)
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
         """A piece at a time, each of which waits for room as a write does. Where there is none, the rest is missing."""

@@ -49,6 +49,7 @@ class MountState(msgspec.Struct, kw_only=True):
     restarts: int
     started: float
     log: str
+    policy: str = "shared"
     last_exit: str = ""
     """Why the worker was last replaced."""
     reloads: int = 0

@@ -68,6 +68,7 @@ class Supervisor:
             restarts=0,
             started=time.time(),
             log=config.log,
+            policy=config.sharing.policy,
         )
 
     def run(self, ready: Callable[[Refusal | None], None], *, foreground: bool = False) -> int:

@@ -33,6 +33,7 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
         "last_exit",
         "reloads",
         "version",
+        "policy",
     ]
     assert (mount["mountpoint"], mount["store"], mount["engine"], mount["restarts"]) == (
         str(scene.mountpoint),
@@ -53,6 +54,15 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
     for word in (mount["mountpoint"], mount["store"], "direct", mount["log"], "signal SIGKILL"):
         assert word in text
     assert "the worker ended (signal SIGKILL) and is replaced" in Path(mount["log"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "policy"), [("", "shared"), ("--policy publish", "publish"), ("--read-only", "read-only")]
+)
+def test_how_a_mount_is_shared_is_shown(scene: Scene, options: str, policy: str) -> None:
+    scene.mount(*options.split())
+    assert scene.status()[0]["policy"] == policy
+    assert f"  policy    {policy}\n" in scene.must("status")
 
 
 def test_what_a_crash_left_is_not_shown(scene: Scene) -> None:

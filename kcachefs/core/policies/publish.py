@@ -22,10 +22,9 @@ import errno
 import logging
 import stat
 import time
-from typing import Unpack
 
 from kcachefs.core.files import REST_SECONDS
-from kcachefs.core.filesystem import UNKNOWN, AttributeChanges, Filesystem, FsOptions
+from kcachefs.core.filesystem import UNKNOWN, Filesystem, FsOptions
 from kcachefs.core.layouts import Kind, is_temporary
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
@@ -54,10 +53,7 @@ class Publish(Filesystem):
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
-    def attributes(self, ino: int) -> Inode:
-        return self._seen(ino, super().attributes(ino))
-
-    def _seen(self, ino: int, node: Inode) -> Inode:
+    def shown(self, ino: int, node: Inode) -> Inode:
         if ino >= VIRTUAL_BASE or not (node.is_dir or node.is_file):
             return node
         seen = copy.copy(node)
@@ -138,14 +134,12 @@ class Publish(Filesystem):
     ) -> tuple[int, Inode]:
         if parent < VIRTUAL_BASE:
             self._refuse_closed(parent, name)
-        ino, node = super().make(parent, name, mode, uid, gid, rdev, target)
-        return ino, self._seen(ino, node)
+        return super().make(parent, name, mode, uid, gid, rdev, target)
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
         if parent < VIRTUAL_BASE and self.tree.find(parent, name) is None:
             self._refuse_closed(parent, name)
-        ino, node = super().create(parent, name, mode, uid, gid)
-        return ino, self._seen(ino, node)
+        return super().create(parent, name, mode, uid, gid)
 
     def link(self, ino: int, parent: int, name: bytes) -> Inode:
         if not self._owns(owner := self.nodes.get(ino).uid):
@@ -246,10 +240,6 @@ class Publish(Filesystem):
     def is_quick_to_write(self, ino: int) -> bool:
         self._refuse_changing(ino)
         return super().is_quick_to_write(ino)
-
-    def set_attributes(self, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
-        node = super().set_attributes(ino, **changes)
-        return self._seen(ino, node)
 
     def _refuse_changing(self, ino: int, *, metadata: bool = False) -> None:
         node = self.nodes.get(ino) if ino < VIRTUAL_BASE else None

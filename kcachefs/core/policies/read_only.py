@@ -62,11 +62,9 @@ class ReadOnly(Filesystem):
     # --- what is seen -------------------------------------------------------------------------------------------------
 
     def attributes(self, ino: int) -> Inode:
-        if LOCK_BASE <= ino < LOCK_END:
-            return self._memory.node(ino)
-        return self._seen(ino, super().attributes(ino))
+        return self.shown(ino, self._memory.node(ino)) if LOCK_BASE <= ino < LOCK_END else super().attributes(ino)
 
-    def _seen(self, ino: int, node: Inode) -> Inode:
+    def shown(self, ino: int, node: Inode) -> Inode:
         if ino >= VIRTUAL_BASE or not (node.is_dir or node.is_file):
             return node
         seen = copy.copy(node)
@@ -137,17 +135,19 @@ class ReadOnly(Filesystem):
         self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
         if self._is_writer() and parent < LOCK_BASE:
-            ino, node = super().make(parent, name, mode, uid, gid, rdev, target)
-            return ino, self._seen(ino, node)
+            return super().make(parent, name, mode, uid, gid, rdev, target)
         self._refuse_all_but_locks(parent, name, mode)
-        return self._memory.make(parent, name, mode, uid, gid)
+        return self._make_lock(parent, name, mode, uid, gid)
 
     def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
         if self._is_writer() and parent < LOCK_BASE:
-            ino, node = super().create(parent, name, mode, uid, gid)
-            return ino, self._seen(ino, node)
+            return super().create(parent, name, mode, uid, gid)
         self._refuse_all_but_locks(parent, name, stat.S_IFREG)
-        return self._memory.make(parent, name, stat.S_IFREG, uid, gid)
+        return self._make_lock(parent, name, stat.S_IFREG, uid, gid)
+
+    def _make_lock(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
+        ino, node = self._memory.make(parent, name, mode, uid, gid)
+        return ino, self.shown(ino, node)
 
     def _refuse_all_but_locks(self, parent: int, name: bytes, mode: int) -> None:
         check_name(name)
@@ -223,8 +223,7 @@ class ReadOnly(Filesystem):
         if LOCK_BASE <= ino < LOCK_END:
             if (size := changes.get("size")) is not None:
                 self._memory.truncate(ino, size)
-            return self._memory.node(ino)
+            return self.attributes(ino)
         if ino < VIRTUAL_BASE and self._is_lock(ino, self.nodes.get(ino)) and not self._is_writer():
             return self.attributes(ino)  # nothing of it may change: see `may_change`
-        node = super().set_attributes(ino, **changes)
-        return self._seen(ino, node)
+        return super().set_attributes(ino, **changes)

@@ -8,33 +8,16 @@ from __future__ import annotations
 
 import copy
 import stat
-from typing import Unpack
 
-from kcachefs.core.filesystem import AttributeChanges, Filesystem
+from kcachefs.core.filesystem import Filesystem
 from kcachefs.store.records import Inode
 
 
 class Squash(Filesystem):
     """Shows owners and modes as the mount was told to."""
 
-    def attributes(self, ino: int) -> Inode:
-        return self._squashed(super().attributes(ino))
-
-    def make(
-        self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
-    ) -> tuple[int, Inode]:
-        ino, node = super().make(parent, name, mode, uid, gid, rdev, target)
-        return ino, self._squashed(node)
-
-    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
-        ino, node = super().create(parent, name, mode, uid, gid)
-        return ino, self._squashed(node)
-
-    def set_attributes(self, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
-        node = super().set_attributes(ino, **changes)
-        return self._squashed(node)
-
-    def _squashed(self, node: Inode) -> Inode:
+    def shown(self, ino: int, node: Inode) -> Inode:
+        node = super().shown(ino, node)
         sharing, seen = self.options.sharing, copy.copy(node)
         seen.uid = node.uid if sharing.uid is None else sharing.uid
         seen.gid = node.gid if sharing.gid is None else sharing.gid
