@@ -1,10 +1,11 @@
 """Replays what real workloads on an H200 asked of their cache directories: the seconds that the filesystem takes.
 
 benchmarks/data/h200_requests.jsonl.xz holds, per line, a start's name, what is called, and its arguments, in the order
-in which it was asked for; the compilers' own time between the calls is left out. It was made from traces of FUSE
-requests with the kernel's caches switched off, in which every name on a path is looked up again and again:
-`python -m benchmarks.replay TRITON.gz GPT2.gz` turns those walks back into the system calls that they belong to, and
-has a file that was opened and found in the page cache read whole.
+in which it was asked for. Where the compiler did something else in between, there is a pause instead: half a
+millisecond of computing, which is not counted, but after which a filesystem in a process of its own has to be woken. It
+was made from traces of FUSE requests with the kernel's caches switched off, in which every name on a path is looked up
+again and again: `python -m benchmarks.replay TRITON.gz GPT2.gz` turns those walks back into the system calls that they
+belong to, and has a file that was opened and found in the page cache read whole.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import gzip
 import json
 import lzma
+import math
 import os
 import sys
 import time
@@ -29,6 +31,9 @@ from benchmarks.subjects import empty
 DATA = Path(__file__).parent / "data" / "h200_requests.jsonl.xz"
 COLD, WARM, MODEL = "triton cold", "triton warm", "gpt2 cold"
 WHOLE = 1 << 20
+IDLE_SECONDS = 0.0002
+"""Requests that are further apart than this had a pause between them."""
+PAUSE_SECONDS = 0.0005
 
 
 def part(run: Run) -> None:
@@ -39,7 +44,7 @@ def part(run: Run) -> None:
         taken.setdefault(what, {}).setdefault(name, []).append(seconds * 1e3)
 
     with opened(SUBJECTS, run.place("replay"), run.results.absent) as subjects:
-        for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 7)):
+        for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 5)):
             root = str(subject.root)
             note("triton, cold start", name, replay(starts[COLD], root, content))
             subject.forget()
@@ -64,20 +69,21 @@ def recorded() -> dict[str, list[list[Any]]]:
 
 
 def replay(calls: Iterable[list[Any]], base: str, content: bytes) -> float:
-    """Make them, below that folder; seconds. What was refused when it was recorded may be refused here too."""
+    """Make them, below that folder; the seconds that they took. What was refused then may be refused here too."""
     player = _Player(base, content)
     begin = time.perf_counter()
     for call in calls:
         player.act[call[0]](*call[1:])
     taken = time.perf_counter() - begin
     player.close()
-    return taken
+    return taken - player.paused
 
 
 class _Player:
     def __init__(self, base: str, content: bytes) -> None:
         self._base, self._content = base, content
         self._open: dict[str, list[int]] = {}
+        self.paused = 0.0
         self.act: dict[str, Callable[..., None]] = {
             "stat": self._stat,
             "mkdir": self._mkdir,
@@ -89,6 +95,7 @@ class _Player:
             "close": self._close,
             "rename": self._rename,
             "list": self._list,
+            "pause": self._pause,
         }
 
     def _stat(self, path: str) -> None:
@@ -126,6 +133,12 @@ class _Player:
     def _list(self, path: str) -> None:
         os.listdir(self._base + path)
 
+    def _pause(self) -> None:
+        begin = time.perf_counter()
+        while (taken := time.perf_counter() - begin) < PAUSE_SECONDS:
+            pass
+        self.paused += taken
+
     def close(self) -> None:
         for descriptors in self._open.values():
             for descriptor in descriptors:
@@ -144,9 +157,14 @@ class _Reduction:
     _opened: dict[str, int] = field(default_factory=dict)
     _unread: set[str] = field(default_factory=set)
     """Opened for reading, and no request has come for their bytes: they were in the page cache."""
+    _last: float = math.inf
+    _pausing: bool = False
 
     def request(self, one: dict[str, Any]) -> None:
         op, path, process = one["op"], one["path"], one.get("pid", 0)
+        now = one.get("t", self._last)
+        self._pausing |= now - self._last > IDLE_SECONDS
+        self._last = now
         if op == "lookup":
             if self._walks.get(process, path) != path:
                 self._finish(process)
@@ -163,7 +181,13 @@ class _Reduction:
     def _finish(self, process: int) -> None:
         path = self._walks.pop(process, None)
         if path is not None:
-            self.calls.append(["stat", path])
+            self._call(["stat", path])
+
+    def _call(self, call: list[Any]) -> None:
+        if self._pausing:
+            self._pausing = False
+            self.calls.append(["pause"])
+        self.calls.append(call)
 
     def _drop_walk(self, *paths: str) -> None:
         """The kernel looks names up, and the folders above, before it does anything to them: those are no calls."""
@@ -174,45 +198,45 @@ class _Reduction:
 
     def _mkdir(self, path: str, one: dict[str, Any]) -> None:
         self._drop_walk(path)
-        self.calls.append(["mkdir", path])
+        self._call(["mkdir", path])
 
     def _rmdir(self, path: str, one: dict[str, Any]) -> None:
         self._drop_walk(path)
-        self.calls.append(["rmdir", path])
+        self._call(["rmdir", path])
 
     def _create(self, path: str, one: dict[str, Any]) -> None:
         self._drop_walk(path)
-        self.calls.append(["create", path])
+        self._call(["create", path])
         self._opened[path] = self._opened.get(path, 0) + 1
 
     def _open(self, path: str, one: dict[str, Any]) -> None:
         self._drop_walk(path)
-        self.calls.append(["open", path])
+        self._call(["open", path])
         self._opened[path] = self._opened.get(path, 0) + 1
         self._unread.add(path)
 
     def _read(self, path: str, one: dict[str, Any]) -> None:
         self._unread.discard(path)
-        self.calls.append(["read", path, one["size"]])
+        self._call(["read", path, one["size"]])
 
     def _write(self, path: str, one: dict[str, Any]) -> None:
-        self.calls.append(["write", path, one["size"]])
+        self._call(["write", path, one["size"]])
 
     def _release(self, path: str, one: dict[str, Any]) -> None:
         if self._opened.get(path):
             self._opened[path] -= 1
             if path in self._unread:
                 self._unread.remove(path)
-                self.calls.append(["read", path, WHOLE])
-            self.calls.append(["close", path])
+                self._call(["read", path, WHOLE])
+            self._call(["close", path])
 
     def _rename(self, path: str, one: dict[str, Any]) -> None:
         self._drop_walk(path, one["to"])
-        self.calls.append(["rename", path, one["to"]])
+        self._call(["rename", path, one["to"]])
         self._opened[one["to"]] = self._opened.pop(path, 0)
 
     def _opendir(self, path: str, one: dict[str, Any]) -> None:
-        self.calls.append(["list", path])
+        self._call(["list", path])
 
 
 def reduce(requests: Iterable[dict[str, Any]]) -> list[list[Any]]:

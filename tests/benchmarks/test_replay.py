@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,19 @@ def test_what_was_opened_and_found_in_the_page_cache_is_read_whole() -> None:
         ["read", "/f", 5],
         ["close", "/f"],
     ]
+
+
+def test_requests_far_apart_have_a_pause_between_them_that_is_not_counted(tmp_path: Path) -> None:
+    requests = [
+        {"op": "mkdir", "path": "/a", "pid": 7, "t": 1.0},
+        {"op": "mkdir", "path": "/b", "pid": 7, "t": 1.0001},
+        {"op": "mkdir", "path": "/c", "pid": 7, "t": 1.001},
+    ]
+    calls = replay.reduce(requests)
+    assert calls == [["mkdir", "/a"], ["mkdir", "/b"], ["pause"], ["mkdir", "/c"]]
+    begin = time.perf_counter()
+    counted = replay.replay(calls * 20, str(tmp_path), bytes(1 << 21))
+    assert counted <= time.perf_counter() - begin - 20 * replay.PAUSE_SECONDS
 
 
 def test_a_cold_start_leaves_what_the_warm_one_reads(tmp_path: Path) -> None:
