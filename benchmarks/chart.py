@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.drawing import Drawing, Log, around, short
+from benchmarks.gpu_check import seconds
 from benchmarks.results import Figure, Results
 
 OURS = "#1f9d55"
@@ -249,8 +250,7 @@ WIDTH, LEFT, BAR, GAP, TOP = 720, 110, 14, 18, 44
 def starts(machine: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
     """Bars of the seconds until the first result, four for each program."""
     medians = {
-        name: {kind: statistics.median(one["runs"][kind]["seconds"] for one in many) for kind, _ in KINDS}
-        for name, many in rounds.items()
+        name: {kind: statistics.median(seconds(many, kind)) for kind, _ in KINDS} for name, many in rounds.items()
     }
     factor = (WIDTH - LEFT - 70) / max(max(times.values()) for times in medians.values())
     block = len(KINDS) * BAR + GAP

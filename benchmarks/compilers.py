@@ -2,17 +2,16 @@
 
 The seconds are those of the first compiled call, in a process that has imported everything; torch's precompiled header
 is part of a cold start. Every start is a fresh process, and the two directories take turns within each round, and in
-being the first of it.
+being the first of it. A warm start is short, so a round has several.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from benchmarks.gpu_check import Check, agrees
+from benchmarks.gpu_check import Check, agrees, seconds
 from benchmarks.running import Run
 
 PROGRAMS = {"offline": "Triton, 8 kernels for sm_90", "mlp": "torch.compile of an MLP, CPU"}
+WARM = 3
 
 
 def part(run: Run) -> None:
@@ -23,13 +22,9 @@ def part(run: Run) -> None:
         if run.quick and program == "mlp":
             continue
         rounds = run.rounds(1 if run.quick else 5, share, PROGRAMS[program])
-        found = [check.round(program, mount_first=number % 2 == 1) for number in rounds]
+        found = [check.round(program, mount_first=number % 2 == 1, warm=WARM) for number in rounds]
         if not all(agrees(one) for one in found):
             raise ValueError(f"{PROGRAMS[program]}: the results differ, or a warm start compiled")
         for state in ("cold", "warm"):
-            values = {"ext4": _seconds(found, f"plain {state}"), "direct": _seconds(found, f"mount {state}")}
+            values = {"ext4": seconds(found, f"plain {state}"), "direct": seconds(found, f"mount {state}")}
             run.add(f"{PROGRAMS[program]}, {state}", "s", values)
-
-
-def _seconds(found: list[dict[str, Any]], kind: str) -> list[float]:
-    return [one["runs"][kind]["seconds"] for one in found]

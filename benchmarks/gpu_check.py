@@ -1,8 +1,9 @@
 """Real models on a real GPU, cold and warm, on a plain directory and on a mount: times, ratios, counters and results.
 
 Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is: plain cold, mount cold, plain warm, mount
-warm, with an empty directory and an empty store each; in every second one the mount goes first. A ratio is the median
-of the rounds' ratios, so what disturbs a whole round cancels out. The table is Markdown; --json keeps every number, and
+warm, with an empty directory and an empty store each; in every second one the mount goes first. Further warm starts
+(--warm) take turns behind these. A ratio is the median of the pairs' ratios, so what disturbs both of a pair cancels
+out. The table is Markdown; --json keeps every number, and
 --also takes those of earlier runs into the table, where a machine is lent for less time than it all needs.
 """
 
@@ -50,9 +51,9 @@ def main() -> int:
     print(f"{machine}\n", flush=True)
     for number in range(arguments.repeat):
         for name in names:
-            rounds[name].append(check.round(name, mount_first=len(rounds[name]) % 2 == 1))
-            seconds = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
-            print(f"round {number + 1}, {name}: {seconds}", file=sys.stderr, flush=True)
+            rounds[name].append(check.round(name, mount_first=len(rounds[name]) % 2 == 1, warm=arguments.warm))
+            taken = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
+            print(f"round {number + 1}, {name}: {taken}", file=sys.stderr, flush=True)
     print(table(rounds))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=2))
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/gpu_check", description="Check kcachefs on this machine's GPU.")
     parser.add_argument("--only", type=lambda text: text.split(","), help="which of: " + ", ".join(PROGRAMS))
     parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm, plain and mount")
+    parser.add_argument("--warm", type=int, default=1, help="warm starts of each in a round")
     parser.add_argument("--device", default="cuda", help="cpu: TorchInductor on the CPU and Triton for an sm_90")
     parser.add_argument("--work", type=Path, help="where to put caches and stores; a local disk")
     parser.add_argument("--site", type=Path, help="a folder made by --bundle, where kcachefs' packages are")
@@ -122,7 +124,7 @@ class Check:
         kernel = ".".join(platform.release().split(".")[:2])
         return f"{done.stdout.strip()}, Python {platform.python_version()}, Linux {kernel}"
 
-    def round(self, name: str, *, mount_first: bool) -> dict[str, Any]:
+    def round(self, name: str, *, mount_first: bool, warm: int = 1) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(dir=self._work, prefix="gpu-check-") as folder:
             base = Path(folder)
             plain = self._environment(base / "plain", base / "plain-tmp")
@@ -136,7 +138,11 @@ class Check:
                     for state in ("cold", "warm")
                     for place, environment in places
                 }
-                return {"runs": runs, "mount": self._statistics(mount)}
+                again = []
+                for _ in range(warm - 1):
+                    places.reverse()
+                    again.append({f"{place} warm": self._run(name, environment) for place, environment in places})
+                return {"runs": runs, "again": again, "mount": self._statistics(mount)}
 
     def _environment(self, folder: Path, temporary: Path) -> dict[str, str]:
         """The variables for a mount, or for a plain directory as if it were one; torch's header is with the rest."""
@@ -217,8 +223,7 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
     for name, many in rounds.items():
         cells = [name]
         for state in ("cold", "warm"):
-            plain = [one["runs"][f"plain {state}"]["seconds"] for one in many]
-            mount = [one["runs"][f"mount {state}"]["seconds"] for one in many]
+            plain, mount = seconds(many, f"plain {state}"), seconds(many, f"mount {state}")
             ratio = statistics.median(b / a for a, b in zip(plain, mount, strict=True))
             cells += [f"{statistics.median(plain):.3f} s", f"{statistics.median(mount):.3f} s", f"{ratio:.3f}"]
         total = many[-1]["mount"]["total"]
@@ -232,11 +237,19 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+def seconds(rounds: list[dict[str, Any]], kind: str) -> list[float]:
+    """What every start of that kind took."""
+    return [told["seconds"] for one in rounds for which, told in _starts(one) if which == kind]
+
+
 def agrees(one: dict[str, Any]) -> bool:
-    """Whether all four runs of a round gave the same bits, and the warm ones compiled nothing."""
-    runs = one["runs"]
-    missed = [runs[kind]["counters"].get(what, 0) for kind in ("plain warm", "mount warm") for what in _MISSES]
-    return len({told["digest"] for told in runs.values()}) == 1 and not any(missed)
+    """Whether all starts of a round gave the same bits, and the warm ones compiled nothing."""
+    missed = [told["counters"].get(what, 0) for kind, told in _starts(one) if "warm" in kind for what in _MISSES]
+    return len({told["digest"] for _, told in _starts(one)}) == 1 and not any(missed)
+
+
+def _starts(one: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [start for runs in (one["runs"], *one.get("again", [])) for start in runs.items()]
 
 
 _MISSES = ("compiled", "graph_misses")
