@@ -412,12 +412,14 @@ class Evictor:
             if raw is None or not self._is_abandoned(ino, *_fields(raw)):
                 continue
             for parent, name in self._tree.names_of(ino):
-                self._drop(ino, parent, name)
-                self.invalidate(parent, name)
-                reaped += 1
+                if self._drop(ino, parent, name):
+                    self.invalidate(parent, name)
+                    reaped += 1
         return reaped
 
     def _is_abandoned(self, ino: int, since: int, pid: int) -> bool:
+        with contextlib.suppress(FsError):
+            since = max(since, self._nodes.get(ino).mtime)  # others may have gone on with what its maker began
         age = (time.time_ns() - since) / 1e9
         if ino in self._nodes.handles:
             return False
@@ -425,9 +427,12 @@ class Evictor:
             return age > self.temporary_seconds and not _is_running(pid)
         return age > self.temporary_unknown_seconds
 
-    def _drop(self, ino: int, parent: int, name: bytes) -> None:
+    def _drop(self, ino: int, parent: int, name: bytes) -> bool:
         with self._nodes.change() as txn:
+            if self._tree.find(parent, name) != ino:
+                return False  # it was given another name just now
             self._remove(txn, [(ino, parent, name), *self.below(ino)])
+        return True
 
     def _remove(self, txn: Transaction, members: list[tuple[int, int, bytes]]) -> None:
         """Take all of them away, what is in a folder before the folder."""

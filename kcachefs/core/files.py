@@ -77,13 +77,18 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class SpoolFile:
     """An open spool file, closed with its last user."""
 
-    __slots__ = ("fd", "number", "retimed")
+    __slots__ = ("changing", "fd", "number", "retimed")
 
     def __init__(self, number: int, fd: int) -> None:
         self.number = number
         self.fd = fd
         self.retimed = False
         """Its times were set by hand: the next write has to say that they no longer hold."""
+        self.changing: list[None] = []
+        """One for each thread that is about to change it, or doing so: it is not sealed meanwhile.
+
+        Put there under the lock, and taken away without it, which a list can do and a number cannot.
+        """
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -185,12 +190,9 @@ class Files:
                     break
             self._make_room(ino, node, end)
         try:
-            written = os.pwrite(spool.fd, data, offset)
-            while written < len(data):
-                written += os.pwrite(spool.fd, data[written:], offset + written)
-        except OSError as error:
-            raise or_no_space(error, self._store.spool.path(spool.number)) from error
-        return written
+            return self._fill(spool, offset, data)
+        finally:
+            spool.changing.pop()
 
     def is_quick_to_change(self, ino: int) -> bool:
         """Whether a change can be made without keeping others waiting: bringing back a large object cannot."""
@@ -219,6 +221,8 @@ class Files:
             os.ftruncate(spool.fd, size)
         except OSError as error:
             raise or_no_space(error, self._store.spool.path(spool.number)) from error
+        finally:
+            spool.changing.pop()
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
         check_allocation(mode, offset, length)
@@ -235,9 +239,12 @@ class Files:
                     self._allocate_in_slot(ino, node, mode, offset, end)
                     return
             self._make_room(ino, node, end)
-        if _libc.fallocate(spool.fd, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
-            number = ctypes.get_errno()
-            raise or_no_space(OSError(number, os.strerror(number)), self._store.spool.path(spool.number))
+        try:
+            if _libc.fallocate(spool.fd, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
+                number = ctypes.get_errno()
+                raise or_no_space(OSError(number, os.strerror(number)), self._store.spool.path(spool.number))
+        finally:
+            spool.changing.pop()
 
     def set_times(self, ino: int, node: Inode) -> None:
         """The caller set a node's times by hand: a spool file gets them too."""
@@ -321,14 +328,15 @@ class Files:
 
     def seal_next(self, rest_seconds: float = REST_SECONDS) -> bool:
         """Seal the file that has waited longest, if it has rested that long. False when there is none."""
-        if not self._queue:
-            return False
-        ino, since = self._queue[0]
         now = time.monotonic()
-        if now - since < rest_seconds and len(self._queue) < QUEUE_MAX:
-            return False
-        self._queue.popleft()
-        self._queued.discard(ino)
+        with self._lock:  # the evictor seals too, and so does whoever asks for what there is
+            if not self._queue:
+                return False
+            ino, since = self._queue[0]
+            if now - since < rest_seconds and len(self._queue) < QUEUE_MAX:
+                return False
+            self._queue.popleft()
+            self._queued.discard(ino)
         with contextlib.suppress(FsError):  # unlinked while it waited
             age = (time.time_ns() - self.attributes(ino).mtime) / 1e9
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
@@ -345,21 +353,26 @@ class Files:
             raise
 
     def _enqueue(self, ino: int, since: float) -> None:
-        if ino not in self._queued:
-            self._queued.add(ino)
-            self._queue.append((ino, since))
+        with self._lock:
+            if ino not in self._queued:
+                self._queued.add(ino)
+                self._queue.append((ino, since))
 
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""
         horizon = time.time_ns() - int(quiet_seconds * 1e9)
         for ino in list(self._mutable):
-            try:
+            with contextlib.suppress(FsError):
                 if self.attributes(ino).ctime > horizon:
                     continue
+            self._mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
+            try:
                 self.seal(ino)
             except FsError:
                 pass
-            self._mutable.discard(ino)
+            except BaseException:
+                self._mutable.add(ino)
+                raise
 
     def seal(self, ino: int) -> bool:
         """Turn a file into an object. False if it changed meanwhile, or was no candidate."""
@@ -368,9 +381,12 @@ class Files:
                 node = self._nodes.get(ino)
                 if node.content not in (Content.SLOT, Content.SPOOL) or node.nlink == 0:
                     return False
-                self._sealing[ino] = False
                 data = self._arena.read(node.spool, 0, node.size) if node.content == Content.SLOT else b""
                 spool = self._spool_of(ino, node) if node.content == Content.SPOOL else None
+                if ino in self._sealing or (spool is not None and spool.changing):
+                    self._await_rest(ino, node)
+                    return False
+                self._sealing[ino] = False
             staged: Staged | None = None
             try:
                 if spool is not None and _is_mostly_hole(spool.fd):
@@ -437,10 +453,14 @@ class Files:
         if node.content == Content.NONE:
             if not node.is_file:
                 raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
-            slot = self._arena.take()
-            txn.put(slot_key(slot), pack_number(ino))
-            _is_now(node, Content.SLOT, number=slot)
+            _is_now(node, Content.SLOT, number=self._take_slot(txn, ino))
         return node.spool
+
+    def _take_slot(self, txn: Transaction, ino: int) -> int:
+        slot = self._arena.take()
+        txn.undo(lambda: self._arena.free(slot))
+        txn.put(slot_key(slot), pack_number(ino))
+        return slot
 
     def _slot_changed(self, txn: Transaction, ino: int, node: Inode) -> None:
         node.mtime = node.ctime = time.time_ns()
@@ -464,7 +484,12 @@ class Files:
             self._entries.written(node.entry)
         if ino in self._sealing:
             self._sealing[ino] = True
-        if not node.flags & Inode.MUTABLE:
+        self._await_rest(ino, node)
+
+    def _await_rest(self, ino: int, node: Inode) -> None:
+        if node.flags & Inode.MUTABLE:
+            self._mutable.add(ino)
+        elif ino not in self._queued:
             self._enqueue(ino, time.monotonic())
 
     def _make_mutable(self, ino: int, node: Inode) -> None:
@@ -474,7 +499,7 @@ class Files:
     # --- spool files --------------------------------------------------------------------------------------------------
 
     def _touched_spool(self, ino: int, node: Inode) -> SpoolFile:
-        """The spool file, about to be changed. The lock is held."""
+        """The spool file, about to be changed: who does takes one from `changing` after it. The lock is held."""
         spool = self._spool_of(ino, node)
         assert spool is not None
         self._note_change(ino, node)
@@ -483,6 +508,7 @@ class Files:
                 spool.retimed = False
                 node.mtime = node.ctime = time.time_ns()
                 self._nodes.save(txn, ino, node)
+        spool.changing.append(None)
         return spool
 
     def _spool_of(self, ino: int, node: Inode) -> SpoolFile | None:
@@ -502,7 +528,8 @@ class Files:
     def _hold(self, ino: int, spool: SpoolFile) -> None:
         if len(self._open) >= OPEN_SPOOL_MAX:
             for old in list(self._open)[: OPEN_SPOOL_MAX // 8]:
-                if not self._open[old].retimed:  # one whose times the next write must correct is not to be forgotten
+                # One whose times the next write must correct is not to be forgotten, nor one that is being changed.
+                if not self._open[old].retimed and not self._open[old].changing:
                     del self._open[old]
         self._open[ino] = spool
 
@@ -516,21 +543,26 @@ class Files:
             self._object_to_slot(ino, digest, self._read_settled(ino, digest, 0, 1 << 62))
             return
         spool = self._make_spool()
+        is_used = False
         try:
             if content == Content.OBJECT:
                 self._copy_out(digest, spool)
+            is_used = self._move_to_spool(ino, content, digest, spool)
         except ObjectMissing:
-            self._store.spool.recycle(spool.number)
             if (node.content, node.digest) == (content, digest):
                 raise
-            return  # someone else was quicker
+        finally:
+            if not is_used:  # the disk is full, or someone else was quicker
+                self._store.spool.recycle(spool.number)
+
+    def _move_to_spool(self, ino: int, content: int, digest: bytes, spool: SpoolFile) -> bool:
+        """Have a file's bytes be in a spool file, where an object's have been copied to. False if it has changed."""
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if (node.content, node.digest) != (content, digest):
-                self._store.spool.recycle(spool.number)
-                return  # someone else was quicker
+                return False
             if content == Content.SLOT:
-                os.pwrite(spool.fd, self._arena.read(node.spool, 0, node.size), 0)
+                self._fill(spool, 0, self._arena.read(node.spool, 0, node.size))
             size = node.size
             if content == Content.OBJECT:
                 self._make_mutable(ino, node)
@@ -540,7 +572,9 @@ class Files:
             txn.put(spool_key(spool.number), pack_number(ino))
             node.mtime = node.ctime = time.time_ns()
             self._nodes.save(txn, ino, node)
+            txn.undo(lambda: self._open.pop(ino, None))
             self._hold(ino, spool)
+        return True
 
     def _object_to_slot(self, ino: int, digest: bytes, data: bytes) -> None:
         with self._nodes.change() as txn:
@@ -549,19 +583,25 @@ class Files:
                 return
             self._make_mutable(ino, node)
             self._let_go(txn, ino, node)
-            slot = self._arena.take()
-            txn.put(slot_key(slot), pack_number(ino))
+            slot = self._take_slot(txn, ino)
             self._arena.write(slot, 0, data)
             _is_now(node, Content.SLOT, number=slot, size=len(data))
             self._slot_changed(txn, ino, node)
 
     def _copy_out(self, digest: bytes, spool: SpoolFile) -> None:
         offset = 0
+        while chunk := self._store.objects.read(digest, offset, 1 << 20):
+            offset += self._fill(spool, offset, chunk)
+
+    def _fill(self, spool: SpoolFile, offset: int, data: bytes | memoryview) -> int:
+        """Write all of it; a disk that is nearly full takes a part, and says so at the next try."""
         try:
-            while chunk := self._store.objects.read(digest, offset, 1 << 20):
-                offset += os.pwrite(spool.fd, chunk, offset)
+            written = os.pwrite(spool.fd, data, offset)
+            while written < len(data):
+                written += os.pwrite(spool.fd, data[written:], offset + written)
         except OSError as error:
             raise or_no_space(error, self._store.spool.path(spool.number)) from error
+        return written
 
     def _make_spool(self) -> SpoolFile:
         with self._nodes.change() as txn:
@@ -571,8 +611,12 @@ class Files:
                 self._next_spool += 1
                 if number >= self._reserved_spool:
                     self._reserved_spool = number + _SPOOL_BLOCK
+                    txn.undo(self._unreserve_spool)
                     txn.put(META_SPOOL, pack_number(self._reserved_spool))
         return SpoolFile(number, self._store.spool.open(number, create=True))
+
+    def _unreserve_spool(self) -> None:
+        self._reserved_spool = 0
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 

@@ -108,8 +108,13 @@ class Nodes:
         self._next_ino += 1
         if ino >= self._reserved_ino:
             self._reserved_ino = ino + _INO_BLOCK
+            txn.undo(self._unreserve)
             txn.put(META_INO, pack_number(self._reserved_ino))
         return ino
+
+    def _unreserve(self) -> None:
+        """What was to be reserved is not: a number above it would be given out again after a restart."""
+        self._reserved_ino = 0
 
     def drop_link(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something holds it."""
@@ -120,6 +125,7 @@ class Nodes:
             self.on_orphaned(txn, node)
             self.save(txn, ino, node)
             txn.put(orphan_key(ino), b"")
+            txn.undo(lambda: self.orphans.discard(ino))
             self.orphans.add(ino)
         else:
             self._remove(txn, ino, node)
@@ -147,20 +153,23 @@ class Nodes:
                 self.let_go(ino)
 
     def let_go_of_orphans(self) -> int:
-        """Remove the orphans that the kernel has forgotten without our counting it; returns how many."""
-        gone = [ino for ino in list(self.orphans) if ino < self._uncertain_below and not self.is_held(ino)]
+        """Remove the orphans that the kernel forgot without our counting it, or when the disk was too full for it."""
+        gone = [ino for ino in list(self.orphans) if not self.is_held(ino)]
         for ino in gone:
             self.let_go(ino)
         return len(gone)
 
     def let_go(self, ino: int) -> None:
         """Something stopped using an inode: if it has no name either, it goes now."""
-        if ino not in self.orphans or self.in_use(ino):
+        if ino not in self.orphans:
             return
         with self.change() as txn:
+            if ino not in self.orphans or self.in_use(ino):
+                return
+            txn.undo(lambda: self.orphans.add(ino))
+            self.orphans.discard(ino)
             txn.delete(orphan_key(ino))
             self._remove(txn, ino, self.get(ino))
-        self.orphans.discard(ino)
 
     def _remove(self, txn: Transaction, ino: int, node: Inode) -> None:
         self.on_gone(txn, ino, node)

@@ -252,9 +252,10 @@ class Tree:
                 if flags & RENAME_EXCHANGE:
                     self._exchange(txn, (parent, name, ino), (new_parent, new_name, other))
                     return
-                self._make_way(txn, node, new_parent, new_name, other)
             if ino in self.protected:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
+            if raw is not None:
+                self._make_way(txn, node, new_parent, new_name, other)
             self._move(txn, ino, node, parent, name, new_parent, new_name, pid)
 
     def _move(

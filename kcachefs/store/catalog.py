@@ -69,12 +69,16 @@ class Overlay:
 class Transaction:
     """A mutation being put together; sees its own changes. Made by `Catalog.transaction`, never shared."""
 
-    __slots__ = ("_catalog", "_on_failure", "changes")
+    __slots__ = ("_catalog", "_undo", "changes")
 
     def __init__(self, catalog: Catalog, on_failure: Callable[[], None] | None = None) -> None:
         self._catalog = catalog
-        self._on_failure = on_failure
+        self._undo: list[Callable[[], object]] = [on_failure] if on_failure is not None else []
         self.changes: Changes = {}
+
+    def undo(self, step: Callable[[], object]) -> None:
+        """Have `step` taken, with the lock still held, if this is not acknowledged."""
+        self._undo.append(step)
 
     def get(self, key: bytes) -> bytes | None:
         value = self.changes.get(key, _NOTHING)
@@ -100,8 +104,9 @@ class Transaction:
                     self._catalog.commit(self.changes)
                 done = True
         finally:
-            if not done and self._on_failure is not None:
-                self._on_failure()
+            if not done:
+                for step in self._undo:
+                    step()
             self._catalog.lock.release()
 
 

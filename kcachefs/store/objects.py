@@ -117,6 +117,7 @@ class Objects:
             raise
         finally:
             os.close(fd)
+        self.volumes.touched([number])
         length = sum([row[0] for row in rows]) + len(tail)
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own=True)
 
@@ -319,6 +320,7 @@ class Objects:
             raise
         finally:
             os.close(fd)
+        self.volumes.touched([number])
         return Staged(digest, length, number, 0, total, len(stored), own=True)
 
     def _begin_volume(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ one object's record is left, objects are registered from the trailers in the vol
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import lmdb
 from kcachefs.errors import ObjectDamaged
 from kcachefs.store.catalog import DEFAULT_MAP_SIZE, is_whole, make_lmdb
 from kcachefs.store.compaction import trailers
+from kcachefs.store.descriptor import sync_directory
 from kcachefs.store.journal import decode_records, encode_record
 from kcachefs.store.records import (
     META_VOLUME,
@@ -38,7 +40,16 @@ from kcachefs.store.volumes import Volumes
 
 
 def rebuild_catalog(path: Path) -> str:
-    """Replace the catalog of the store at `path`; says in words what became of it. The store is locked, not open."""
+    """Replace the catalog of the store at `path`; says in words what became of it. The store is locked, not open.
+
+    The new one is made beside the old one and takes its place when it is whole. Until then a kill or a full disk leaves
+    the old one, or none at all: a catalog with nothing in it would have everything in the store removed as unknown.
+    """
+    new = path / "catalog.new"
+    if new.is_dir() and not (path / "catalog").is_dir():
+        os.rename(new, path / "catalog")
+        sync_directory(path)
+        return "made by a repair that was interrupted, and put in its place"
     volumes = Volumes(path / "volumes", path / "incoming")
     records = _readable(path / "catalog")
     salvaged = len(records)
@@ -49,11 +60,25 @@ def rebuild_catalog(path: Path) -> str:
             records[object_key(digest)] = record.pack()
             found += 1
     _protect_files(volumes, records)
-    aside = _free_name(path / "quarantine", "catalog")
-    os.rename(path / "catalog", aside)
-    make_lmdb(path / "catalog", records.items())
     volumes.close()
-    return f"set aside as {aside.name}; {salvaged} records could be read" + (
+    part = path / "catalog.part"
+    for left in (part, new):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        make_lmdb(part, records.items())
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    os.rename(part, new)
+    sync_directory(path)
+    fate = "was missing"
+    if (path / "catalog").is_dir():
+        aside = _free_name(path / "quarantine", "catalog")
+        os.rename(path / "catalog", aside)
+        fate = f"set aside as {aside.name}"
+    os.rename(new, path / "catalog")
+    sync_directory(path)
+    return f"{fate}; {salvaged} records could be read" + (
         f", {found} objects were found in the volumes and are held" if found else ""
     )
 

@@ -63,6 +63,13 @@ class Spool:
         """Every file that is there, in use or not."""
         return sorted(int(name, 16) for name in os.listdir(self._directory) if _NAME.fullmatch(name))
 
+    def allocated_bytes(self) -> int:
+        total = 0
+        for number in self.numbers():
+            with contextlib.suppress(FileNotFoundError):  # recycled meanwhile
+                total += os.stat(self.path(number)).st_blocks * 512
+        return total
+
     def sync(self) -> None:
         """What the files hold survives power loss when this returns. For the moment of a clean close."""
         for number in self.numbers():

@@ -113,10 +113,13 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
-            self.arena = Arena(self.path / "spool.arena", map(number_of, self.catalog.keys(b"a")))
+            # What is deleted and could not be folded is freed when it is: until then it is nobody else's.
+            unfolded = {key for key in self.catalog.unfolded_keys() if key[:1] in (b"a", b"s")}
+            slots = {key for key in unfolded if key[:1] == b"a"}.union(self.catalog.keys(b"a"))
+            self.arena = Arena(self.path / "spool.arena", map(number_of, slots))
             undo.callback(self.arena.close)
             self._opened = True
-            self._recycle_spool()
+            self._recycle_spool(unfolded)
             if options.background:
                 self._thread = threading.Thread(target=self._fold_forever, name="kcachefs-fold", daemon=True)
                 self._thread.start()
@@ -171,8 +174,7 @@ class Store:
     def used_bytes(self) -> int:
         """What it takes on disk, from its own accounts: volumes, catalog, journal, and what is not sealed yet."""
         catalog = self.catalog.statistics()
-        spool = sum(os.stat(self.spool.path(number)).st_blocks * 512 for number in self.spool.numbers())
-        unsealed = spool + self.arena.allocated_bytes()
+        unsealed = self.spool.allocated_bytes() + self.arena.allocated_bytes()
         return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + unsealed
 
     def totals(self) -> Totals:
@@ -258,11 +260,12 @@ class Store:
             except OSError as error:  # the next open tries again
                 log.error("%s: a file that nothing refers to could not be removed: %s", self.path, error)
 
-    def _recycle_spool(self) -> None:
+    def _recycle_spool(self, unfolded: set[bytes]) -> None:
         # A kill leaves the empty files kept for reuse, and those taken for a file that was never acknowledged.
         for number in self.spool.numbers():
+            key = spool_key(number)
             with contextlib.suppress(RecordDamaged):
-                if self.catalog.get(spool_key(number)) is None:
+                if key not in unfolded and self.catalog.get(key) is None:
                     self.spool.recycle(number)
 
     def _fold_forever(self) -> None:

@@ -90,7 +90,6 @@ class Volumes:
         with self._lock:
             number, fd, offset = self._active, self._active_fd, self._active_size
             self._active_size = offset + length
-            self._unsynced.add(number)
             self.staged[number] += 1
         try:
             written = os.pwritev(fd.fd, parts, offset)
@@ -99,6 +98,8 @@ class Volumes:
         except OSError as error:
             self.unstage(number)
             raise or_no_space(error, self.path(number)) from error
+        with self._lock:  # only now: a sync that comes before the bytes would take the number with it
+            self._unsynced.add(number)
         return number, offset
 
     def unstage(self, number: int) -> None:
@@ -111,13 +112,12 @@ class Volumes:
     # --- a volume for one large object --------------------------------------------------------------------------------
 
     def begin(self, number: int) -> int:
-        """A descriptor to write a volume of its own to; `finish` or `abandon` it."""
+        """A descriptor to write a volume of its own to: `touched` when it is written, then `finish` or `abandon` it."""
         path = self._incoming_path(number)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise or_no_space(error, path) from error
-        self.touched([number])
         return fd
 
     def finish(self, number: int) -> None:

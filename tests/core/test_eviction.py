@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from kcachefs.core.administration import Administration
 from kcachefs.core.eviction import BREATH_SECONDS
 from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
-from tests.core.trees import READER, exists, find, folder, kernel, look_up, opened, write
+from kcachefs.store.records import pack_number, temporary_key
+from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 
@@ -213,6 +216,55 @@ def test_temporary_names_of_dead_writers_are_reaped(tmp_path: Path) -> None:
         assert not exists(fs, "inductor/ab/.4711.1.tmp")
         assert not exists(fs, "triton/KEY/tmp.pid_4711_x")
         assert exists(fs, "inductor/ab/.4712.1.tmp")
+
+
+def test_what_a_thread_of_a_living_process_began_is_not_reaped(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+
+        def begin() -> None:
+            fs.pid = threading.get_native_id()
+            write(fs, "inductor/ab/.4712.1.tmp", b"being written")
+
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+        while os.path.exists(f"/proc/{thread.native_id}"):
+            time.sleep(0.001)
+        fs.evictor.temporary_seconds = -1.0
+        assert fs.evictor.reap() == 0
+        assert exists(fs, "inductor/ab/.4712.1.tmp")
+
+
+def test_what_others_went_on_with_is_not_reaped(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel")
+        ino = find(fs, "triton/KEY/tmp.pid_4711_x")
+        fs.evictor.temporary_seconds = 60.0
+        with fs.nodes.change() as txn:
+            txn.put(temporary_key(ino), pack_number(time.time_ns() - int(61e9)) + pack_number(WRITER))
+        assert fs.evictor.reap() == 0
+        fs.set_attributes(ino, mtime=time.time_ns() - int(61e9))
+        assert fs.evictor.reap() == 1
+
+
+def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        ino = write(fs, "inductor/ab/.4712.1.tmp", b"a module")
+        names_of = fs.tree.names_of
+
+        def names_before_a_rename(ino: int) -> list[tuple[int, bytes]]:
+            found = names_of(ino)
+            rename(fs, "inductor/ab/.4712.1.tmp", "inductor/ab/cab.py")
+            return found
+
+        monkeypatch.setattr(fs.tree, "names_of", names_before_a_rename)
+        fs.evictor.temporary_seconds = -1.0
+        assert fs.evictor.reap() == 0
+        monkeypatch.undo()
+        assert find(fs, "inductor/ab/cab.py") == ino
+        assert fs.attributes(find(fs, "inductor/ab")).size == 1
 
 
 def test_prune_evicts_the_unused_the_old_and_the_too_much(tmp_path: Path) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.core.trees import find, folder, opened
+from kcachefs.core import Filesystem
+from kcachefs.core.files import SpoolFile
+from kcachefs.errors import NoSpace
+from kcachefs.store.arena import SLOT_SIZE
+from kcachefs.store.ledger import Staged
+from kcachefs.store.records import Content, Inode
+from tests.core.trees import find, folder, nothing_acknowledged, opened, write
+from tests.disks import Disk
 
 CONTENT = b"content" * 20
 
@@ -39,3 +51,152 @@ def test_whoever_reads_sees_all_of_a_file_while_it_is_sealed_and_unsealed(tmp_pa
             reader.join()
         assert seen == []
         fs.forget(ino, 1)
+
+
+LARGE = b"0123456789abcdef" * (128 << 10)
+"""Too large for a slot: it is in a spool file until it is sealed."""
+
+
+def test_a_write_beside_two_who_seal_the_file_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/key/file", LARGE)
+        stage = fs.store.objects.stage_file
+
+        def stage_and_be_overtaken(fd: int) -> Staged:
+            staged = stage(fd)
+            monkeypatch.undo()
+            fs.write(ino, 0, b"written")
+            fs.files.seal_next(0)
+            return staged
+
+        monkeypatch.setattr(fs.store.objects, "stage_file", stage_and_be_overtaken)
+        assert not fs.files.seal(ino)
+        assert fs.read(ino, 0, 7) == b"written"
+        assert fs.files.seal_next(0)
+        assert fs.attributes(ino).content == Content.OBJECT
+        assert fs.read(ino, 0, 7) == b"written"
+
+
+CHANGES: dict[str, Callable[[Filesystem, int], object]] = {
+    "write": lambda fs, ino: fs.write(ino, 0, b"written"),
+    "truncate": lambda fs, ino: fs.files.truncate(ino, 7),
+    "fallocate": lambda fs, ino: fs.files.fallocate(ino, 0, 0, len(LARGE) + 7),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_is_about_to_be_changed_is_not_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    expected = {"write": b"written" + LARGE[7:], "truncate": LARGE[:7], "fallocate": LARGE + bytes(7)}[change]
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/key/file", LARGE)
+        prepare = fs.files._touched_spool
+
+        def prepare_and_be_overtaken(ino: int, node: Inode) -> SpoolFile:
+            spool = prepare(ino, node)
+            fs.files.seal(ino)
+            return spool
+
+        monkeypatch.setattr(fs.files, "_touched_spool", prepare_and_be_overtaken)
+        CHANGES[change](fs, ino)
+        monkeypatch.undo()
+        assert fs.attributes(ino).content == Content.SPOOL
+        fs.settle()
+        assert fs.attributes(ino).content == Content.OBJECT
+        assert fs.read(ino, 0, len(LARGE) + 100) == expected
+
+
+def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(4)]
+        other = threading.Thread(target=fs.files.seal_next, args=(0,))
+
+        class Overtaken(deque[tuple[int, float]]):
+            def __getitem__(self, index: object) -> Any:
+                found = super().__getitem__(index)  # type: ignore[index]
+                if not other.ident:
+                    other.start()
+                    other.join(0.2)
+                return found
+
+        fs.files._queue = Overtaken(fs.files._queue)
+        while fs.files.seal_next(0):
+            pass
+        other.join()
+        assert {fs.attributes(ino).content for ino in files} == {Content.OBJECT}
+        assert not fs.files._queued, "what is thought to wait is never sealed"
+
+
+def test_a_file_that_rested_while_it_was_empty_is_sealed_when_it_is_written_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/key/file", CONTENT)
+        assert fs.files.seal(ino)
+        fs.set_attributes(ino, size=0)
+        fs.files.seal_quiet(0)
+        fs.write(ino, 0, b"again")
+        assert fs.files.unsealed_bytes() == {0: 5}
+        fs.files.seal_quiet(0)
+        assert fs.attributes(ino).content == Content.OBJECT
+
+
+# --- changes that fail ------------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_fails_takes_no_slot(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        parent = folder(fs, "triton/key")
+        ino, _ = fs.create(parent, b"file", 0o644, 0, 0)
+        for _ in range(3):
+            with nothing_acknowledged(fs):
+                fs.write(ino, 0, CONTENT)
+        fs.write(ino, 0, CONTENT)
+        assert fs.nodes.get(ino).spool == 0
+        fs.forget(ino, 1)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_file_that_does_not_fit_where_it_is_to_be_written_stays_whole(small_disk: Disk, sealed: bool) -> None:
+    """Neither is anything left of the spool file that it did not fit into."""
+    content = os.urandom(900 << 10)
+    with opened(small_disk.path / "store") as fs:
+        ino = write(fs, "triton/key/file", content)
+        if sealed:
+            fs.files.seal(ino)
+            fs.store.fold()
+        small_disk.fill(leave=300 << 10)
+        for _ in range(3):
+            with pytest.raises(NoSpace):
+                fs.write(ino, SLOT_SIZE, b"more")
+        assert fs.store.spool.allocated_bytes() == 0
+        assert fs.read(ino, 0, SLOT_SIZE) == content
+        small_disk.make_room()
+        fs.write(ino, SLOT_SIZE, b"more")
+        assert fs.read(ino, 0, 2 * SLOT_SIZE) == content + bytes(SLOT_SIZE - len(content)) + b"more"
+
+
+def test_a_number_whose_reservation_failed_is_not_given_out_twice(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        parent = folder(fs, "triton/key")
+        fs.nodes._next_ino = fs.nodes._reserved_ino
+        with nothing_acknowledged(fs):
+            fs.create(parent, b"refused", 0o644, 0, 0)
+        first = write(fs, "triton/key/first", CONTENT)
+        fs.files._next_spool = fs.files._reserved_spool
+        large = write(fs, "triton/key/large", b"")
+        with nothing_acknowledged(fs):
+            fs.write(large, 0, LARGE)
+        fs.write(large, 0, LARGE)
+        number = fs.nodes.get(large).spool
+        assert not fs.store.spool._free
+        names = {path.name for path in (tmp_path / "store" / "spool").iterdir()}
+        assert names == {f"{number:016x}"}
+        killed = tmp_path / "killed"
+        shutil.copytree(tmp_path / "store", killed)
+    with opened(killed) as fs:
+        assert write(fs, "triton/key/second", b"second") != first
+        other = write(fs, "triton/key/other", b"other")
+        fs.write(other, 0, LARGE[::-1])
+        assert fs.nodes.get(other).spool != number
+        assert fs.read(find(fs, "triton/key/first"), 0, 1000) == CONTENT
+        assert fs.read(find(fs, "triton/key/large"), 0, len(LARGE)) == LARGE

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import stat
 import threading
 from pathlib import Path
 
+import pytest
+
 from kcachefs.core.nodes import Nodes
-from kcachefs.store.records import Content, Inode, inode_key
-from tests.core.trees import find, folder, opened
+from kcachefs.errors import FsError
+from kcachefs.store.records import ROOT_INO, Content, Inode, inode_key
+from tests.core.trees import find, folder, nothing_acknowledged, opened
 
 
 def test_an_inode_that_changes_while_it_is_looked_for_is_not_remembered_as_it_was(tmp_path: Path) -> None:
@@ -59,3 +64,37 @@ def test_inodes_got_ready_together_are_those_that_are_got_one_by_one(tmp_path: P
         there = [ino for ino in made if alone.exists(ino)]
         assert len(there) == 24
         assert together._cache == {ino: alone.get(ino) for ino in there}
+
+
+def test_what_was_not_removed_after_all_stays_when_the_kernel_forgets_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino, _ = fs.create(folder(fs, "triton/key"), b"file", 0o644, 0, 0)
+        fs.write(ino, 0, b"content")
+        with nothing_acknowledged(fs):
+            fs.unlink(find(fs, "triton/key"), b"file")
+        fs.forget(ino, 1)
+        assert fs.read(find(fs, "triton/key/file"), 0, 100) == b"content"
+        assert not fs.nodes.orphans
+
+
+def test_a_namespace_that_cannot_be_moved_leaves_what_it_was_to_replace(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino, _ = fs.make(ROOT_INO, b"empty", stat.S_IFDIR | 0o755, 0, 0)
+        with pytest.raises(FsError) as refused:
+            fs.rename(ROOT_INO, b"triton", ROOT_INO, b"empty")
+        assert refused.value.errno == errno.EBUSY
+        fs.forget(ino, 1)
+        assert fs.attributes(find(fs, "empty")).is_dir
+        fs.rmdir(ROOT_INO, b"empty")
+
+
+def test_what_could_not_be_removed_on_a_full_disk_is_removed_later(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino, _ = fs.create(folder(fs, "triton/key"), b"file", 0o644, 0, 0)
+        fs.write(ino, 0, b"content")
+        fs.unlink(find(fs, "triton/key"), b"file")
+        assert fs.nodes.let_go_of_orphans() == 0, "the kernel still has it"
+        with nothing_acknowledged(fs):
+            fs.forget(ino, 1)
+        assert fs.nodes.let_go_of_orphans() == 1
+        assert not fs.nodes.exists(ino)

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.limits import Limits
+from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.records import ROOT_INO
 
@@ -26,6 +29,22 @@ def opened(path: Path, limits: Limits = Limits()) -> Iterator[Filesystem]:  # no
         yield fs
         fs.settle()
     assert fsck.run(path).findings == []
+
+
+@contextmanager
+def nothing_acknowledged(fs: Filesystem) -> Iterator[None]:
+    """As on a disk that has no room for the journal."""
+
+    def refuse(changes: object) -> None:
+        raise NoSpace("the disk is full")
+
+    commit = fs.store.catalog.commit
+    fs.store.catalog.commit = refuse  # type: ignore[method-assign]
+    try:
+        with pytest.raises(NoSpace):
+            yield
+    finally:
+        fs.store.catalog.commit = commit  # type: ignore[method-assign]
 
 
 def find(fs: Filesystem, path: str) -> int:

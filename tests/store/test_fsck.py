@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from kcachefs.cli import app
-from kcachefs.errors import NotAStore
+from kcachefs.errors import NoSpace, NotAStore
 from kcachefs.store import ContentStore, Options, Store
+from kcachefs.store.catalog import make_lmdb
 from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
 from kcachefs.store.inspection import Report
@@ -508,3 +511,38 @@ def test_progress_is_told(path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     run(path, progress=lambda *step: told.append(step))
     assert told[-1] == ("objects", 23, 23)
+
+
+@pytest.mark.parametrize("moment", ["full disk", "killed", "killed later"])
+def test_a_repair_that_does_not_come_to_its_end_costs_nothing(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    contents = {b"file-%d" % number: b"kernel %d " % number * 50 for number in range(400)}
+    with Store(path, OPTIONS) as store:
+        tree.make_root(store)
+        for name, data in contents.items():
+            tree.create(store, name, data)
+    data = (path / "catalog" / "data.mdb").read_bytes()
+    (path / "catalog" / "data.mdb").write_bytes(garble_a_leaf(data))
+    with monkeypatch.context() as interrupted:
+        if moment == "full disk":
+            interrupted.setattr("kcachefs.store.salvage.make_lmdb", _make_and_fail)
+        else:
+            renames = [os.rename] * (1 if moment == "killed" else 2)
+            interrupted.setattr("kcachefs.store.salvage.os.rename", lambda *names: renames.pop()(*names))
+        with pytest.raises((NoSpace, IndexError)):
+            run(path, repair=True)
+    # Whoever opens it meanwhile may crash, on a damaged tree, but must not take it for an empty one.
+    open_it = "import sys; from pathlib import Path; from kcachefs.store import Store; Store(Path(sys.argv[1])).close()"
+    subprocess.run([sys.executable, "-c", open_it, str(path)], capture_output=True, check=False)
+    assert run(path, repair=True).exit_code == 1
+    assert run(path).exit_code == 0
+    with Store(path, OPTIONS) as store:
+        assert len(tree.listing(store)) > 50
+        assert all(tree.read(store, name) == contents[name] for name in tree.listing(store))
+
+
+def _make_and_fail(directory: Path, records: object) -> None:
+    make_lmdb(directory)
+    raise NoSpace("the disk is full")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -357,3 +357,28 @@ def test_a_large_object_that_is_deleted_before_it_is_settled(store: Store) -> No
     store.fold()
     store.objects.settle(staged)
     assert (store.volumes.incoming(), store.volumes.numbers()) == ([], [])
+
+
+def test_a_large_object_that_a_fold_came_into_is_synced_before_the_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def frames() -> Iterator[bytes]:
+        yield os.urandom(FRAME_SIZE)
+        store.fold()
+        yield os.urandom(100)
+
+    staged = store.objects.stage_frames(frames())
+    with store.transaction() as txn:
+        store.objects.link(txn, staged)
+    sync = os.fdatasync
+
+    def note(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    store.fold()
+    assert f"{staged.volume:08x}.vol" in synced
+    store.objects.settle(staged)

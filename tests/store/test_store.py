@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from kcachefs.errors import (
     KcachefsError,
+    NoSpace,
     NotAStore,
     StoreAccessError,
     StoreBusy,
@@ -24,8 +26,17 @@ from kcachefs.errors import (
     exit_code_of,
 )
 from kcachefs.store import Options, Store
+from kcachefs.store.catalog import Catalog
 from kcachefs.store.fsck import run
-from kcachefs.store.records import META_ACTIVE, META_VOLUME, TOTALS_KEY, volume_key
+from kcachefs.store.records import (
+    META_ACTIVE,
+    META_VOLUME,
+    TOTALS_KEY,
+    pack_number,
+    slot_key,
+    spool_key,
+    volume_key,
+)
 from kcachefs.store.store import HEADER, boot_id
 from tests.disks import ext4, need_root
 from tests.store import damage
@@ -336,3 +347,42 @@ def test_what_a_kill_left_beside_the_catalog_is_cleared_away(tmp_path: Path) -> 
         assert store.volumes.incoming() == []
         assert store.spool.path(9).stat().st_size == 0
         assert store.spool.take() == 9
+
+
+def test_what_it_takes_is_told_while_spool_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        os.close(store.spool.open(1, create=True))
+        with monkeypatch.context() as gone:
+            gone.setattr(store.spool, "numbers", lambda: [1, 2])
+            assert store.used_bytes() > 0
+
+
+def test_slots_and_spool_files_that_a_full_disk_kept_from_being_freed_are_freed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with Store(path, Options(background=False)) as store:
+        for number in range(4):
+            with store.transaction() as txn:
+                txn.put(slot_key(store.arena.take()), pack_number(1))
+                txn.put(spool_key(number), pack_number(1))
+            os.close(store.spool.open(number, create=True))
+        store.fold()
+        with store.transaction() as txn:
+            for number in (1, 3):
+                txn.delete(slot_key(number))
+                txn.delete(spool_key(number))
+        shutil.copytree(path, tmp_path / "killed")
+
+    def refuse(catalog: Catalog) -> None:
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(Catalog, "fold", refuse)
+        store = Store(tmp_path / "killed", Options(background=False))
+    with store:
+        taken = {store.arena.take(), store.arena.take()}
+        assert store.spool.take() is None
+        store.fold()
+        assert sorted([*taken, store.arena.take(), store.arena.take(), 0, 2]) == list(range(6))
+        assert {store.spool.take(), store.spool.take(), store.spool.take()} == {1, 3, None}

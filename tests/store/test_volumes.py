@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -126,3 +127,26 @@ def test_files_that_are_no_volumes_are_left_out(volumes: Volumes, tmp_path: Path
     (tmp_path / "volumes" / "notes.txt").write_text("hello")
     (tmp_path / "volumes" / "zz.vol").write_text("hello")
     assert volumes.numbers() == []
+
+
+def test_bytes_that_come_behind_a_sync_are_synced_by_the_next(
+    volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    activate(volumes, 1)
+    synced: list[str] = []
+    write, sync = os.pwritev, os.fdatasync
+
+    def write_behind_a_sync(fd: int, parts: Sequence[bytes], offset: int) -> int:
+        volumes.sync()
+        return write(fd, parts, offset)
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    with monkeypatch.context() as overtaken:
+        overtaken.setattr(os, "pwritev", write_behind_a_sync)
+        volumes.append([b"abc"])
+    monkeypatch.setattr(os, "fdatasync", note)
+    volumes.sync()
+    assert synced == [str(volumes.path(1))]
