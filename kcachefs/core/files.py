@@ -182,12 +182,12 @@ class Files:
         while True:
             with self._lock:
                 node = self._nodes.get(ino)
-                if node.content in (Content.SLOT, Content.NONE) and end <= SLOT_SIZE:
-                    self._write_slot(ino, node, offset, data)
-                    return len(data)
                 if node.content == Content.SPOOL:
                     spool = self._touched_spool(ino, node)
                     break
+                if node.content != Content.OBJECT and end <= SLOT_SIZE:
+                    self._write_slot(ino, node, offset, data)
+                    return len(data)
             self._make_room(ino, node, end)
         try:
             return self._fill(spool, offset, data)
@@ -500,7 +500,7 @@ class Files:
 
     def _touched_spool(self, ino: int, node: Inode) -> SpoolFile:
         """The spool file, about to be changed: who does takes one from `changing` after it. The lock is held."""
-        spool = self._spool_of(ino, node)
+        spool = self._open.get(ino) or self._spool_of(ino, node)
         assert spool is not None
         self._note_change(ino, node)
         if spool.retimed:
