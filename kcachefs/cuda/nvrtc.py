@@ -11,12 +11,15 @@ from typing import Any
 import kcachefs
 from kcachefs.caches import Cache, Entry
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
-from kcachefs.cuda.options import include_folders
+from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
+from kcachefs.keys.objects import file_digest
 from kcachefs.keys.programs import OptionOrder, program_key
 
 _ARCH = re.compile(r"(sm|compute)_(\d+)([af]?)")
 _ARCH_OPTION = re.compile(r"(?:-arch|--gpu-architecture)(?:=|$)")
+# With `--pch` NVRTC takes the header that it compiled before, though the text may have changed since.
+_WRITES_PCH = re.compile(r"--?(?:pch$|create-pch=)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,6 @@ class NvrtcCache:
         itself, PTX kept for the highest architecture below it answers, and nothing is compiled.
         """
         kind, number, variant = _parsed(arch)
-        _check(options)
         asked = _Asked(source, tuple(options), name, dict(headers or {}), tuple(name_expressions), option_order)
         key = bytes.fromhex(self._key(asked, arch))
         found = self.cache.entry(key)
@@ -107,6 +109,7 @@ class NvrtcCache:
         self.close()
 
     def _key(self, asked: _Asked, arch: str) -> str:
+        _check(asked.options)
         return program_key(
             asked.source,
             asked.options,
@@ -117,8 +120,9 @@ class NvrtcCache:
             name_expressions=asked.name_expressions,
             headers=asked.headers,
             include_paths=include_folders(asked.options, asked.name),
+            pre_includes=pre_includes(asked.options),
             option_order=asked.option_order,
-            extra=("kcachefs", kcachefs.__version__),
+            extra=("kcachefs", kcachefs.__version__, *map(file_digest, precompiled_headers(asked.options))),
         )
 
     def _older(self, asked: _Asked, number: int, variant: str) -> Compiled | None:
@@ -173,5 +177,7 @@ def _parsed(arch: str) -> tuple[str, int, str]:
 
 def _check(options: Sequence[str]) -> None:
     for option in options:
-        if _ARCH_OPTION.match(option):
+        if _ARCH_OPTION.match(option.strip()):
             raise UsageError(f"{option!r} belongs into `arch`, not into the options")
+        if _WRITES_PCH.match(option.strip()):
+            raise UsageError(f"{option!r} writes a precompiled header, and a hit would not; compile without it")

@@ -13,9 +13,10 @@ from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 from kcachefs.caches import Cache, Entry
 from kcachefs.caches.record import Key
 from kcachefs.cuda.compiler import compiler_version
-from kcachefs.cuda.options import include_folders
+from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.includes import include_closure
+from kcachefs.keys.objects import file_digest
 
 _FROM_BYTES = {"cubin": ObjectCode.from_cubin, "ptx": ObjectCode.from_ptx, "ltoir": ObjectCode.from_ltoir}
 
@@ -100,11 +101,12 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         """
         told: list[Any] = []
         if code_type.lower() == "c++":
+            if options.pch:
+                raise ValueError("pch=True writes a precompiled header, and a hit would not; compile without it")
             words = [word.decode() for word in options.as_bytes("nvrtc", target_type)]
-            before = [_text(word) for word in _listed(options.pre_include)]
-            quoted = "".join(f'#include "{name}"\n' for name in before) + _text(code)
-            told = [compiler_version(), include_closure(quoted, include_folders(words, options.name or ""))]
-            told += [_file(path) for path in (options.use_pch,) if path]
+            folders = include_folders(words, options.name or "")
+            told = [compiler_version(), include_closure(code, folders, pre_includes=pre_includes(words))]
+            told += map(file_digest, precompiled_headers(words))
         return bytes(
             make_program_cache_key(
                 code=code,
@@ -137,13 +139,3 @@ def _content(value: object) -> bytes:
 
 def _text(text: str | bytes) -> str:
     return text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else text
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _file(path: str) -> bytes:
-    return Path(path).read_bytes()

@@ -23,7 +23,8 @@ _DIRECTIVE = re.compile(rb"^[ \t]*(?:#|%:|\?\?=)[ \t]*(?:include|include_next|im
 _PROBE = re.compile(rb"\b__has_(?:include|include_next|embed)\s*\(\s*(\"[^\"]*\"|<[^>]*>)?")
 _QUOTED = re.compile(rb"(?:/\*.*?\*/|\s)*(?:\"([^\"]*)\"|<([^>]*)>)", re.DOTALL)
 
-# A file's place: the index of a folder on the search path and the path in it; -1 for what was given as text.
+# A file's place: the index of a folder on the search path and the path in it; -1 for what was given as text, and the
+# path's length for what is found from the current directory.
 _Place = tuple[int, str]
 
 
@@ -31,28 +32,32 @@ def include_closure(
     source: str | bytes,
     folders: Sequence[str | os.PathLike[str]] = (),
     headers: Mapping[str, str | bytes] | None = None,
+    pre_includes: Sequence[str] = (),
 ) -> list[Any]:
-    """Plain data that tells everything `source` may include from `folders`, or from `headers` by name."""
+    """Plain data that tells everything `source` may include from `folders`, or from `headers` by name.
+
+    `pre_includes` are included before its first line; they are looked for in the current directory too.
+    """
     source = as_bytes(source)
-    if not headers and not _may_include(source):
+    if not headers and not pre_includes and not _may_include(source):
         return []
     search = [os.fspath(folder) for folder in folders]
     given = {name: as_bytes(content) for name, content in (headers or {}).items()}
-    pending: list[tuple[_Place, bytes]] = [((-1, f"given {name}"), content) for name, content in given.items()]
-    pending.append(((-1, "source"), source))
+    pending = [((-1, f"given {name}"), *_named(content)) for name, content in given.items()]
+    pending.append(((-1, "source"), *_named(source)))
+    pending.append(((len(search), ""), set(pre_includes), False))
     files: dict[_Place, bytes] = {}
     leads: dict[tuple[_Place, str], _Place | None] = {}
     blind = False
     while pending:
-        includer, text = pending.pop()
-        names, has_macro = _named(text)
+        includer, names, has_macro = pending.pop()
         blind = blind or has_macro
         for name in names:
             place, content = _find(name, includer, search)
             leads[includer, name] = place
             if place is not None and place not in files:
                 files[place] = blake3(content).digest()
-                pending.append((place, content))
+                pending.append((place, *_named(content)))
     trees = [project_fingerprint(folder) for folder in search if os.path.isdir(folder)] if blind else None
     return [given, files, leads, trees]
 
@@ -93,7 +98,7 @@ def _find(name: str, includer: _Place, search: list[str]) -> tuple[_Place | None
     places += [(at, name) for at in range(len(search))]
     for at, path in places:
         try:
-            with open(os.path.join(search[at], path), "rb") as file:
+            with open(os.path.join(*search[at : at + 1], path), "rb") as file:
                 return (at, posixpath.normpath(path)), file.read()
         except (OSError, ValueError):
             continue

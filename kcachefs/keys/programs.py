@@ -45,6 +45,7 @@ def program_key(
     extra_sources: Sequence[tuple[str, str | bytes]] = (),
     headers: Mapping[str, str | bytes] | None = None,
     include_paths: Sequence[str | os.PathLike[str]] = (),
+    pre_includes: Sequence[str] = (),
     option_order: OptionOrder = "preserved",
     extra: Any = None,
 ) -> str:
@@ -52,8 +53,8 @@ def program_key(
 
     Options count in their order unless `option_order="normalised"`: then options of different names may change places,
     while macros, include paths, and repetitions of one option keep theirs. The contents of `headers`, and of all that
-    can be included from `include_paths`, are part of the key. The order of name expressions is not; that of extra
-    sources is, for linking depends on it.
+    the code or one of `pre_includes` can include from `include_paths`, are part of the key. The order of name
+    expressions is not; that of extra sources is, for linking depends on it.
 
     >>> with_n = dict(target="cubin", arch="sm_90", compiler_version="13.4")
     >>> one = program_key("__global__ void k() {}", ["-lineinfo", "--std=c++17"], **with_n)
@@ -72,7 +73,7 @@ def program_key(
         # Text and bytes are kept apart: a compiler's answer is looked up by the very object that asked.
         flat(sorted(encode(expression) for expression in name_expressions)),
         flat([encode((label, as_bytes(text))) for label, text in extra_sources]),
-        encode(include_closure(source, include_paths, headers)),
+        encode(include_closure(source, include_paths, headers, pre_includes)),
         encode(extra),
     ]
     return digest("program", *told).hex()

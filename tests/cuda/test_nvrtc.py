@@ -100,6 +100,52 @@ def test_a_header_beside_the_source_counts(cache: NvrtcCache, tmp_path: Path, mo
     assert made[0].ptx != made[1].ptx
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-I.", "--pre-include=value.h"],
+        ["-I.", "--pre-include", "value.h"],
+        ["-I.", "-include=value.h"],
+        ["-I.", "-include", "value.h"],
+        [" -I .", " -include=value.h "],
+        ["-no-source-include", "-include=./value.h"],
+    ],
+    ids=" ".join,
+)
+def test_a_header_included_before_the_source_counts(
+    cache: NvrtcCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = []
+    for value in (1, 2, 1):
+        Path("value.h").write_text(f"#define VALUE {value}")
+        made.append(cache.compile(SOURCE.replace("1", "VALUE"), "compute_90", options, name="elsewhere/kernel.cu"))
+    assert [answer.was_cached for answer in made] == [False, False, True]
+    assert made[0].ptx == made[2].ptx != made[1].ptx
+
+
+@pytest.mark.parametrize("folder", [[], ["--pch-dir=made"]], ids=["as it is", "in its folder"])
+def test_a_precompiled_header_counts_by_content(
+    cache: NvrtcCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("made").mkdir()
+    source = '#include "value.h"\n' + SOURCE.replace("1", "VALUE")
+    made = []
+    for value in (1, 2):
+        Path("value.h").write_text(f"#define VALUE {value}")
+        compile_program(source, ["--gpu-architecture=compute_90", "--create-pch=value.pch", *folder], want_cubin=False)
+        Path("value.h").unlink()
+        made.append(cache.compile(source, "compute_90", ["--use-pch=value.pch", *folder]))
+    assert made[0].ptx != made[1].ptx
+
+
+@pytest.mark.parametrize("option", ["--pch", "-pch", "--create-pch=a.pch", " -create-pch=a.pch"])
+def test_options_that_write_a_precompiled_header_are_refused(cache: NvrtcCache, option: str) -> None:
+    with pytest.raises(UsageError, match="precompiled header"):
+        cache.compile(SOURCE, "sm_90", [option])
+
+
 def test_a_program_that_does_not_compile_is_told_and_not_kept(cache: NvrtcCache) -> None:
     for _ in range(2):
         with pytest.raises(CompileFailed, match=r"mine\.cu.*identifier \"nothing\" is undefined"):

@@ -179,6 +179,8 @@ def test_includes_are_in_the_key(tmp_path: Path, how: str, monkeypatch: pytest.M
 def test_effects_beside_the_result_are_not_cached(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="side effects"):
         ProgramCache(tmp_path).compile(SOURCE, "c++", "cubin", options(time=str(tmp_path / "times.csv")))
+    with pytest.raises(ValueError, match="precompiled header"):
+        ProgramCache(tmp_path).compile(SOURCE, "c++", "cubin", options(pch=True))
 
 
 def _text(text: str | bytes) -> str:
