@@ -124,9 +124,16 @@ def headers(tmp_path: Path) -> Headers:
         "  #  include   /* why */ <outer.h>",
         '#incl\\\nude "outer.h"',
         '%:include "outer.h"',
+        '/* why */ #include "outer.h"',
+        '/* why\n */ /* and */ # /* what\n */ include /* how\n */ "outer.h"',
+        '\f#\vinclude "outer.h"',
+        'char s[] = "# /*";\n#include "outer.h"\n/**/ include',
+        '#inc??/\nlude "outer.h"',
         '#if 0\n#include "outer.h"\n#endif',
         '#if __has_include("outer.h")\n#endif',
+        '#if __has_include /* why */ (/* what */ "outer.h")\n#endif',
         '#define WHICH "outer.h"\n#include WHICH',
+        '#include /* why */ WHICH /* what */ "nothing.h"',
     ],
 )
 def test_the_contents_of_includes_are_in_the_key(headers: Headers, directive: str) -> None:
@@ -148,6 +155,36 @@ def test_a_header_that_appears_earlier_on_the_path_counts(headers: Headers) -> N
     before = headers.key('#include "outer.h"')
     headers.write("outer.h", '#include "detail/inner.h"\n', folder=0)
     assert headers.key('#include "outer.h"') != before
+
+
+MEANT = [("detail/value.h", 0), ("value.h", 0), ("value.h", 1)]
+
+
+@pytest.mark.parametrize(("name", "folder"), MEANT)
+def test_every_file_that_an_include_can_mean_counts(headers: Headers, name: str, folder: int) -> None:
+    headers.write("detail/user.h", "#include <value.h>\n", folder=0)
+    for one, place in MEANT:
+        headers.write(one, "#include_next <value.h>\n", folder=place)
+    before = headers.key('#include "detail/user.h"')
+    headers.write(name, "#define V 1\n", folder=folder)
+    assert headers.key('#include "detail/user.h"') != before
+
+
+def test_a_header_included_by_its_absolute_path_counts(tmp_path: Path) -> None:
+    source = f'#include "{tmp_path}/value.h"\n'
+    (tmp_path / "value.h").write_text('#include "beside.h"\n')
+    before = program_key(source, **PLAIN)
+    (tmp_path / "beside.h").write_text("#define V 1\n")
+    assert program_key(source, **PLAIN) != before
+
+
+def test_a_file_beside_a_header_given_as_text_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"detail/given.h": '#include "value.h"\n'}
+    before = program_key("", headers=given, **PLAIN)
+    Path("detail").mkdir()
+    Path("detail/value.h").write_text("#define V 1\n")
+    assert program_key("", headers=given, **PLAIN) != before
 
 
 def test_headers_that_change_places_count(headers: Headers) -> None:
