@@ -24,7 +24,7 @@ from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
 from kcachefs.keys.arrays import encode_array
 from kcachefs.keys.encoding import digest, encode, tagged, write
-from kcachefs.keys.objects import DESCRIPTORS, class_members, file_digest, library_name, state
+from kcachefs.keys.objects import DESCRIPTORS, class_members, library_name, module_content, state
 from kcachefs.keys.references import global_paths, is_library, resolve, top_of, version_of
 from kcachefs.keys.witness import MISSING, Witness, content
 
@@ -245,8 +245,7 @@ class Walk:
             self._fields("library", (name, version_of(name)), out)
             return
         # Passed around as a value, so anything in it may be used: its file stands for it.
-        file = getattr(module, "__file__", None)
-        self._fields("module", (name, None if file is None else file_digest(file)), out)
+        self._fields("module", (name, module_content(module)), out)
 
     def _class(self, cls: type, out: list[bytes]) -> None:
         if is_library(cls.__module__, self._home):

@@ -10,6 +10,7 @@ import enum
 import fractions
 import inspect
 import logging
+import os
 import sys
 import types
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.projects import project_fingerprint
 from kcachefs.keys.references import is_library
 
 DESCRIPTORS = (
@@ -114,6 +116,20 @@ def library_name(value: Any) -> tuple[str, str] | None:
         if module is not None and getattr(module, name, None) is value and is_library(module.__name__):
             return module.__name__, name
     return None
+
+
+def module_content(module: types.ModuleType) -> Any:
+    """What stands for all that is in a module: its file, the folders of a namespace package, its parent's file."""
+    name: str = module.__name__
+    file = getattr(module, "__file__", None)
+    folders = [folder for folder in getattr(module, "__path__", ()) if os.path.isdir(folder)]
+    if file is None and folders:
+        return project_fingerprint(folders)
+    while file is None and (name := name.rpartition(".")[0]):
+        file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        raise Unkeyable(f"module {module.__name__} has no file to tell it by; name the variable in `ignore`")
+    return file_digest(file)
 
 
 def file_digest(path: str) -> bytes | None:

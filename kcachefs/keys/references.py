@@ -7,6 +7,7 @@ import opcode
 import re
 import sys
 import sysconfig
+from collections.abc import Mapping
 from types import CodeType, ModuleType
 
 _LOAD_GLOBAL = opcode.opmap["LOAD_GLOBAL"]
@@ -97,7 +98,15 @@ def is_library(module_name: str, home: str = "") -> bool:
     if module is None or module_name == "__main__":
         return False
     file = getattr(module, "__file__", None)
-    return file is None or _is_library_file(file)
+    if file is not None:
+        return _is_library_file(file)
+    if folders := list(getattr(module, "__path__", ())):
+        return all(map(_is_library_file, folders))
+    # Built in, frozen, or made by an extension module, which is its parent.
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
+        return True
+    return is_library(module_name.rpartition(".")[0])
 
 
 def top_of(module_name: str) -> str:
@@ -106,9 +115,35 @@ def top_of(module_name: str) -> str:
 
 
 def version_of(module_name: str) -> str:
-    """The version that a library states of itself, or nothing for the standard library."""
-    version = getattr(sys.modules.get(top_of(module_name)), "__version__", "")
-    return str(version) if isinstance(version, str) else ""  # torch's is a subclass of text
+    """The versions that a module and its packages state, or else those that were installed; nothing for Python's own.
+
+    A namespace package such as `cuda` states none: what is inside it does.
+    """
+    top = top_of(module_name)
+    stated = [getattr(sys.modules.get(top), "__version__", "")]
+    while module_name != top:
+        # Not through `getattr`, which would have a lazy module import what it has not.
+        stated.append(getattr(sys.modules.get(module_name), "__dict__", {}).get("__version__", ""))
+        module_name = module_name.rpartition(".")[0]
+    told = [str(version) for version in stated if isinstance(version, str) and version]  # torch's is a subclass of text
+    return " ".join(told) or _installed_version(top)
+
+
+@functools.cache
+def _installed_version(top: str) -> str:
+    """The distributions that a top package comes from, with their versions."""
+    if top in sys.stdlib_module_names:
+        return ""
+    from importlib.metadata import version  # takes longer to import than most keys to make
+
+    return " ".join(sorted(f"{name}-{version(name)}" for name in set(_distributions().get(top, ())) if name))
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()
 
 
 def resolve(module: ModuleType, attributes: Path) -> tuple[ModuleType, Path]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import itertools
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +42,25 @@ class Modules:
         spec.loader.exec_module(module)
         return module
 
+    def write(self, name: str, text: str) -> Path:
+        """Puts a module where `import` finds it, its packages without an `__init__.py`, and forgets the one before."""
+        path = self.folder.joinpath("importable", *name.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if (root := str(self.folder / "importable")) not in sys.path:
+            sys.path.insert(0, root)
+        parts = name.split(".")
+        for upto in range(1, len(parts) + 1):
+            sys.modules.pop(".".join(parts[:upto]), None)
+            self._names.add(".".join(parts[:upto]))
+        # Bytecode is told stale by time and size, which a quick edit may not change.
+        shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+        importlib.invalidate_caches()
+        return path
+
     def forget(self) -> None:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(self.folder / "importable"))
         for name in self._names:
             sys.modules.pop(name, None)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys import hash_function, hash_value
+from kcachefs.keys.references import is_library, version_of
 from tests.keys.modules import Modules, modules
 
 __all__ = ["modules"]
@@ -221,6 +224,55 @@ def test_a_module_of_the_project_is_followed_and_a_library_is_not(modules: Modul
 
     assert with_tools(1) == with_tools(1)
     assert with_tools(1) != with_tools(2)
+
+
+def test_a_module_in_a_package_without_an_init_is_followed(modules: Modules) -> None:
+    def with_matmul(tile: int) -> list[str]:
+        modules.write("user_space.matmul", f"TILE = {tile}\ndef run(x):\n    return x * TILE\n")
+        text = """
+            import user_space.matmul
+            def kernel(x):
+                return user_space.matmul.run(x)
+            def passes_on(x):
+                return x(user_space)
+        """
+        module = modules.load(text)
+        return [key(module, "kernel"), key(module, "passes_on")]
+
+    one, again, two = with_matmul(1), with_matmul(1), with_matmul(2)
+    assert one == again
+    assert all(before != after for before, after in zip(one, two, strict=True))
+
+
+def test_a_module_without_a_file_is_followed(monkeypatch: pytest.MonkeyPatch, modules: Modules) -> None:
+    user_config = types.ModuleType("user_config")
+    monkeypatch.setitem(sys.modules, "user_config", user_config)
+    text = """
+        import user_config
+        def kernel(x):
+            return x * user_config.N
+        def passes_on(x):
+            return x(user_config)
+    """
+    keys = set()
+    for number in (1, 2):
+        user_config.__dict__["N"] = number
+        keys.add(key(modules.load(text), "kernel"))
+    assert len(keys) == 2
+    with pytest.raises(Unkeyable, match="user_config has no file"):
+        key(modules.load(text), "passes_on")
+
+
+@pytest.mark.parametrize("name", ["builtins", "math", "zipimport", "json.decoder", "triton._C.libtriton.ir"])
+def test_what_is_built_in_or_made_by_a_library_is_one(name: str) -> None:
+    importlib.import_module(name.removesuffix(".ir"))
+    assert is_library(name)
+
+
+def test_the_version_of_what_is_in_a_namespace_is_known() -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    assert version_of(nvrtc.__name__) == importlib.metadata.version("cuda-bindings")
+    assert f"cuda-bindings-{importlib.metadata.version('cuda-bindings')}" in version_of("cuda")
 
 
 def test_annotations_of_any_kind_are_read(modules: Modules) -> None:
