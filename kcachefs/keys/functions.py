@@ -23,8 +23,8 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = ())
 
     That is its name and source; its defaults, annotations and closure; the globals it uses, and the functions among
     them with all of theirs; partials, bound and wrapped functions to any depth; the attributes of Triton's wrappers.
-    Functions of installed libraries count by name and version. `ignore` names globals and closure variables that do
-    not matter.
+    What it imports as it runs counts too: modules of the project by their files. Functions of installed libraries count
+    by name and version. `ignore` names globals, closure variables and imported modules that do not matter.
 
     >>> def scale(x, by=2): return x * by
     >>> def grow(x, by=2): return x * by

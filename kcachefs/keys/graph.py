@@ -24,6 +24,7 @@ from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
 from kcachefs.keys.arrays import encode_array
 from kcachefs.keys.encoding import digest, encode, tagged, write
+from kcachefs.keys.imports import imported
 from kcachefs.keys.objects import DESCRIPTORS, class_members, library_name, module_content, state
 from kcachefs.keys.references import global_paths, is_library, resolve, top_of, version_of
 from kcachefs.keys.witness import MISSING, Witness, content
@@ -164,6 +165,7 @@ class Walk:
             self._fields("function", named, out)
             out.append(sources.statement(function) if text is None else sources.text_statement(text, code))
             self._globals(function, out)
+            self._imports(function, out)
             self._annotations(function, out)
         write(function.__defaults__, out, self)
         for name in sorted(function.__kwdefaults__ or ()):
@@ -211,6 +213,17 @@ class Walk:
         else:
             out.append(tagged(b"Q", inner.__name__.encode()))
             self._slot("attribute", vars(inner), rest[0], out)
+
+    def _imports(self, function: types.FunctionType, out: list[bytes]) -> None:
+        """What the function imports as it runs: of that there is no global to follow."""
+        scope = function.__globals__
+        name = str(scope.get("__name__", ""))
+        package = scope.get("__package__") or (name if "__path__" in scope else name.rpartition(".")[0])
+        found = imported(function.__code__, package, self._home, self._ignore)
+        if found:
+            out.append(tagged(b"I", encode(found)))
+        if any(kind != "library" for kind, *_ in found.values()):
+            self.witness.usable = False
 
     def _annotations(self, function: types.FunctionType, out: list[bytes]) -> None:
         """Kernel languages read annotations: their values count, and the globals named in those left as text."""

@@ -128,7 +128,7 @@ def module_content(module: types.ModuleType) -> Any:
     while file is None and (name := name.rpartition(".")[0]):
         file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
-        raise Unkeyable(f"module {module.__name__} has no file to tell it by; name the variable in `ignore`")
+        raise Unkeyable(f"module {module.__name__} has no file to tell it by; name it in `ignore`")
     return file_digest(file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import opcode
 import re
@@ -77,7 +78,8 @@ def _argument(operations: bytes, arguments: bytes, at: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_library_file(file: str) -> bool:
+def is_library_file(file: str) -> bool:
+    """Whether a file or a folder belongs to something that is installed."""
     parts = file.split("/")
     if "site-packages" in parts or "dist-packages" in parts:
         return True
@@ -99,9 +101,9 @@ def is_library(module_name: str, home: str = "") -> bool:
         return False
     file = getattr(module, "__file__", None)
     if file is not None:
-        return _is_library_file(file)
+        return is_library_file(file)
     if folders := list(getattr(module, "__path__", ())):
-        return all(map(_is_library_file, folders))
+        return all(map(is_library_file, folders))
     # Built in, frozen, or made by an extension module, which is its parent.
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
@@ -126,16 +128,19 @@ def version_of(module_name: str) -> str:
         stated.append(getattr(sys.modules.get(module_name), "__dict__", {}).get("__version__", ""))
         module_name = module_name.rpartition(".")[0]
     told = [str(version) for version in stated if isinstance(version, str) and version]  # torch's is a subclass of text
-    return " ".join(told) or _installed_version(top)
+    return " ".join(told) or installed_version(top, getattr(sys.modules.get(top), "__file__", None) is None)
 
 
 @functools.cache
-def _installed_version(top: str) -> str:
+def installed_version(top: str, is_namespace: bool) -> str:
     """The distributions that a top package comes from, with their versions."""
     if top in sys.stdlib_module_names:
         return ""
-    from importlib.metadata import version  # takes longer to import than most keys to make
+    from importlib.metadata import PackageNotFoundError, version  # takes longer to import than most keys to make
 
+    if not is_namespace:
+        with contextlib.suppress(PackageNotFoundError):
+            return f"{top}-{version(top)}"
     return " ".join(sorted(f"{name}-{version(name)}" for name in set(_distributions().get(top, ())) if name))
 
 
