@@ -54,7 +54,8 @@ def cached(
 
     The key is `hash_function` of the function and `hash_value` of its arguments, so an edited function or helper starts
     anew. Results are bytes; `encode` and `decode` turn others into bytes and back, and what `decode` has made is kept
-    in this process, so that a kernel is loaded once. `ignore` names variables of the function that do not matter.
+    in this process, so that a kernel is loaded once. An edited `encode` starts anew too; an edited `decode` reads the
+    bytes that are there. `ignore` names variables and imported modules that do not matter.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -111,8 +112,10 @@ class _Maker:
         return made
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        function = hash_function(self._function, ignore=self._ignore)
-        return digest("call", encode((function, hash_value(args), hash_value(kwargs))))
+        told = [hash_function(self._function, ignore=self._ignore), hash_value(args), hash_value(kwargs)]
+        if self._encode is not None:
+            told.append(hash_function(self._encode, ignore=self._ignore))
+        return digest("call", encode(told))
 
     def _cached(self, key: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
         cache = self._cache if self._cache is not None else _default_cache()

@@ -53,6 +53,26 @@ def test_what_is_decoded_is_kept_as_it_is(tmp_path: Path) -> None:
     assert make("b") is not one
 
 
+def test_another_encoding_starts_anew_and_another_decoding_does_not(tmp_path: Path) -> None:
+    ran = []
+
+    def decorated(by: int, extra: str) -> str:
+        @cached(
+            cache=Cache(tmp_path),
+            encode=lambda text: bytes(byte + by for byte in text.encode()),
+            decode=lambda code: bytes(byte - by for byte in code).decode() + extra,
+            ignore=["ran"],
+        )
+        def make(name: str) -> str:
+            ran.append(name)
+            return name
+
+        return make("a")
+
+    assert [decorated(1, ""), decorated(2, ""), decorated(1, "!")] == ["a", "a", "a!"]
+    assert len(ran) == 2
+
+
 def test_the_default_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KCACHEFS_CACHE_DIR", str(tmp_path))
     assert Cache(name="tuned").path == tmp_path / "tuned"
