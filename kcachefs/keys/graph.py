@@ -143,6 +143,8 @@ class Walk:
             self._fields(type(node).__name__, (node.__func__,), out)
         elif isinstance(node, property):
             self._fields("property", (node.fget, node.fset, node.fdel), out)
+        elif type(node) is functools.cached_property:
+            self._fields("cached property", (node.func,), out)
         elif top_of(type(node).__module__) == "triton" and hasattr(node, "fn"):
             self._triton(node, out)
         else:

@@ -8,6 +8,7 @@ import dataclasses
 import decimal
 import enum
 import fractions
+import functools
 import inspect
 import logging
 import os
@@ -55,10 +56,13 @@ def state(value: Any) -> Any:
         return str(value)
     if isinstance(value, logging.Logger):
         return value.name
-    if dataclasses.is_dataclass(value):
-        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     inside = _content(value)
     held = _attributes(value)
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        others = {name: item for name, item in (held or {}).items() if name not in fields}
+        beyond = {name: item for name, item in others.items() if not _is_derived(cls, name)}
+        return fields if inside is None and not beyond else (fields, inside, beyond)
     if inside is None and held is None:
         raise Unkeyable(
             f"cannot tell what a {cls.__module__}.{cls.__qualname__} means; give its class a __kcachefs_key__ method, "
@@ -139,6 +143,11 @@ def file_digest(path: str) -> bytes | None:
             return blake3(file.read()).digest()
     except OSError:
         return None
+
+
+def _is_derived(cls: type, name: str) -> bool:
+    """Whether an attribute is what a cached property has found, which is there only after its first use."""
+    return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
 
 
 def _content(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.metadata
 import sys
@@ -331,6 +332,37 @@ def test_an_object_may_speak_for_itself() -> None:
 
     assert hash_value(Device(90)) == hash_value(Device(90))
     assert hash_value(Device(90)) != hash_value(Device(80))
+
+
+def test_what_a_dataclass_holds_beyond_its_fields_counts() -> None:
+    @dataclasses.dataclass
+    class Tile:
+        m: int
+
+        @functools.cached_property
+        def area(self) -> int:
+            return self.m * self.m
+
+    @dataclasses.dataclass
+    class Table(dict[str, int]):
+        name: str
+
+    def with_stages(stages: int) -> str:
+        tile = Tile(4)
+        tile.__dict__["stages"] = stages
+        return hash_value(tile)
+
+    def with_entry(number: int) -> str:
+        table = Table("a")
+        table["x"] = number
+        return hash_value(table)
+
+    assert with_stages(1) == with_stages(1)
+    assert len({with_stages(1), with_stages(2), hash_value(Tile(4))}) == 3
+    assert len({with_entry(1), with_entry(2), hash_value(Table("a"))}) == 3
+    used = Tile(4)
+    assert used.area == 16
+    assert hash_value(used) == hash_value(Tile(4))
 
 
 def test_classes_that_python_completes_are_read(modules: Modules) -> None:
