@@ -76,6 +76,8 @@ class Walk:
         if isinstance(value, enum.Enum):
             out.append(tagged(b"E", self._type_name(type(value)) + encode(value.name)))
             write(value.value, out, self)
+            if not is_library(type(value).__module__, self._home):
+                write(type(value), out, self)
         elif isinstance(value, os.PathLike):
             out.append(tagged(b"P", encode(os.fspath(value))))
         elif isinstance(value, re.Pattern):

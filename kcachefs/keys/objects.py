@@ -38,6 +38,8 @@ _CLASS_NOISE = frozenset(
         *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
     }
 )
+# What an enumeration may say besides its values; all else in it is Python's.
+_ENUM_MEMBERS = (types.FunctionType, property, staticmethod, classmethod, functools.cached_property)
 _CONTAINERS = (tuple, list, dict, set, frozenset, int, float, complex, str, bytes, bytearray)
 
 
@@ -79,7 +81,7 @@ def class_members(cls: type) -> list[tuple[str, Any]]:
     held = vars(cls)
     names = held.keys() - _CLASS_NOISE
     if issubclass(cls, enum.Enum):
-        names = {name for name in names if isinstance(held[name], types.FunctionType | property)}
+        names = {name for name in names if isinstance(held[name], _ENUM_MEMBERS)}
         members = [(f"member {name}", member.value) for name, member in cls.__members__.items()]
     elif issubclass(cls, tuple) and "_fields" in held:
         members = [("fields", held["_fields"]), ("field defaults", held.get("_field_defaults"))]

@@ -64,8 +64,10 @@ class Witness:
         if kind is frozenset:
             return all(type(item) in _SCALARS for item in value)
         # A function is a node of its own, with places of its own in this witness.
-        if kind is types.FunctionType or kind is types.BuiltinFunctionType or isinstance(value, enum.Enum):
+        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
             return True
+        if isinstance(value, enum.Enum):
+            return is_library(kind.__module__, self._home)
         if kind is types.ModuleType:
             return is_library(value.__name__, self._home)
         if isinstance(value, type):

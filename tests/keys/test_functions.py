@@ -365,6 +365,45 @@ def test_what_a_dataclass_holds_beyond_its_fields_counts() -> None:
     assert hash_value(used) == hash_value(Tile(4))
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("self.value + 1", "self.value + 2"), ("return 64", "return 32"), ("return cls.FAST", "return cls.EXACT")],
+)
+def test_a_member_counts_with_the_methods_of_its_enumeration(modules: Modules, before: str, after: str) -> None:
+    text = """
+        import enum
+        class Mode(enum.Enum):
+            FAST = 1
+            EXACT = 2
+            def stages(self):
+                return self.value + 1
+            @property
+            def block(self):
+                return 64
+            @classmethod
+            def default(cls):
+                return cls.FAST
+        def kernel(x, mode=Mode.FAST):
+            return x * mode.stages() * mode.block
+    """
+
+    def keys(module: types.ModuleType) -> list[str]:
+        return [key(module, "kernel"), hash_value(module.Mode.FAST), hash_value({module.Mode.FAST: 1})]
+
+    one = keys(modules.load(text))
+    assert one == keys(modules.load(text))
+    assert before in text
+    assert all(old != new for old, new in zip(one, keys(modules.load(text.replace(before, after))), strict=True))
+
+
+def test_a_method_put_into_an_enumeration_since_the_last_call_shows(modules: Modules) -> None:
+    text = "import enum\nclass Mode(enum.Enum):\n    FAST = 1\ndef kernel(mode=Mode.FAST):\n    return mode.stages()\n"
+    module = modules.load(text)
+    before = key(module, "kernel")
+    module.Mode.stages = lambda self: 1
+    assert key(module, "kernel") != before
+
+
 def test_classes_that_python_completes_are_read(modules: Modules) -> None:
     text = """
         import enum, dataclasses, typing
