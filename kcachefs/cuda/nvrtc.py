@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 import kcachefs
 from kcachefs.caches import Cache, Entry
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
@@ -157,15 +159,19 @@ def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
         name_expressions=asked.name_expressions,
         want_cubin=want_cubin,
     )
-    # The log is a diagnostic and may be long; metadata is small.
-    meta = {"ptx": len(output.ptx), "names": dict(output.lowered_names), "log": output.log[:4096], "arch": arch}
-    return Entry(output.ptx + (output.cubin or b""), meta)
+    # Metadata is small. The log is a diagnostic and is cut; the names are needed, and go where there is room.
+    cubin = output.cubin or b""
+    names = msgspec.msgpack.encode(output.lowered_names) if output.lowered_names else b""
+    meta = {"ptx": len(output.ptx), "cubin": len(cubin), "log": output.log[:4096], "arch": arch}
+    return Entry(output.ptx + cubin + names, meta)
 
 
 def _compiled(entry: Entry, arch: str, *, was_cached: bool, ptx_only: bool = False) -> Compiled:
-    meta = entry.meta
-    ptx, cubin = entry.value[: meta["ptx"]], entry.value[meta["ptx"] :]
-    return Compiled(ptx, None if ptx_only else cubin or None, arch, meta["names"], meta["log"], was_cached)
+    meta, value = entry.meta, entry.value
+    end = meta["ptx"] + meta["cubin"]
+    ptx, cubin, table = value[: meta["ptx"]], value[meta["ptx"] : end], value[end:]
+    names = msgspec.msgpack.decode(table, type=dict[str, str]) if table else {}
+    return Compiled(ptx, None if ptx_only else cubin or None, arch, names, meta["log"], was_cached)
 
 
 def _parsed(arch: str) -> tuple[str, int, str]:

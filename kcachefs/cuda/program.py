@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from cuda.core import ObjectCode, Program, ProgramOptions
 from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 
@@ -46,10 +47,11 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         found = self._cache.entry(key)
         if found is None:
             raise KeyError(key)
-        return found.value
+        return _binary(found)
 
     def get(self, key: Key, default: bytes | None = None) -> bytes | None:
-        return self._cache.get(key, default)  # type: ignore[no-any-return]
+        found = self._cache.entry(key)
+        return default if found is None else _binary(found)
 
     def __setitem__(self, key: Key, value: bytes | bytearray | memoryview | ObjectCode) -> None:
         self._cache.put(key, _content(value))
@@ -82,9 +84,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         entry = self._cache.entry_or_compute(
             key, lambda: _compile(code, code_type, target, options, tuple(name_expressions))
         )
-        return _FROM_BYTES[target](
-            entry.value, name=options.name or "", symbol_mapping=entry.meta.get("symbols") or None
-        )
+        return _FROM_BYTES[target](_binary(entry), name=options.name or "", symbol_mapping=_symbols(entry))
 
     def key(
         self,
@@ -124,7 +124,18 @@ def _compile(
 ) -> Entry:
     made = Program(code, code_type, options=options).compile(target, name_expressions=name_expressions)
     symbols = {_text(name): _text(symbol) for name, symbol in made.symbol_mapping.items()}
-    return Entry(_content(made), {"symbols": symbols} if symbols else {})
+    binary = _content(made)
+    # The symbols of many name expressions are more than metadata takes: they follow the binary.
+    return Entry(binary + msgspec.msgpack.encode(symbols), {"binary": len(binary)}) if symbols else Entry(binary)
+
+
+def _binary(entry: Entry) -> bytes:
+    return entry.value[: entry.meta.get("binary")]
+
+
+def _symbols(entry: Entry) -> dict[str, str] | None:
+    size = entry.meta.get("binary")
+    return None if size is None else msgspec.msgpack.decode(entry.value[size:], type=dict[str, str])
 
 
 def _content(value: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("cuda.bindings.nvrtc")
 
 import kcachefs
+from kcachefs.caches.record import META_LIMIT
 from kcachefs.cuda import NvrtcCache
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
 from kcachefs.errors import CompileFailed, UsageError
@@ -76,6 +78,16 @@ def test_name_expressions_come_back_lowered(cache: NvrtcCache) -> None:
     assert made.was_cached
     assert cache.compile(TEMPLATE, "sm_90", name_expressions=["k<4>", "k<3>"]).was_cached
     assert not cache.compile(TEMPLATE, "sm_90", name_expressions=["k<4>"]).was_cached
+
+
+def test_a_long_table_of_names_is_kept(cache: NvrtcCache) -> None:
+    kernel = "k" * 4000
+    expressions = [f"{kernel}<{number}>" for number in range(20)]
+    source = TEMPLATE.replace("k(int", f"{kernel}(int")
+    made = cache.compile(source, "sm_90", name_expressions=expressions)
+    assert sum(map(len, made.lowered_names.values())) > META_LIMIT
+    found = NvrtcCache(cache.cache.path).compile(source, "sm_90", name_expressions=expressions)
+    assert found == dataclasses.replace(made, was_cached=True)
 
 
 def test_headers_and_include_folders_count_by_content(cache: NvrtcCache, tmp_path: Path) -> None:

@@ -157,6 +157,20 @@ def test_name_expressions_are_kept_with_the_program(tmp_path: Path) -> None:
     assert len(cache) == 2
 
 
+def test_a_long_table_of_symbols_is_kept(tmp_path: Path) -> None:
+    kernel = "k" * 4000
+    how: Any = {"name_expressions": [f"{kernel}<{number}>" for number in range(20)]}
+    source = TEMPLATE.replace("k(int", f"{kernel}(int")
+    made = ProgramCache(tmp_path).compile(source, "c++", "cubin", options(), **how)
+    assert len(made.symbol_mapping) == 20
+    cache = ProgramCache(tmp_path)
+    found = cache.compile(source, "c++", "cubin", options(), **how)
+    assert cache.cache.stats().disk_hits == 1
+    assert (bytes(found.code), found.symbol_mapping) == (bytes(made.code), made.symbol_mapping)
+    key = cache.key(source, "c++", "cubin", options(), **how)
+    assert cache[key] == cache.get(key) == bytes(made.code)
+
+
 @pytest.mark.parametrize("how", ["include_path", "pre_include", "beside the source"])
 def test_includes_are_in_the_key(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     header = tmp_path / "value.h"
