@@ -87,7 +87,7 @@ class Entries:
         """The folder of the users who have a tree of their own, or 0."""
         self.roots = {ROOT_INO, *(unpack_name(row)[0] for _, row in self._catalog.scan(names_prefix(self.tenants)))}
         """Folders that hold namespaces: the root, and one of each of these users."""
-        self.temporary = {number_of(key) for key, _ in store.catalog.walk(b"w")}
+        self.temporary = set(map(number_of, store.catalog.keys(b"w")))
         """What is written under a temporary name; few at any time."""
 
     # --- which entry a file belongs to --------------------------------------------------------------------------------
@@ -133,6 +133,7 @@ class Entries:
     def removed(self, txn: Transaction, ino: int) -> None:
         """A name was removed: if it was a temporary one, there is nothing left to reap."""
         if ino in self.temporary:
+            txn.undo(lambda: self.temporary.add(ino))
             self.temporary.discard(ino)
             txn.delete(temporary_key(ino))
 
@@ -506,6 +507,7 @@ class Entries:
             self._writers.popitem(last=False)
 
     def _note_temporary(self, txn: Transaction, ino: int, pid: int) -> None:
+        txn.undo(lambda: self.temporary.discard(ino))
         self.temporary.add(ino)
         process = pid if not pid or _is_process(pid) else process_of(pid)
         txn.put(temporary_key(ino), pack_number(time.time_ns()) + pack_number(process))

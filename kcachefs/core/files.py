@@ -280,12 +280,11 @@ class Files:
 
     def unsealed(self) -> list[tuple[int, Inode]]:
         """Every file that is in a slot or in the spool."""
-        self._store.fold()
         found = []
         for table, content in ((b"a", Content.SLOT), (b"s", Content.SPOOL)):
-            for key, raw in self._store.catalog.walk(table):
+            for key in self._store.catalog.keys(table):
                 with contextlib.suppress(FsError, RecordDamaged):
-                    ino = unpack_number(raw or bytes(8))
+                    ino = unpack_number(self._store.catalog.get(key) or bytes(8))
                     node = self._nodes.get(ino)
                     if node.content == content and node.spool == number_of(key):
                         found.append((ino, node))
@@ -361,18 +360,20 @@ class Files:
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""
         horizon = time.time_ns() - int(quiet_seconds * 1e9)
+        failed: Exception | None = None
         for ino in list(self._mutable):
-            with contextlib.suppress(FsError):
+            try:
                 if self.attributes(ino).ctime > horizon:
                     continue
-            self._mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
-            try:
+                self._mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
                 self.seal(ino)
             except FsError:
-                pass
-            except BaseException:
+                self._mutable.discard(ino)
+            except Exception as error:
                 self._mutable.add(ino)
-                raise
+                failed = failed or error
+        if failed is not None:  # what one of them cannot does not keep the others
+            raise failed
 
     def seal(self, ino: int) -> bool:
         """Turn a file into an object. False if it changed meanwhile, or was no candidate."""
@@ -538,7 +539,10 @@ class Files:
         if not node.is_file:
             raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
         with self._lock:  # not while it is on its way from one place to another
+            node = self._nodes.get(ino)
             content, digest = node.content, node.digest
+        if content == Content.SPOOL:
+            return  # someone else was quicker
         if content == Content.OBJECT and max(node.size, end) <= SLOT_SIZE:
             self._object_to_slot(ino, digest, self._read_settled(ino, digest, 0, 1 << 62))
             return
@@ -549,8 +553,10 @@ class Files:
                 self._copy_out(digest, spool)
             is_used = self._move_to_spool(ino, content, digest, spool)
         except ObjectMissing:
-            if (node.content, node.digest) == (content, digest):
-                raise
+            with self._lock:
+                node = self._nodes.get(ino)
+                if (node.content, node.digest) == (content, digest):
+                    raise
         finally:
             if not is_used:  # the disk is full, or someone else was quicker
                 self._store.spool.recycle(spool.number)
@@ -644,9 +650,12 @@ class Files:
                 self._entries.abandoned(txn, node)
             self._let_go(txn, ino, node, gone=True)
             _is_now(node, Content.NONE)
-            self._mutable.discard(ino)
+            if ino in self._mutable:
+                txn.undo(lambda: self._mutable.add(ino))
+                self._mutable.discard(ino)
             if ino in self._sealing:
                 self._sealing[ino] = True
+                txn.undo(lambda: self._enqueue(ino, time.monotonic()))
 
 
 def check_allocation(mode: int, offset: int, length: int) -> None:

@@ -50,8 +50,7 @@ class Nodes:
         """References that the kernel holds, by inode. Only the engine's thread touches it."""
         self.handles: dict[int, int] = {}
         """New files that may still be in the making, each with the entry that it was made in."""
-        store.fold()
-        self.orphans = {number_of(key) for key, _ in store.catalog.walk(b"x")}
+        self.orphans = set(map(number_of, store.catalog.keys(b"x")))
         """Inodes without a name that something still uses."""
         self.on_gone: Callable[[Transaction, int, Inode], None] = lambda txn, ino, node: None
         """Called inside the transaction that removes an inode for good: lets go of its bytes."""

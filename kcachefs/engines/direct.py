@@ -348,7 +348,10 @@ class DirectEngine:
         if start + count * p.FORGET_ONE.size > length:
             raise RequestGarbled(f"{count} nodes do not fit into {length} bytes")
         for ino, references in p.FORGET_ONE.iter_unpack(self._buffer[start : start + count * p.FORGET_ONE.size]):
-            self._fs.forget(ino, references)
+            try:
+                self._fs.forget(ino, references)
+            except Exception as error:  # a full disk: it is tried again later, and the others are not kept by it
+                log.warning("inode %d is forgotten, and could not be removed yet: %s", ino, error)
 
     def _mkdir(self, node: int, unique: int, length: int) -> bytes:
         mode, _ = p.MKDIR_IN.unpack_from(self._buffer, _HEADER)

@@ -324,11 +324,12 @@ class Catalog:
 
     def statistics(self) -> dict[str, int]:
         info, stat = self._env.info(), self._env.stat()
+        pending, folding = self._pending, self._folding
         return {
             "records": stat["entries"],
             "depth": stat["depth"],
             "bytes": (info["last_pgno"] + 1) * stat["psize"],
-            "pending": len(self._pending.values) + len(self._folding.values),
+            "pending": len(pending.values) + (0 if folding is pending else len(folding.values)),
             "journal_bytes": self._journal.length,
             "damaged": self.damaged,
         }
@@ -361,9 +362,9 @@ class Catalog:
             self._write_or_make_room(changes, mark)
         except BaseException:
             with self.lock:
-                merged = self._folding
-                merged.update(self._pending.values)
-                self._pending, self._folding = merged, Overlay()
+                # The same for both: who reads without the lock and has looked into the first finds it in the second.
+                self._folding.update(self._pending.values)
+                self._pending = self._folding
             raise
         with self.lock:
             self._folding = Overlay()

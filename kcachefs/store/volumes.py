@@ -129,6 +129,7 @@ class Volumes:
     def abandon(self, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._incoming_path(number))
+        self._let_go(number)
 
     def incoming(self) -> list[int]:
         """Volumes that were begun and neither finished nor abandoned: what a kill left."""
@@ -185,7 +186,11 @@ class Volumes:
         for path in (self._incoming_path(number), self.path(number)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        with self._lock:  # last, so that nobody who found it a moment ago keeps it open, and its space taken
+        self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        """Behind the removal, so that nobody who found it a moment ago keeps it open, and its space taken."""
+        with self._lock:
             self._readers.pop(number, None)
             self._unsynced.discard(number)
 

@@ -12,7 +12,19 @@ from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration, EntryInfo
 from kcachefs.core.report import Numbers
 from kcachefs.errors import FsError
-from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
+from tests.core.trees import (
+    READER,
+    WRITER,
+    exists,
+    find,
+    folder,
+    kernel,
+    look_up,
+    nothing_acknowledged,
+    opened,
+    rename,
+    write,
+)
 
 
 def entries(fs: Filesystem) -> dict[str, EntryInfo]:
@@ -210,3 +222,15 @@ def test_accounts_are_exact_after_anything(
         fs.settle()
         held = sum(info.files for info in entries(fs).values())
         assert held == Administration(fs).stats().total.files
+
+
+def test_a_name_that_was_not_changed_after_all_is_still_temporary_or_not(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "inductor/ab/.4712.1.tmp", b"a module")
+        with nothing_acknowledged(fs):
+            rename(fs, "inductor/ab/.4712.1.tmp", "inductor/ab/cab.py")
+        assert fs.entries.temporary == {ino}
+        with nothing_acknowledged(fs):
+            fs.create(find(fs, "inductor/ab"), b".4713.1.tmp", 0o644, 0, 0)
+        assert fs.entries.temporary == {ino}
+        fs.unlink(find(fs, "inductor/ab"), b".4712.1.tmp")

@@ -14,7 +14,7 @@ import pytest
 
 from kcachefs.core import Filesystem
 from kcachefs.core.files import SpoolFile
-from kcachefs.errors import NoSpace
+from kcachefs.errors import NoSpace, ObjectMissing
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
@@ -138,6 +138,46 @@ def test_a_file_that_rested_while_it_was_empty_is_sealed_when_it_is_written_agai
         assert fs.files.unsealed_bytes() == {0: 5}
         fs.files.seal_quiet(0)
         assert fs.attributes(ino).content == Content.OBJECT
+
+
+@pytest.mark.parametrize("overtaken", ["before it looks", "while it copies"])
+def test_two_who_write_to_a_large_object_at_once_both_have_their_bytes_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: str
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/key/file", LARGE)
+        assert fs.files.seal(ino)
+        method = {"before it looks": "_make_room", "while it copies": "_copy_out"}[overtaken]
+        go_on = getattr(fs.files, method)
+
+        def be_overtaken(*arguments: object) -> None:
+            monkeypatch.undo()
+            fs.nodes._cache.clear()  # as any request that fails has it
+            fs.files.write(ino, 0, b"other")
+            go_on(*arguments)
+
+        monkeypatch.setattr(fs.files, method, be_overtaken)
+        fs.files.write(ino, 10, b"one")
+        assert fs.read(ino, 0, len(LARGE)) == b"other" + LARGE[5:10] + b"one" + LARGE[13:]
+        fs.store.fold()
+        assert len(fs.store.spool.numbers()) - len(fs.store.spool._free) == 1
+
+
+def test_a_file_that_cannot_be_sealed_does_not_keep_others(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(5)]
+        for ino in files:
+            fs.files.seal(ino)
+            fs.write(ino, 0, LARGE + b"%d" % ino)
+        broken = fs.nodes.get(files[2]).spool
+        fs.files._open.clear()
+        os.rename(fs.store.spool.path(broken), tmp_path / "away")
+        with pytest.raises(ObjectMissing):
+            fs.files.seal_quiet(0)
+        assert [fs.nodes.get(ino).content for ino in files].count(Content.OBJECT) == 4
+        os.rename(tmp_path / "away", fs.store.spool.path(broken))
+        fs.files.seal_quiet(0)
+        assert fs.nodes.get(files[2]).content == Content.OBJECT
 
 
 # --- changes that fail ------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import FsError
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store.records import ROOT_INO, Content, Inode, inode_key
 from tests.core.trees import find, folder, nothing_acknowledged, opened
 
@@ -54,7 +55,8 @@ def test_inodes_got_ready_together_are_those_that_are_got_one_by_one(tmp_path: P
     with opened(tmp_path / "store") as fs:
         parent = folder(fs, "triton/key")
         made = [fs.create(parent, b"%d" % number, 0o644, 0, 0)[0] for number in range(20)]
-        together, alone = Nodes(fs.store), Nodes(fs.store)  # which folds
+        fs.store.fold()
+        together, alone = Nodes(fs.store), Nodes(fs.store)
         fs.unlink(parent, b"3")
         for ino in made:
             fs.forget(ino, 1)  # with the last reference the one without a name is gone
@@ -98,3 +100,26 @@ def test_what_could_not_be_removed_on_a_full_disk_is_removed_later(tmp_path: Pat
             fs.forget(ino, 1)
         assert fs.nodes.let_go_of_orphans() == 1
         assert not fs.nodes.exists(ino)
+
+
+def test_a_filesystem_begins_though_the_disk_is_too_full_to_fold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        parent = folder(fs, "inductor/ab")
+        orphan, _ = fs.create(parent, b"gone", 0o644, 0, 0)
+        fs.unlink(parent, b"gone")
+        file, _ = fs.create(parent, b".1.2.tmp", 0o644, 0, 0)
+        fs.write(file, 0, b"content")
+
+        def refuse(*arguments: object) -> None:
+            raise NoSpace("the disk is full")
+
+        with monkeypatch.context() as full:
+            full.setattr(fs.store.catalog, "_write", refuse)
+            successor = Filesystem(fs.store, FsOptions(resumed=True))
+            assert (successor.nodes.orphans, successor.entries.temporary) == ({orphan}, {file})
+            assert [ino for ino, _ in successor.files.unsealed()] == [file]
+            assert successor.read(file, 0, 100) == b"content"
+        fs.forget(orphan, 1)
+        fs.forget(file, 1)

@@ -24,6 +24,7 @@ from kcachefs.core import Filesystem
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import MAX_REQUEST, DirectEngine
 from kcachefs.engines.protocol import Op
+from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.records import Content, inode_key
 
@@ -274,6 +275,23 @@ def test_more_to_forget_than_was_sent_is_refused_whole(line: Line) -> None:
         line.log.clear()
         line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(count, 0) + p.FORGET_ONE.pack(line.folder, 1))
         assert "cannot be read" in line.log.text
+
+
+def test_what_cannot_be_removed_does_not_keep_what_is_forgotten_with_it(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan, other = line.write_file(b"orphan", b"content"), line.write_file(b"other", b"content")
+    assert line.ask(Op.UNLINK, line.folder, b"orphan\0") == (0, b"")
+
+    def refuse(changes: object) -> None:
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(line.store.catalog, "commit", refuse)
+        both = p.FORGET_ONE.pack(orphan, 1) + p.FORGET_ONE.pack(other, 1)
+        line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(2, 0) + both)
+    assert not {orphan, other} & line.fs.nodes.lookups.keys()
+    assert line.fs.nodes.let_go_of_orphans() == 1
 
 
 @pytest.mark.parametrize("content", [b"small", b"slot" * 10_000, b"spool" * 1_000_000], ids=["sealed", "slot", "spool"])

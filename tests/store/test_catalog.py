@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError
 from kcachefs.store.catalog import Catalog, make_lmdb, structure_problems
-from kcachefs.store.journal import segment_numbers, segment_path
+from kcachefs.store.journal import Changes, Mark, segment_numbers, segment_path
 from kcachefs.store.records import names_prefix
 from tests.store import damage
 
@@ -137,6 +138,33 @@ def test_a_fold_that_fails_again_and_again_does_not_pile_up_segments(folder: Pat
             catalog.fold()
     assert len(segment_numbers(folder / "journal")) <= 3
     catalog.close(fold=False)
+
+
+def test_who_reads_while_a_fold_fails_does_not_miss_what_it_puts_back(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(catalog, b"ia", b"old")
+    catalog.fold()
+    put(catalog, b"ia", b"new")
+
+    def refuse(changes: Changes, mark: Mark) -> None:
+        raise NoSpace("the disk is full")
+
+    class Overtaken(dict[bytes, bytes | None]):
+        def get(self, key: bytes, default: Any = None) -> Any:
+            found = super().get(key, default)
+            with pytest.raises(NoSpace):
+                catalog._finish_folding(catalog._journal.end)
+            return found
+
+    catalog._start_folding()
+    catalog._pending.values = Overtaken()
+    with monkeypatch.context() as full:
+        full.setattr(catalog, "_write", refuse)
+        assert catalog.get(b"ia") == b"new"
+    put(catalog, b"ib", b"later")
+    catalog.fold()
+    assert (catalog.get(b"ia"), catalog.get(b"ib"), catalog.unfolded_keys()) == (b"new", b"later", [])
 
 
 def test_freed_hears_of_deletions_only_after_they_are_on_disk(folder: Path) -> None:

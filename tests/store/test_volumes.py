@@ -150,3 +150,12 @@ def test_bytes_that_come_behind_a_sync_are_synced_by_the_next(
     monkeypatch.setattr(os, "fdatasync", note)
     volumes.sync()
     assert synced == [str(volumes.path(1))]
+
+
+def test_a_volume_that_is_abandoned_after_a_sync_is_not_kept_open(volumes: Volumes) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    os.close(volumes.begin(7))
+    volumes.touched([7])
+    volumes.sync()
+    volumes.abandon(7)
+    assert len(os.listdir("/proc/self/fd")) == before
