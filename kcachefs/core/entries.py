@@ -117,11 +117,15 @@ class Entries:
             self._paths.clear()
         if folder.entry:
             entry = folder.entry
+            begins = is_temporary(new_name)
         else:
             spot = self._spot(new_parent, folder, new_name, node.is_dir)
             entry = self._entry_at(txn, ino, new_parent, spot, node.is_dir, node.uid)
+            begins = spot.kind is Kind.TEMP
             if entry:
                 self._note_writer(entry, pid)
+        if begins and ino not in self.temporary:
+            self._note_temporary(txn, ino, pid)
         if entry == node.entry:
             if entry == ino:
                 self._relocate(txn, entry, new_parent, new_name)
@@ -136,6 +140,10 @@ class Entries:
             txn.undo(lambda: self.temporary.add(ino))
             self.temporary.discard(ino)
             txn.delete(temporary_key(ino))
+
+    def is_lock(self, ino: int, node: Inode) -> bool:
+        """Whether a file is in no entry because it is a lock, not because it is in the making or has no name."""
+        return node.entry == 0 and node.nlink > 0 and ino not in self.temporary
 
     def kind_at(self, parent: int, name: bytes, *, is_dir: bool) -> Kind:
         """What a name in that folder is, or would be, by the layout alone."""

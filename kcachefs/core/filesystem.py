@@ -283,8 +283,12 @@ class Filesystem:
                 return self.files.write(ino, offset, data)
         return self.files.write(ino, offset, data)
 
-    def may_open(self, ino: int, flags: int) -> None:
-        """Refuse an open that a policy forbids. Asked by engines that are told of opens."""
+    def may_open(self, ino: int, flags: int) -> bool:
+        """Refuse an open that a policy forbids; else whether the handle may use the kernel's cache, which all read.
+
+        Asked by engines that are told of opens.
+        """
+        return True
 
     def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
         """Refuse what a policy forbids: a truncation or an allocation up to `size`, another mode or owner, other times.

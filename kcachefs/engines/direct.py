@@ -54,6 +54,7 @@ from kcachefs.engines.replies import (
     MISS,
     NO_ENTRY,
     OPENED,
+    OPENED_UNCACHED,
     pack_attributes,
     pack_entry,
     pack_name,
@@ -374,6 +375,7 @@ class DirectEngine:
         flags, mode, _, _ = p.CREATE_IN.unpack_from(self._buffer, _HEADER)
         name = self._name(_HEADER + p.CREATE_IN.size, length)
         header = self._header
+        opened = OPENED
         try:
             ino, record = self._fs.create(node, name, mode, header[4], header[5])
         except FsError as error:
@@ -383,9 +385,10 @@ class DirectEngine:
             if found is None:
                 raise
             ino = found
-            self._fs.may_open(ino, flags)
+            if not self._fs.may_open(ino, flags):
+                opened = OPENED_UNCACHED
             record = self._fs.attributes(ino)
-        return self._pack_entry(ino, record) + OPENED
+        return self._pack_entry(ino, record) + opened
 
     def _link(self, node: int, unique: int, length: int) -> bytes:
         (ino,) = p.LINK_IN.unpack_from(self._buffer, _HEADER)
@@ -495,8 +498,8 @@ class DirectEngine:
         if not self._fs.judges_opens:
             self._reply_error(unique, errno.ENOSYS)
             return None
-        self._fs.may_open(node, p.OPEN_IN.unpack_from(self._buffer, _HEADER)[0])
-        return OPENED
+        uses_cache = self._fs.may_open(node, p.OPEN_IN.unpack_from(self._buffer, _HEADER)[0])
+        return OPENED if uses_cache else OPENED_UNCACHED
 
     def _read(self, node: int, unique: int, length: int) -> bytes | None:
         _, offset, size = p.READ_IN.unpack_from(self._buffer, _HEADER)

@@ -107,6 +107,7 @@ class Fattr(IntFlag):
 class Fopen(IntFlag):
     """What a reply to an open allows."""
 
+    DIRECT_IO = 1 << 0
     KEEP_CACHE = 1 << 1
     CACHE_DIR = 1 << 3
 

@@ -218,13 +218,13 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
-        self.fs.may_open(inode, flags)
+        uses_cache = self.fs.may_open(inode, flags)
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
             self.fs.may_change(inode, size=0)
             self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)
         self.fs.opened(inode)
-        return _handle(inode)
+        return _handle(inode, direct=not uses_cache)
 
     @_guarded
     async def read(self, fh: Any, off: int, size: int) -> bytes:
@@ -282,5 +282,5 @@ def _entry(ino: int, node: Inode, seconds: int) -> pyfuse3.EntryAttributes:
     return entry
 
 
-def _handle(ino: int) -> pyfuse3.FileInfo:
-    return pyfuse3.FileInfo(fh=ino, keep_cache=True)
+def _handle(ino: int, *, direct: bool = False) -> pyfuse3.FileInfo:
+    return pyfuse3.FileInfo(fh=ino, keep_cache=True, direct_io=direct)

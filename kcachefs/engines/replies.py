@@ -11,6 +11,7 @@ MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
 NO_ENTRY = bytes(p.ENTRY.size)
 """In a listing: a name without its attributes."""
 OPENED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)
+OPENED_UNCACHED = p.OPEN_OUT.pack(0, p.Fopen.DIRECT_IO | p.Fopen.KEEP_CACHE, 0)
 LISTING_AFRESH = p.OPEN_OUT.pack(0, 0, 0)
 LISTING_NEW = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR, 0)
 LISTING_KEPT = p.OPEN_OUT.pack(0, p.Fopen.CACHE_DIR | p.Fopen.KEEP_CACHE, 0)

@@ -360,9 +360,10 @@ class Private(Filesystem):
         self._refuse_place(new_parent)
         super().rename(parent, name, new_parent, new_name, flags)
 
-    def may_open(self, ino: int, flags: int) -> None:
+    def may_open(self, ino: int, flags: int) -> bool:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             self._refuse_changing(ino)
+        return True
 
     def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
         self._refuse_changing(ino)

@@ -62,7 +62,7 @@ class Publish(Filesystem):
             seen.mode &= ~0o022
         elif node.is_dir:
             seen.mode = stat.S_IFDIR | 0o777
-        elif node.entry == 0:
+        elif self.entries.is_lock(ino, node):
             seen.mode |= 0o666
         else:
             seen.mode = (node.mode | 0o444 | (0o111 if node.mode & 0o100 else 0)) & ~0o6022
@@ -245,5 +245,5 @@ class Publish(Filesystem):
         node = self.nodes.get(ino) if ino < VIRTUAL_BASE else None
         if node is None or self._owns(node.uid):
             return
-        if metadata or (node.is_file and (node.entry or ino in self.entries.temporary)):
+        if metadata or (node.is_file and not self.entries.is_lock(ino, node)):
             raise self._refusal(f"changing inode {ino}", node.uid)

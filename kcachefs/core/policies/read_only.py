@@ -78,7 +78,7 @@ class ReadOnly(Filesystem):
 
     def _is_lock(self, ino: int, node: Inode) -> bool:
         if node.entry == 0:
-            return ino not in self.entries.temporary
+            return self.entries.is_lock(ino, node)
         if ino in self._named_locks:
             return True
         if not self.options.resumed or ino in self.nodes.lookups:
@@ -178,10 +178,12 @@ class ReadOnly(Filesystem):
         self._refuse_change()
         super().rename(parent, name, new_parent, new_name, flags)
 
-    def may_open(self, ino: int, flags: int) -> None:
-        if flags & os.O_ACCMODE == os.O_RDONLY or ino >= VIRTUAL_BASE or self._is_lock(ino, self.nodes.get(ino)):
-            return
-        self._refuse_change()
+    def may_open(self, ino: int, flags: int) -> bool:
+        if flags & os.O_ACCMODE == os.O_RDONLY or ino >= VIRTUAL_BASE or self._is_writer():
+            return True
+        if not self._is_lock(ino, self.nodes.get(ino)):
+            self._refuse_change()
+        return False  # what is put into a map of a lock would be read by all, though it is never stored
 
     def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
         is_harmless = ino >= VIRTUAL_BASE or (

@@ -356,3 +356,25 @@ def _closed(fs: Publish) -> None:
 def _log(mount: Mount) -> str:
     logs = Path(os.environ["KCACHEFS_LOG_DIR"])
     return "".join(path.read_text() for path in logs.glob(f"{mount.mountpoint.name}-*.log"))
+
+
+def test_what_its_owner_took_away_or_renamed_is_not_everybodys(fs: Publish) -> None:
+    """A file that somebody still has open, and one that is in no entry for another reason than that it is a lock."""
+    fs.uid = ALICE.uid
+    parent = folder(fs, "inductor/ab")
+    removed, _ = fs.create(parent, b"cabc.py", 0o644, ALICE.uid, ALICE.gid)
+    fs.write(removed, 0, MODULE)
+    fs.unlink(parent, b"cabc.py")
+    renamed, _ = fs.create(parent, b"cdef.py", 0o644, ALICE.uid, ALICE.gid)
+    fs.write(renamed, 0, MODULE)
+    fs.rename(parent, b"cdef.py", parent, b".1.2.tmp")
+    lock, _ = fs.create(parent, b"x.lock", 0o644, ALICE.uid, ALICE.gid)
+    assert renamed in fs.entries.temporary
+    fs.uid = BOB.uid
+    assert fs.attributes(lock).mode & 0o666 == 0o666
+    for ino in (removed, renamed):
+        assert fs.attributes(ino).mode & 0o022 == 0
+        with pytest.raises(FsError) as caught:
+            fs.is_quick_to_write(ino)
+        assert caught.value.errno == errno.EPERM
+    fs.store.close()

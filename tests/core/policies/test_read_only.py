@@ -203,6 +203,28 @@ def test_pages_written_through_a_map_are_their_owners() -> None:
 
 
 @pytest.mark.mount
+@each_engine
+def test_nobody_but_a_writer_puts_into_a_map_what_others_read(engine: str) -> None:
+    with mounted(engine, "--policy", "read-only", "--writers", "0") as mount:
+        path = mount.mountpoint / "ccache" / "ccache.conf"
+        path.write_bytes(b"max_size = 5G\n")
+
+        def meddle() -> None:
+            fd = os.open(path, os.O_RDWR)
+            try:
+                assert os.read(fd, 100) == b"max_size = 5G\n"
+                with pytest.raises(OSError):
+                    with mmap.mmap(fd, 14) as view:
+                        view[:14] = b"prefix = evil\n"
+            finally:
+                os.close(fd)
+
+        as_user(BOB, meddle)
+        assert path.read_bytes() == b"max_size = 5G\n"
+        assert as_user(ALICE, path.read_bytes) == b"max_size = 5G\n"
+
+
+@pytest.mark.mount
 def test_a_lock_in_memory_outlives_the_worker() -> None:
     with mounted("direct", "--policy", "read-only") as mount:
         lock = mount.mountpoint / "inductor" / "x.lock"
