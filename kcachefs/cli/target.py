@@ -36,11 +36,14 @@ def _find_mount(mount: Path | None, store: Path | None) -> str | None:
     from kcachefs.daemon import registry
 
     mounts = registry.all_mounts()
-    if mount is not None:
-        wanted = {os.path.abspath(mount), os.path.realpath(mount)}
+    configured = config.configured_mount() if mount is None and store is None else None
+    asked = mount or configured
+    if asked is not None:
+        wanted = {os.path.abspath(asked), os.path.realpath(asked)}
         found = [state for state in mounts if state.mountpoint in wanted]
         if not found:
-            raise MountError(f"{mount}: is no kcachefs mount of yours; see: kcachefs status")
+            named = ", though KCACHEFS_MOUNT names it" if configured else ""
+            raise MountError(f"{asked}: is no kcachefs mount of yours{named}; see: kcachefs status")
         return found[0].mountpoint
     if store is not None:
         found = [state for state in mounts if os.path.realpath(state.store) == os.path.realpath(store)]

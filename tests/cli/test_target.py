@@ -1,0 +1,42 @@
+"""Which mount or store a command of the administrator goes to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.scene import Scene, until
+
+pytestmark = pytest.mark.mount
+
+
+def mount_with_an_entry(scene: Scene, name: str) -> Path:
+    """A mount and a store of that name, with one entry that has it too."""
+    mountpoint = scene.folder / name
+    scene.must("mount", mountpoint, "--store", f"{name}-store")
+    (mountpoint / "triton" / name).mkdir()
+    (mountpoint / "triton" / name / "kernel.cubin").write_bytes(b"cubin")
+    until(lambda: entries(scene, "--mount", name))  # it is listed once it is sealed
+    return mountpoint
+
+
+def entries(scene: Scene, *options: str) -> list[str]:
+    return [one["path"] for one in json.loads(scene.must("ls", "--json", *options))]
+
+
+def test_the_mount_that_the_environment_names_is_meant_unless_another_or_a_store_is_named(scene: Scene) -> None:
+    mount_with_an_entry(scene, "a")
+    scene.environment["KCACHEFS_MOUNT"] = str(mount_with_an_entry(scene, "b"))
+    assert entries(scene) == ["triton/b"]
+    assert entries(scene, "--mount", "a") == ["triton/a"]
+    assert entries(scene, "--store", "a-store") == ["triton/a"]
+
+
+def test_nothing_is_done_elsewhere_when_the_mount_that_the_environment_names_does_not_run(scene: Scene) -> None:
+    mount_with_an_entry(scene, "a")
+    scene.environment["KCACHEFS_MOUNT"] = str(scene.folder / "b")
+    for verb in (["stats"], ["ls"], ["pin", "*"], ["evict", "*"], ["prune", "--unused"], ["gc"]):
+        scene.run(*verb).refused_with(4, f"{scene.folder}/b", "KCACHEFS_MOUNT", "kcachefs status")
+    assert entries(scene, "--mount", "a") == ["triton/a"]
