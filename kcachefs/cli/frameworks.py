@@ -31,12 +31,13 @@ def frameworks(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_edge=False)
     for heading in ("framework", "installed", "variable", "cache now"):
         table.add_column(heading, overflow="fold")
     for one, version, now in rows:
-        table.add_row(one.name, version or "", "\n".join(one.variables) or "[yellow]none[/yellow]", now)
+        table.add_row(one.name, version or "", "\n".join(one.variables) or "[yellow]none[/yellow]", Text(now))
     console = Console()
     console.print(table)
     for one, version, _ in rows:

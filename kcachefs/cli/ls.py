@@ -21,6 +21,7 @@ def ls(
     import msgspec
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from kcachefs.core.administration import EntryInfo
     from kcachefs.core.report import age
@@ -36,8 +37,8 @@ def ls(
         table.add_column(title, justify="right", no_wrap=True)
     for info in infos:
         table.add_row(
-            info.path + (" [pinned]" if info.pinned else "").replace("[", "\\["),
-            "" if info.name == info.path else info.name.replace("[", "\\["),
+            Text(info.path + (" [pinned]" if info.pinned else "")),
+            Text("" if info.name == info.path else info.name),
             str(info.files),
             format_size(info.plain_bytes),
             format_size(info.stored_bytes),

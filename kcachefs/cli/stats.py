@@ -69,7 +69,7 @@ def _drawn(numbers: Statistics, wide: bool) -> RenderableType:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("hit rate", no_wrap=True)
     for name, row in sorted(numbers.namespaces.items(), key=lambda item: -item[1].stored_bytes):
-        table.add_row(name, *_cells(row, wide))
+        table.add_row(Text(name), *_cells(row, wide))
     table.add_section()
     table.add_row("total", *_cells(numbers.total, wide))
     beneath = numbers.store

@@ -1,0 +1,28 @@
+"""Names as people see them in `kcachefs ls`, `stats` and `frameworks`: letter by letter, whatever is in them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.scene import Scene, until
+
+pytestmark = pytest.mark.mount
+
+ODD = ["[/x]", "[bold]/kernel", ":bug:/kernel", "triton/[red]", "triton/plain"]
+"""What rich takes for markup, or for the name of a picture."""
+
+
+def test_names_are_shown_as_they_are(scene: Scene) -> None:
+    scene.environment |= {"COLUMNS": "200", "TRITON_CACHE_DIR": "/cache/[/x]/[bold]"}
+    scene.mount()
+    for name in ODD:
+        (scene.mountpoint / name).parent.mkdir(exist_ok=True)
+        (scene.mountpoint / name).write_text("kernel")
+    until(lambda: len(json.loads(scene.must("ls", "--json"))) == len(ODD))
+    scene.must("pin", "triton/plain")
+    shown = [line.split("  ")[0] for line in scene.must("ls").splitlines()]
+    assert sorted(shown) == sorted(["entry", *ODD[:-1], "triton/plain [pinned]"])
+    assert {"[", "[bold]", ":bug:", "triton"} <= {line.split(" ")[0] for line in scene.must("stats").splitlines()}
+    assert "/cache/[/x]/[bold]" in scene.must("frameworks")
