@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -55,6 +56,8 @@ class Supervisor:
         self._standby: WorkerProcess | None = None
         """The next worker, started ahead: what takes longest in replacing one is to start Python."""
         self._stopping = False
+        self._told: WorkerProcess | None = None
+        """The worker that was told to finish."""
         self._reloading = False
         self._called, self._call = os.pipe()
         os.set_blocking(self._call, False)
@@ -183,6 +186,8 @@ class Supervisor:
             self._state.worker_pid = worker.pid
             self._state.version = worker.version
             self._publish()
+            if self._stopping:
+                self._finish()
         else:
             worker.end(LEAVE_SECONDS)
         return refusal
@@ -199,7 +204,7 @@ class Supervisor:
         while True:
             worker, self._standby = self._standby or self._start(), None
             refusal = self._begin(worker, resumed=True)
-            if refusal is None:
+            if refusal is None and not self._stopping:
                 self._standby = self._start()  # one death may not be the last
             if refusal is None or self._stopping or time.monotonic() > until:
                 return refusal
@@ -245,22 +250,37 @@ class Supervisor:
         self._publish()
 
     def _stop(self, number: int, frame: object) -> None:
-        """SIGTERM: unmount. What is busy is hidden at once, and the worker told to finish."""
+        """SIGTERM: unmount. What is busy is hidden at once, and the worker told to finish, or the next one."""
         self._stopping = True
         with contextlib.suppress(MountError):
             try:
                 mounting.unmount(self._mountpoint)
             except MountBusy:
                 mounting.unmount(self._mountpoint, lazy=True)
-                if self._worker is not None:
-                    self._worker.signal(signal.SIGTERM)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Tell the worker to finish, once: told again while it puts everything on disk, it would end there.
+
+        When the kernel has let go of the mount it knows already, and may be at it.
+        """
+        worker = self._worker
+        if worker is None or worker is self._told:
+            return
+        kernel = select.poll()
+        kernel.register(self._device, 0)
+        if not kernel.poll(0):
+            self._told = worker
+            worker.signal(signal.SIGTERM)
 
     def _leave(self) -> None:
         notify("STOPPING=1")
         for worker in (self._standby, self._worker):
             if worker is not None:
                 worker.dismiss()
-                worker.signal(signal.SIGTERM)
+        if self._standby is not None:
+            self._standby.signal(signal.SIGTERM)
+        self._finish()
         for worker in (self._standby, self._worker):
             if worker is not None:
                 worker.wait()

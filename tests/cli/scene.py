@@ -94,6 +94,13 @@ class Scene:
     def umount(self, *options: str | Path) -> None:
         self.must("umount", self.mountpoint, *options)
 
+    def bind(self, name: str) -> Path:
+        """Show the mount at another place too, where it stays when it is unmounted."""
+        place = self.folder / name
+        place.mkdir()
+        subprocess.run(["mount", "--bind", "--make-private", self.mountpoint, place], check=True)
+        return place
+
     def status(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.must("status", "--json"))["mounts"]
         return found

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import KCACHEFS, PATIENCE, Scene, holding, until
+from tests.cli.scene import KCACHEFS, PATIENCE, Scene, holding, kill_and_wait, until
 from tests.engines.refusals import refused
 
 pytestmark = pytest.mark.mount
@@ -102,3 +104,47 @@ def test_a_signal_hides_a_busy_mount_and_the_daemon_finishes(scene: Scene, engin
         scene.mount()
         assert (folder / "file").read_text() == "text"
         assert (folder / "new").read_text() == "written\n"
+
+
+def test_a_signal_during_a_hand_over_reaches_the_worker_that_takes_over(scene: Scene) -> None:
+    folder = scene.mount()
+    [state] = scene.status()
+    known = {state["supervisor_pid"], state["worker_pid"]}
+    until(lambda: set(scene.daemons()) - known)
+    [standby] = set(scene.daemons()) - known
+    with holding("sh", "-c", f"exec 3>{folder}/file && echo text >&3 && echo holding && read -r _"):
+        os.kill(standby, signal.SIGSTOP)
+        kill_and_wait(state["worker_pid"])
+        until(lambda: "is replaced" in Path(state["log"]).read_text())
+        os.kill(state["supervisor_pid"], signal.SIGTERM)
+        until(lambda: not scene.mounted())
+        os.kill(standby, signal.SIGCONT)
+        until(scene.is_over)
+        with scene.open_store() as store:
+            assert store.recovered == 0, "something was left in the journal"
+    scene.mount()
+    assert (folder / "file").read_text() == "text\n"
+
+
+def test_a_signal_ends_a_daemon_whose_mount_is_bound_elsewhere(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "file").write_text("text")
+    elsewhere = scene.bind("elsewhere")
+    os.kill(scene.status()[0]["supervisor_pid"], signal.SIGTERM)
+    until(lambda: not scene.daemons())
+    assert scene.mounted() == [str(elsewhere)]
+    with scene.open_store() as store:
+        assert store.recovered == 0, "something was left in the journal"
+
+
+def test_signals_that_come_again_do_not_cut_a_daemon_short(scene: Scene) -> None:
+    folder = scene.mount()
+    for number in range(500):
+        (folder / f"file{number}").write_bytes(os.urandom(100_000))
+    supervisor = os.pidfd_open(scene.status()[0]["supervisor_pid"])
+    with open(folder / "file0", "rb"):
+        while not select.select([supervisor], [], [], 0.01)[0]:
+            signal.pidfd_send_signal(supervisor, signal.SIGTERM)
+    os.close(supervisor)
+    with scene.open_store() as store:
+        assert store.recovered == 0, "something was left in the journal"
