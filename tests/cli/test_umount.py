@@ -102,6 +102,18 @@ def test_a_mount_inside_is_named(scene: Scene) -> None:
     scene.umount()
 
 
+def test_a_mount_that_is_bound_elsewhere_is_refused_until_that_is_undone(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "file").write_text("text")
+    elsewhere = scene.bind("elsewhere")
+    scene.run("umount", scene.mountpoint).refused_with(4, str(scene.mountpoint), f"a mount: {elsewhere};", "--lazy")
+    assert (folder / "file").read_text() == "text"
+    scene.must("umount", elsewhere)
+    assert (folder / "file").read_text() == "text"
+    scene.umount()
+    assert scene.is_over()
+
+
 def test_it_may_be_run_from_inside(scene: Scene) -> None:
     folder = scene.mount()
     scene.must("umount", "..", cwd=folder)
