@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import stat
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,7 +183,8 @@ def _adopt_group(found: Found, folder: Path, tally: Tally, copied: Callable[[int
 
 
 def _staging_name() -> str:
-    return f"{ADOPTING.decode()}{os.getpid()}"
+    """Nobody else's: in two containers that share a mount, processes have the same numbers."""
+    return f"{ADOPTING.decode()}{uuid.uuid4().hex}"
 
 
 def _copy_file(source: Path, staging: Path, folder: Path, copied: Callable[[int], None]) -> None:

@@ -96,6 +96,31 @@ def test_an_interruption_leaves_whole_entries_and_the_next_run_goes_on(mount: Mo
     assert len(os.listdir(target)) == 600
 
 
+@pytest.mark.parametrize("namespace", ["triton", "cupy"], ids=["trees", "groups"])
+def test_two_with_one_process_number_do_not_meet(mount: Mount, base: Path, namespace: str) -> None:
+    """As in two containers that share a mount, where each is process 1."""
+    content = {name: os.urandom(3 << 20) for name in ("A", "B")}
+    found = {}
+    for name, raw in content.items():
+        file = base / name / name / "add.cubin" if namespace == "triton" else base / name / f"{name}.cubin"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(raw)
+        [found[name]] = adoption.find(base / name, namespace)
+    others = iter(["B"])
+    tally = adoption.Tally()
+
+    def copied(count: int) -> None:
+        for other in others:
+            adoption.adopt(found[other], mount.mountpoint, tally)
+
+    adoption.adopt(found["A"], mount.mountpoint, tally, copied)
+    target = mount.mountpoint / namespace
+    assert tally.adopted == len(list(target.iterdir())) == 2
+    for name, raw in content.items():
+        copy = target / name / "add.cubin" if namespace == "triton" else target / f"{name}.cubin"
+        assert copy.read_bytes() == raw
+
+
 def test_what_is_adopted_was_neither_compiled_nor_used(mount: Mount, base: Path) -> None:
     """Whatever others compiled meanwhile, and however often it is adopted."""
     make_triton(base / "cache")
