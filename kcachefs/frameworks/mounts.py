@@ -114,12 +114,14 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
             if not answers(mountpoint):
                 _mount(settings)
             fcntl.flock(users, fcntl.LOCK_SH)
+        process = os.getpid()
         try:
             yield
         finally:
-            with _locked(turn):
-                fcntl.flock(users, fcntl.LOCK_UN)
-                _leave(users, mountpoint)
+            if os.getpid() == process:  # a fork has the same locks, and would let go of those of its parent
+                with _locked(turn):
+                    fcntl.flock(users, fcntl.LOCK_UN)
+                    _leave(users, mountpoint)
     finally:
         os.close(users)
         os.close(turn)
@@ -154,9 +156,11 @@ def _leave(users: int, mountpoint: Path) -> None:
 
     try:
         umount(mountpoint)
+        _marker(mountpoint).unlink(missing_ok=True)
     except MountBusy:
         return  # a process that outlives the command still has it; the next command to end tries again
-    _marker(mountpoint).unlink(missing_ok=True)
+    finally:
+        fcntl.flock(users, fcntl.LOCK_UN)  # a fork has the descriptor too, and closing ours would not let go
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.mounting import Mount
-from tests.frameworks.commands import PATIENCE
+from tests.frameworks.commands import PATIENCE, kcachefs
 
 pytestmark = pytest.mark.mount
 
@@ -83,6 +83,45 @@ print(where)
     where = python(script).strip()
     assert not os.path.ismount(where)
     assert python(script.replace(".mkdir()", ".rmdir()")).strip() == where
+
+
+def test_a_fork_that_ends_leaves_the_mount_to_its_parent(base: Path) -> None:
+    script = f"""
+import kcachefs, os
+where = kcachefs.init(mount=True, store={str(base / "store")!r})
+if child := os.fork():
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.path.ismount(where)
+    print(where)
+"""
+    assert not os.path.ismount(python(script).strip())
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_fork_that_outlives_its_parent_keeps_nobody_waiting(base: Path, busy: bool) -> None:
+    script = f"""
+import kcachefs, os, sys
+where = kcachefs.init(mount=True, store={str(base / "store")!r})
+held = open(where / "triton" / "held", "w") if {busy} else None
+if os.fork() == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(where, flush=True)
+"""
+    run = ("run", "--store", base / "store", "--", "true")
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        where = process.stdout.readline().strip()
+        assert process.wait(PATIENCE) == 0
+        assert os.path.ismount(where) is busy
+        kcachefs(*run)
+        process.stdin.close()
+        assert process.stdout.read() == ""  # the fork has ended
+    kcachefs(*run)
+    assert not os.path.ismount(where)
 
 
 def test_without_a_mount_it_says_so(base: Path) -> None:
