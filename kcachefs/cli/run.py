@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kcachefs import config
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def run(
 
     if not command:
         raise UsageError("run what? kcachefs run -- python train.py")
-    with mounts.lasting(mount, store, config.parse_size(max_size), engine) as where:
+    with mounts.lasting(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:
             headers.link(where)

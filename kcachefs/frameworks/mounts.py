@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs import config
-from kcachefs.core.limits import Limits
 from kcachefs.daemon import registry
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy, MountError
@@ -51,24 +50,19 @@ def is_mount(directory: Path) -> Path | None:
 
 
 @contextmanager
-def lasting(directory: Path | None, store: Path | None, max_size: int, engine: str = "direct") -> Iterator[Path]:
+def lasting(directory: Path | None, store: Path | None, max_size: str, engine: str = "direct") -> Iterator[Path]:
     """A mount for the length of the scope: one that runs, or one made for it."""
+    config.parse_size(max_size, least=1)  # what makes no sense is told, even where nothing is made
     running = _running(directory, store)
     if running is not None and not _is_transient(running):
         yield running
         return
-    location = Path(store or config.default_store()).absolute()
-    mountpoint = running or Path(os.path.abspath(directory or _own_mountpoint(location)))
-    settings = registry.MountConfig(
-        mountpoint=str(mountpoint),
-        store=str(location),
-        engine=engine,
-        limits=Limits(max_size=max_size),
-        allow_other=False,
-        log=str(registry.log_path(str(mountpoint))),
-    )
+    from kcachefs.cli.mount import checked
+
+    place = running or directory or _own_mountpoint(_location(store))
+    settings = checked(place, store or _store_of(running), max_size=max_size, engine=engine, allow_other=False)
     with _in_use(settings):
-        yield mountpoint
+        yield Path(settings.mountpoint)
 
 
 def _running(directory: Path | None, store: Path | None) -> Path | None:
@@ -76,7 +70,7 @@ def _running(directory: Path | None, store: Path | None) -> Path | None:
     asked = directory or (config.configured_mount() if store is None else None)
     if asked is not None:
         return is_mount(asked) if answers(asked) else None
-    wanted = str(Path(store or config.default_store()).absolute())
+    wanted = _location(store)
     mounts = [state for state in registry.all_mounts() if store is None or state.store == wanted]
     if len(mounts) > 1:
         mounts = [state for state in mounts if state.store == wanted]
@@ -85,9 +79,18 @@ def _running(directory: Path | None, store: Path | None) -> Path | None:
     return Path(mounts[0].mountpoint) if mounts else None
 
 
-def _own_mountpoint(store: Path) -> Path:
+def _location(store: Path | None) -> str:
+    return os.path.abspath(store or config.default_store())
+
+
+def _store_of(running: Path | None) -> Path | None:
+    state = registry.read(str(running)) if running is not None else None
+    return Path(state.store) if state is not None else None
+
+
+def _own_mountpoint(store: str) -> Path:
     """Always the same for a store: what is cached holds absolute paths, and is found again only at the same one."""
-    return registry.directory() / "mounts" / registry.name_of(str(store))
+    return registry.directory() / "mounts" / registry.name_of(store)
 
 
 def _marker(mountpoint: Path) -> Path:

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kcachefs import config
 from kcachefs.frameworks import headers, mounts
 from kcachefs.frameworks.environment import environment, make_folders, select
 
@@ -38,7 +37,7 @@ def init(
     if mount:
         scope = contextlib.ExitStack()
         where = Path(store) if store is not None else None
-        path = scope.enter_context(mounts.lasting(asked, where, config.parse_size(max_size)))
+        path = scope.enter_context(mounts.lasting(asked, where, max_size))
         atexit.register(scope.close)
     else:
         path = mounts.find(asked)

@@ -71,6 +71,48 @@ def test_a_mount_can_be_made_where_it_is_wanted(base: Path) -> None:
     assert mounted_under(base) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--store", "{}/s", "--engine", "pyfuse"], ["pyfuse", "pyfuse3"]),
+        (["--store", "{}/s", "--max-size", "0"], ["'0'", "20GiB"]),
+        (["--store", "{}/m/s", "--mount", "{}/m"], ["{}/m", "inside each other"]),
+        (["--store", "{}/s", "--mount", "{}/\udcff"], ["UTF-8"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_mount_that_makes_no_sense_is_one_line_and_touches_nothing(
+    base: Path, arguments: list[str], words: list[str]
+) -> None:
+    done = kcachefs("run", *(one.format(base) for one in arguments), "--", "echo", "ran", check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    for word in words:
+        assert word.format(base) in done.stderr
+    assert os.listdir(base) == []
+
+
+def test_the_kernel_is_not_asked_to_send_again_where_that_is_switched_off(base: Path) -> None:
+    show = """
+import os
+from kcachefs.daemon import registry
+state = registry.read(os.environ["KCACHEFS_MOUNT"])
+print(open(f"/proc/{state.worker_pid}/cmdline").read())
+"""
+    command = ("run", "--store", base / "s", "--", sys.executable, "-c", show)
+    assert '"resend":false' in kcachefs(*command, env={"KCACHEFS_RESEND": "0"}).stdout
+    assert '"resend":true' in kcachefs(*command).stdout
+
+
+def test_who_joins_a_mount_of_another_command_need_not_name_its_store(base: Path) -> None:
+    """Not even where the usual store would not go with that mount."""
+    inner = [*KCACHEFS, "run", "-q", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"']
+    place = base / "usual" / "mount"
+    done = kcachefs(
+        "run", "--store", base / "s", "--mount", place, "--", *inner, env={"KCACHEFS_STORE": str(base / "usual")}
+    )
+    assert done.stdout == f"{place}\n"
+
+
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
 def test_the_exit_code_passes_through(mount: Mount, code: int) -> None:
     assert kcachefs("run", "--", "sh", "-c", f"exit {code}", check=False).returncode == code

@@ -205,9 +205,10 @@ def test_pages_written_through_a_map_are_their_owners() -> None:
 @pytest.mark.mount
 @each_engine
 def test_nobody_but_a_writer_puts_into_a_map_what_others_read(engine: str) -> None:
-    with mounted(engine, "--policy", "read-only", "--writers", "0") as mount:
+    with mounted(engine) as mount:
         path = mount.mountpoint / "ccache" / "ccache.conf"
         path.write_bytes(b"max_size = 5G\n")
+        reopened(mount, "--policy", "read-only")
 
         def meddle() -> None:
             fd = os.open(path, os.O_RDWR)
