@@ -30,25 +30,10 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_OWN, ignore_errors=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes (`-n 2`), one runs all tests that share a fixture of their module; the longest begin."""
-    if not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        if (shared := _shared_fixtures(item)) is not None:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem}-{shared}"))
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
-def _shared_fixtures(item: pytest.Item) -> str | None:
-    """The parameters of an item's fixtures that its module shares, or None when it uses none of those."""
-    if not isinstance(item, pytest.Function):
-        return None
-    found = item._fixtureinfo.name2fixturedefs
-    names = [name for name, definitions in found.items() if definitions[-1].scope == "module"]
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return " ".join(f"{name}={parameters.get(name, '')!r:.20}" for name in names) if names else None
+    """Of several processes (`-n 2`) none should be at a long test while the others are done: the longest begin."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(params=["ext4", "tmpfs"])

@@ -460,7 +460,7 @@ def test_a_catalog_with_a_damaged_tree_is_made_again_of_what_can_be_read(
             assert len(tree.listing(store)) > 50
 
 
-@pytest.mark.parametrize("ruin", [b"", b"\0" * 100_000, None])
+@pytest.mark.parametrize("ruin", [b"", b"\0" * 100_000, None], ids=["empty", "zeros", "gone"])
 def test_a_catalog_that_is_wholly_lost_is_made_again_from_the_volumes(
     tmp_path: Path, ruin: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
