@@ -185,6 +185,8 @@ class Entries:
         if raw is not None:
             return unpack_number(raw)
         entry = GROUP_BASE | ino
+        if txn.get(entry_key(entry)) is not None:  # the file began another group, which others may still be in
+            entry = GROUP_BASE | self._nodes.allocate(txn)
         txn.put(key, pack_number(entry))
         namespace = parent if parent in self.roots else self._path(parent, self._nodes.get(parent))[0]
         txn.put(entry_key(entry), _new(namespace, parent, uid, spot.group).pack())

@@ -76,6 +76,17 @@ def test_a_temporary_file_joins_the_entry_that_it_is_renamed_to(tmp_path: Path) 
         assert entries(fs)["inductor/ab/cabcdef"].files == 1
 
 
+@pytest.mark.parametrize("others", [[], ["cabcdef.so"]], ids=["alone", "with others"])
+def test_the_first_file_of_a_group_joins_another_by_a_rename(tmp_path: Path, others: list[str]) -> None:
+    with opened(tmp_path / "store") as fs:
+        for name in ("cabcdef.py", *others):
+            write(fs, f"inductor/ab/{name}", name.encode() * 100)
+        fs.settle()
+        rename(fs, "inductor/ab/cabcdef.py", "inductor/ab/cabother.py")
+        expected = dict.fromkeys(["inductor/ab/cabcdef"] if others else [], 1) | {"inductor/ab/cabother": 1}
+        assert {path: info.files for path, info in entries(fs).items()} == expected
+
+
 def test_a_folder_published_by_a_rename_is_an_entry_of_its_own(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         for name in ("kernel.cu", "kernel.cubin"):
