@@ -60,6 +60,8 @@ HEARTBEAT_SECONDS = 1
 COMPLETE_NS = 200_000_000
 """How long after its last write an entry counts as complete: nobody tells when its writer is done."""
 _FLUSH_CHUNK = 200
+_LOOKED_AT = 256
+"""Names of a folder that are looked at for another name of a file, while requests wait."""
 _SEEN_MAX = 65536
 _STRUCTURE = Spot(Kind.STRUCTURE)
 _Held = tuple[int, int, int]
@@ -110,21 +112,15 @@ class Entries:
 
     def moved(self, txn: Transaction, ino: int, node: Inode, new_parent: int, new_name: bytes, pid: int) -> None:
         """A name moved: what it leads to may belong to another entry now."""
-        folder = self._nodes.get(new_parent)
         if ino in self.temporary and not is_temporary(new_name):
             self.removed(txn, ino)
         if node.is_dir:
             self._paths.clear()
-        if folder.entry:
-            entry = folder.entry
-            begins = is_temporary(new_name)
-        else:
-            spot = self._spot(new_parent, folder, new_name, node.is_dir)
-            entry = self._entry_at(txn, ino, new_parent, spot, node.is_dir, node.uid)
-            begins = spot.kind is Kind.TEMP
-            if entry:
-                self._note_writer(entry, pid)
-        if begins and ino not in self.temporary:
+        folder = self._nodes.get(new_parent)
+        entry = self._entry_under(txn, ino, node, new_parent, new_name)
+        if entry and entry != folder.entry:
+            self._note_writer(entry, pid)
+        if ino not in self.temporary and self._begins(new_parent, folder, new_name, node.is_dir):
             self._note_temporary(txn, ino, pid)
         if entry == node.entry:
             if entry == ino:
@@ -134,12 +130,49 @@ class Entries:
         else:
             self._change_label(txn, ino, node, entry)
 
+    def linked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
+        """A file got one more name. It stays in its entry; what was temporary comes to that of the new name."""
+        if ino not in self.temporary:
+            node.parent = parent
+        elif not node.entry:  # its folder stays that of the temporary name, which is the one to be reaped
+            self._change_label(txn, ino, node, self._entry_under(txn, ino, node, parent, name))
+
+    def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
+        """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
+
+        That is looked for where it is found quickly. Where it is not, the evictor looks when it finds the entry empty.
+        """
+        if self._entry_of(txn, parent, name) == node.entry:
+            for key in self._names_near(node.parent, parent, name):
+                raw = txn.get(key)
+                if raw is not None and unpack_name(raw)[0] == ino:
+                    self.rehome(txn, ino, node, number_of(key), name_of(key)[1])
+                    return
+
+    def _names_near(self, newest: int, parent: int, name: bytes) -> Iterator[bytes]:
+        """Where a file that had this name may have another: in the folder of its newest one, or beside it."""
+        yield name_key(newest, name)
+        for folder in (newest, parent):
+            for key, _ in self._catalog.scan(names_prefix(folder), limit=_LOOKED_AT):
+                yield key
+
+    def rehome(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
+        """Have a file belong to the entry of that name of it."""
+        node.parent = parent
+        entry = self._entry_under(txn, ino, node, parent, name)
+        if entry != node.entry:
+            self._change_label(txn, ino, node, entry)
+
     def removed(self, txn: Transaction, ino: int) -> None:
         """A name was removed: if it was a temporary one, there is nothing left to reap."""
         if ino in self.temporary:
             txn.undo(lambda: self.temporary.add(ino))
             self.temporary.discard(ino)
             txn.delete(temporary_key(ino))
+
+    def _begins(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> bool:
+        """Whether a name in a folder is that of a part in the making."""
+        return is_temporary(name) if folder.entry else self._spot(parent, folder, name, is_dir).kind is Kind.TEMP
 
     def is_lock(self, ino: int, node: Inode) -> bool:
         """Whether a file is in no entry because it is a lock, not because it is in the making or has no name."""
@@ -153,6 +186,23 @@ class Entries:
         """The entry of the group that a file of that name in a folder belongs to; 0 where there is none."""
         spot = self._spot(parent, self._nodes.get(parent), name, False)
         raw = self._catalog.get(group_key(parent, spot.group)) if spot.kind is Kind.GROUP else None
+        return unpack_number(raw) if raw is not None else 0
+
+    def _entry_under(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> int:
+        """The entry that an inode belongs to by one of its names."""
+        folder = self._nodes.get(parent)
+        if folder.entry:
+            return folder.entry
+        spot = self._spot(parent, folder, name, node.is_dir)
+        return self._entry_at(txn, ino, parent, spot, node.is_dir, node.uid)
+
+    def _entry_of(self, txn: Transaction, parent: int, name: bytes) -> int:
+        """The same for a file, if that entry is there."""
+        folder = self._nodes.get(parent)
+        if folder.entry:
+            return folder.entry
+        spot = self._spot(parent, folder, name, False)
+        raw = txn.get(group_key(parent, spot.group)) if spot.kind is Kind.GROUP else None
         return unpack_number(raw) if raw is not None else 0
 
     def _spot(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> Spot:
@@ -270,6 +320,7 @@ class Entries:
         raw = txn.get(entry_key(node.entry))
         record = EntryRecord.unpack(raw) if raw is not None else self._new_record(txn, ino, node)
         if record is None:
+            node.entry = 0
             return
         self._written.pop(node.entry, None)
         stored = self._stored(txn, node)
@@ -335,13 +386,16 @@ class Entries:
         """A file goes; if its entry holds no sealed one any more, that goes too. What is unsealed makes it again."""
         raw = txn.get(entry_key(node.entry)) if node.entry else None
         record = EntryRecord.unpack(raw) if raw is not None else None
-        if record is None or record.files:
-            return
-        if record.used:
-            with self.booked(txn, record.namespace, record.uid) as accounts:
-                for counts in accounts:
-                    counts.entries -= 1
-        self._leave(txn, node.entry, record)
+        if record is not None and not record.files:
+            self._leave(txn, node.entry, record)
+
+    def strike(self, txn: Transaction, entry: int) -> None:
+        """No file belongs to an entry: whatever its record says, it goes, and what is counted for it."""
+        raw = txn.get(entry_key(entry))
+        if raw is not None:
+            record = EntryRecord.unpack(raw)
+            self._book(txn, record.namespace, record.uid, (record.files, record.plain, record.stored), -1)
+            self._leave(txn, entry, record)
 
     def path_of(self, record: EntryRecord) -> tuple[bytes, ...]:
         """Where an entry stands: its namespace, the folders below it, its own name."""
@@ -430,6 +484,10 @@ class Entries:
         txn.put(order_key(record.namespace, record.used), pack_number(entry))
 
     def _leave(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
+        if record.used:
+            with self.booked(txn, record.namespace, record.uid) as accounts:
+                for counts in accounts:
+                    counts.entries -= 1
         txn.delete(entry_key(entry))
         txn.delete(order_key(record.namespace, record.used))
         if entry >= GROUP_BASE:

@@ -38,9 +38,11 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
     GROUP_BASE,
     EntryRecord,
+    Inode,
     entry_key,
     name_of,
     names_prefix,
+    number_of,
     order_key,
     order_prefix,
     pack_number,
@@ -130,7 +132,7 @@ class Evictor:
 
     def turn(self, seconds: float = 0.2) -> int:
         """Evict for a while if a limit is near. Returns how many entries went."""
-        self._apply_ceilings()
+        self._apply_ceilings(time.monotonic() + seconds)
         if self.limits.max_size_per_uid:
             self._apply_shares(time.monotonic() + seconds)
         self.note_pressure()
@@ -220,7 +222,7 @@ class Evictor:
                 return batch[:count]
         return batch
 
-    def _apply_ceilings(self) -> None:
+    def _apply_ceilings(self, until: float) -> None:
         for name, ceiling in self.limits.ceilings.items():
             for number, label, record in self._entries.namespaces():
                 if label == name and record.stored > ceiling:
@@ -228,7 +230,8 @@ class Evictor:
                     self._store.fold()
                     while record.stored > ceiling:
                         batch = list(self._in_order(number, BATCH, min(self.grace_seconds, SHORT_GRACE_SECONDS)))
-                        if not self._evict_batch(self._enough(batch, record.stored - ceiling, 0)):
+                        batch = self._enough(batch, record.stored - ceiling, 0)
+                        if not self._evict_batch(batch) or time.monotonic() > until:
                             break
                         record = self._entries.counts(number)
 
@@ -325,7 +328,9 @@ class Evictor:
 
         Gently: requests go first, for nobody waits for the room that this makes.
         """
-        held = [entry for entry in batch if self._held(entry)]
+        states = {entry: self._held(entry) for entry in batch}
+        self._clear_out({entry for entry in batch if states[entry] is None})
+        held = [entry for entry in batch if states[entry]]
         self._probe(held)
         taken: set[int] = set()
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
@@ -344,9 +349,17 @@ class Evictor:
         if self._requests != before:
             time.sleep(BREATH_SECONDS)
 
-    def _held(self, entry: int) -> bool:
-        """Whether the kernel knows anything of it. When a worker died, it is asked; so no lock may be held."""
-        return any(self._nodes.is_held(ino) for ino, _, _ in self.members(entry))
+    def _held(self, entry: int) -> bool | None:
+        """Whether the kernel knows anything of it; None when there is nothing of it.
+
+        When a worker died, the kernel is asked; so no lock may be held.
+        """
+        held = None
+        for ino, _, _ in self.members(entry):
+            if self._nodes.is_held(ino):
+                return True
+            held = False
+        return held
 
     def _probe(self, batch: list[int]) -> None:
         for entry in batch:
@@ -357,7 +370,7 @@ class Evictor:
             time.sleep(0.002)
 
     def evict(self, entry: int, *, force: bool = False) -> bool:
-        """Take one entry, in one transaction. No when it is pinned or in use, unless forced."""
+        """Take one entry, in one transaction. No when it is pinned or in use, unless forced, or there is none of it."""
         with self._nodes.change() as txn:
             raw = txn.get(entry_key(entry))
             record = EntryRecord.unpack(raw) if raw is not None else None
@@ -370,37 +383,68 @@ class Evictor:
             self._remove(txn, members)
             with self._entries.booked(txn, record.namespace, record.uid) as accounts:
                 for counts in accounts:
-                    counts.evictions += 1
-                    counts.evicted_bytes += record.stored
+                    counts.evictions += bool(members)
+                    counts.evicted_bytes += record.stored if members else 0
         self._entries.used.pop(entry, None)
+        if not members:
+            self._clear_out({entry})
+            return False
         for parent, name in names:
             self.invalidate(parent, name)
         return True
+
+    def _clear_out(self, empty: set[int]) -> None:
+        """These entries have no name left. Whatever is counted for them belongs where it has a name, and they go.
+
+        What was counted had other names, which nobody found quickly when the one in the entry went.
+        """
+        if not empty:
+            return
+        self._store.fold()
+        rows = ((number_of(key), raw) for key, raw in self._catalog.walk(b"i"))
+        strays = {ino for ino, raw in rows if raw is not None and Inode.unpack(raw).entry in empty}
+        for key, raw in self._catalog.walk(b"n") if strays else ():
+            if raw is not None and (ino := unpack_name(raw)[0]) in strays:
+                self._rehome(ino, key, raw, empty)
+        for entry in empty:
+            with self._nodes.change() as txn:
+                if not any(self.members(entry)):
+                    self._entries.strike(txn, entry)
+
+    def _rehome(self, ino: int, key: bytes, raw: bytes, empty: set[int]) -> None:
+        with contextlib.suppress(FsError), self._nodes.change() as txn:
+            if txn.get(key) == raw and (node := self._nodes.get(ino)).entry in empty and not node.is_dir:
+                self._entries.rehome(txn, ino, node, number_of(key), name_of(key)[1])
+                self._nodes.save(txn, ino, node)
 
     def members(self, entry: int) -> Iterator[tuple[int, int, bytes]]:
         """Everything that belongs to an entry, as (inode, folder, name), folders before what is in them."""
         for parent, name in self._top_names(entry):
             ino = self._tree.find(parent, name)
-            if ino is None:
-                continue
+            if ino is None or (entry < GROUP_BASE and ino != entry):
+                continue  # it is gone, and another folder may have its name
             yield ino, parent, name
             if self._nodes.get(ino).is_dir:
                 yield from self.below(ino)
 
     def _top_names(self, entry: int) -> list[tuple[int, bytes]]:
         """The names by which an entry is reached: its folder's, or those of its files."""
-        try:
-            if entry < GROUP_BASE:
+        if entry < GROUP_BASE:
+            with contextlib.suppress(FsError):
                 root = self._nodes.get(entry)
                 return [(root.parent, root.target)]
-            raw = self._catalog.get(entry_key(entry))
-            if raw is None:
-                return []
-            folder = EntryRecord.unpack(raw).folder
-            rows = [(unpack_name(row)[0], name_of(key)[1]) for key, row in self._catalog.scan(names_prefix(folder))]
-            return [(folder, name) for ino, name in rows if self._nodes.get(ino).entry == entry]
-        except FsError:
             return []
+        raw = self._catalog.get(entry_key(entry))
+        if raw is None:
+            return []
+        folder = EntryRecord.unpack(raw).folder
+        rows = [(unpack_name(row)[0], name_of(key)[1]) for key, row in self._catalog.scan(names_prefix(folder))]
+        return [(folder, name) for ino, name in rows if self._belongs(ino, entry)]
+
+    def _belongs(self, ino: int, entry: int) -> bool:
+        with contextlib.suppress(FsError):
+            return self._nodes.get(ino).entry == entry
+        return False
 
     # --- reaping ------------------------------------------------------------------------------------------------------
 

@@ -155,6 +155,7 @@ class Tree:
                 raise FsError(errno.EEXIST)
             node.nlink += 1
             node.ctime = time.time_ns()
+            self._entries.linked(txn, ino, node, parent, name)
             self._nodes.save(txn, ino, node)
             self._touch(txn, parent, folder, node.ctime, +1)
             txn.put(key, pack_name(ino, node.mode))
@@ -223,6 +224,8 @@ class Tree:
         node.ctime = now
         txn.delete(name_key(parent, name))
         self._entries.removed(txn, ino)
+        if node.nlink > 1 and not node.is_dir:
+            self._entries.unlinked(txn, ino, node, parent, name)
         self._touch(txn, parent, folder, now, -1)
         self._nodes.drop_link(txn, ino, node)
 

@@ -12,10 +12,10 @@ import pytest
 
 from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
-from kcachefs.core.eviction import BREATH_SECONDS
+from kcachefs.core.eviction import BATCH, BREATH_SECONDS
 from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
-from kcachefs.store.records import pack_number, temporary_key
+from kcachefs.store.records import entry_key, pack_number, temporary_key
 from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -265,6 +265,95 @@ def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
         monkeypatch.undo()
         assert find(fs, "inductor/ab/cab.py") == ino
         assert fs.attributes(find(fs, "inductor/ab")).size == 1
+
+
+def link(fs: Filesystem, path: str, new: str) -> None:
+    above, _, name = new.rpartition("/")
+    ino = find(fs, path)
+    fs.link(ino, folder(fs, above), name.encode())
+    fs.forget(ino, 1)
+
+
+def remove(fs: Filesystem, path: str) -> None:
+    """As rm -rf does."""
+    ino = find(fs, path)
+    for below, parent, name in reversed(list(fs.evictor.below(ino))):
+        (fs.rmdir if fs.nodes.get(below).is_dir else fs.unlink)(parent, name)
+    fs.rmdir(find(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode())
+
+
+@pytest.mark.parametrize("target", ["triton/B/linked", "cupy/linked.cubin", "inductor/linked.lock"])
+@pytest.mark.parametrize("is_evicted", [True, False], ids=["evicted", "removed"])
+def test_a_file_that_is_linked_out_of_an_entry_outlives_it_and_is_counted_where_it_is(
+    tmp_path: Path, target: str, is_evicted: bool
+) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A")
+        entry, ino = find(fs, "triton/A"), find(fs, "triton/A/kernel.ptx")
+        content = fs.read(ino, 0, 1 << 20)
+        link(fs, "triton/A/kernel.ptx", target)
+        if is_evicted:
+            assert fs.evictor.evict(entry)
+        else:
+            remove(fs, "triton/A")
+        assert fs.store.catalog.get(entry_key(entry)) is None
+        assert find(fs, target) == ino
+        assert fs.read(ino, 0, 1 << 20) == content
+        expected = {"triton/B/linked": ["B"], "cupy/linked.cubin": ["linked"]}
+        assert alive(fs) == expected.get(target, [])
+
+
+def test_a_file_published_by_a_link_is_counted(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        write(fs, "inductor/ab/.4711.1.tmp", b"a module")
+        link(fs, "inductor/ab/.4711.1.tmp", "inductor/cd/ccd.py")
+        fs.unlink(find(fs, "inductor/ab"), b".4711.1.tmp")
+        fs.settle()
+        assert alive(fs) == ["ccd"]
+
+
+def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of an earlier version may be full of them; and now they come of names that are not found quickly."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        strays = [f"{number:02}" for number in range(BATCH + 1)]
+        for key in strays:
+            write(fs, f"triton/{key}/kernel.ptx", os.urandom(2000))
+            link(fs, f"triton/{key}/kernel.ptx", f"own/kept/{key}")
+        fs.settle()
+        entries = [find(fs, f"triton/{key}") for key in strays]
+        with monkeypatch.context() as unseen:
+            unseen.setattr(fs.entries, "unlinked", lambda *arguments: None)
+            for key in strays:
+                remove(fs, f"triton/{key}")
+        filled(fs, "A", "B", size=200_000)
+        assert all(fs.store.catalog.get(entry_key(entry)) for entry in entries)
+        assert not fs.evictor.evict(entries[0]), "nothing of it was there"
+        assert fs.store.catalog.get(entry_key(entries[0])) is None
+        fs.evictor.limits = Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0)
+        assert fs.evictor.turn(seconds=60) == 1
+        assert alive(fs) == ["B", "kept"]
+        assert not any(fs.store.catalog.get(entry_key(entry)) for entry in entries)
+        assert Administration(fs).stats().namespaces["triton"].evictions == 1
+        [kept] = (info for info in Administration(fs).ls() if info.namespace == "own")
+        assert kept.files == len(strays)
+
+
+def test_a_ceiling_is_no_work_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B")
+        fs.evictor.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"triton": 1})
+        tries: list[list[int]] = []
+
+        def pretend(batch: list[int]) -> set[int]:
+            tries.append(batch)
+            assert len(tries) < 100
+            return set(batch)
+
+        monkeypatch.setattr(fs.evictor, "_evict_batch", pretend)
+        fs.evictor.turn(seconds=0)
+        assert len(tries) == 1
 
 
 def test_prune_evicts_the_unused_the_old_and_the_too_much(tmp_path: Path) -> None:
