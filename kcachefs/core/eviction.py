@@ -97,6 +97,8 @@ class Evictor:
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.exhausted: frozenset[int] = frozenset()
         """Users of whom the same is true of their own quota."""
+        self._in_use: frozenset[int] = frozenset()
+        """Entries that were in use when they were to be evicted last."""
         self.unsealed: Callable[[], dict[int, int]] = dict
         """Bytes that are not sealed yet, by user."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
@@ -166,7 +168,7 @@ class Evictor:
         """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self.waiting() and time.monotonic() < until:
-                if self._hardly_any_free() and self._oldest(1, 0.0):
+                if self._hardly_any_free() and self._anything_left():
                     return  # what can be evicted makes room first
                 self.seal_waiting(min(until, time.monotonic() + 0.02))
                 self._store.fold()
@@ -208,7 +210,15 @@ class Evictor:
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""
-        return not self.waiting() and not self._oldest(1, 0.0)
+        return not self.waiting() and not self._anything_left()
+
+    def _anything_left(self, uids: set[int] | None = None) -> bool:
+        """Whether there is an entry to be taken, now or when its grace is over: one that was not found in use.
+
+        With `uids`, one that these users made. What was in use is tried again when it has not been used for its grace.
+        """
+        self._in_use = frozenset(entry for entry in self._in_use if self._catalog.get(entry_key(entry)) is not None)
+        return any(entry not in self._in_use for entry in self._oldest(len(self._in_use) + 1, 0.0, uids))
 
     def _enough(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
         """So many of them, from the oldest on, as are needed."""
@@ -246,18 +256,18 @@ class Evictor:
             grace = self.grace_seconds if total <= limit else min(self.grace_seconds, SHORT_GRACE_SECONDS)
             self._entries.flush()
             while (over := total - int(limit * LOW_WATER)) > 0:
-                batch = self._enough(self._oldest(BATCH, grace, {uid}), over, 0)
-                if not self._evict_batch(batch) or time.monotonic() > until:
+                taken = self._evict_batch(self._enough(self._oldest(BATCH, grace, {uid}), over, 0))
+                if not taken or time.monotonic() > until:
                     break
                 total = self._entries.shares().get(uid, 0) + unsealed.get(uid, 0)
-            if total > limit and not self._oldest(1, 0.0, {uid}):
+            if total > limit and not taken and not self._anything_left({uid}):
                 exhausted.add(uid)
         self.exhausted = frozenset(exhausted)
 
     def _next_to_go(self, grace: float) -> list[int]:
         over = self._over_share()
         batch = self._oldest(BATCH, grace, over)
-        if batch or over is None or self._oldest(1, 0.0, over):
+        if batch or over is None or self._anything_left(over):
             return batch
         return self._oldest(BATCH, grace)  # what they hold lies in others' entries
 
@@ -338,6 +348,7 @@ class Evictor:
                 taken.add(entry)
                 if gently:
                     self._breathe()
+        self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
             now = time.time_ns()
             self._entries.used.update(dict.fromkeys(set(batch) - taken, now))

@@ -203,6 +203,27 @@ def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> Non
         assert not exists(fs, "triton/A")
 
 
+def test_writing_fails_when_all_that_is_left_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B", size=100_000)
+        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        assert held is not None
+        fs.evictor.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.evictor.grace_seconds = 3.0
+        fs.evictor.turn()
+        was_full = fs.evictor.full
+        now = time.time_ns
+        monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
+        fs.evictor.turn(seconds=60)
+        assert alive(fs) == ["A"]
+        assert fs.evictor.full
+        assert not was_full, "while both might still go when their grace was over"
+        fs.forget(held, 1)
+        monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(7200e9))
+        fs.evictor.turn()
+        assert alive(fs) == []
+
+
 def test_temporary_names_of_dead_writers_are_reaped(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         fs.pid = 0

@@ -117,6 +117,49 @@ def test_who_has_nothing_left_to_evict_writes_no_more_and_others_do(tmp_path: Pa
         assert not fs.evictor.exhausted
 
 
+def test_who_has_only_entries_in_use_writes_no_more_until_one_can_be_evicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", per_uid=SIZE) as fs:
+        make(fs, 1, "A", "B", data=b"tiny")
+        make(fs, 2, "C")
+        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        assert held is not None
+        lock, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        fs.write(lock, 0, os.urandom(2 * SIZE))
+        with monkeypatch.context() as patience:
+            patience.setattr("kcachefs.core.eviction.SHORT_GRACE_SECONDS", 3600.0)
+            fs.evictor.grace_seconds = 3600.0
+            fs.evictor.turn()
+        assert fs.evictor.exhausted == set(), "they have entries that may go when their grace is over"
+        fs.evictor.grace_seconds = 0.0
+        fs.evictor.turn()
+        assert held_by(fs, 1) == ["A"]
+        fs.evictor.turn()
+        assert fs.evictor.exhausted == {1}
+        fs.forget(held, 1)
+        fs.evictor.turn()
+        assert held_by(fs, 1) == []
+
+
+def test_room_is_made_by_others_when_those_above_a_fair_part_use_all_that_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 2, "B")
+        make(fs, 1, "A", data=os.urandom(80 * SIZE))
+        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        assert held is not None
+        limits = Limits(max_size=fs.store.used_bytes() * 3 // 4, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
+        fs.evictor.limits = limits
+        fs.evictor.grace_seconds = 3.0
+        now = time.time_ns
+        monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
+        fs.evictor.turn(seconds=60)
+        assert (held_by(fs, 1), held_by(fs, 2)) == (["A"], [])
+        fs.forget(held, 1)
+
+
 @needs_root
 @pytest.mark.mount
 def test_on_a_mount_a_greedy_user_is_kept_within_the_quota_and_the_modest_keep_theirs() -> None:
