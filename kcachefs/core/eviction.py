@@ -101,6 +101,8 @@ class Evictor:
         """Entries that were in use when they were to be evicted last."""
         self.unsealed: Callable[[], dict[int, int]] = dict
         """Bytes that are not sealed yet, by user."""
+        self.attributes: Callable[[int], Inode] = nodes.get
+        """An inode with its times as they are now, also of a file that is being written."""
         self.invalidate: Callable[[int, bytes], None] = lambda parent, name: None
         """Tells the kernel that a name does not hold any more. Called with no lock held."""
         self.requests: Callable[[], int] = lambda: 0
@@ -376,9 +378,14 @@ class Evictor:
         for entry in batch:
             for parent, name in self._top_names(entry):
                 self.invalidate(parent, name)
+        self._stays(lambda: any(self._held(entry) for entry in batch))
+
+    def _stays(self, is_held: Callable[[], bool]) -> bool:
+        """Whether something is held still when the kernel had the time to let go of it."""
         until = time.monotonic() + PROBE_SECONDS
-        while any(self._held(entry) for entry in batch) and time.monotonic() < until:
+        while (held := is_held()) and time.monotonic() < until:
             time.sleep(0.002)
+        return held
 
     def evict(self, entry: int, *, force: bool = False) -> bool:
         """Take one entry, in one transaction. No when it is pinned or in use, unless forced, or there is none of it."""
@@ -473,14 +480,24 @@ class Evictor:
         return reaped
 
     def _is_abandoned(self, ino: int, since: int, pid: int) -> bool:
-        with contextlib.suppress(FsError):
-            since = max(since, self._nodes.get(ino).mtime)  # others may have gone on with what its maker began
-        age = (time.time_ns() - since) / 1e9
-        if ino in self._nodes.handles:
+        """Whether its writer is gone and nobody went on with it: with a folder, or with anything below it."""
+        seconds = self.temporary_seconds if pid else self.temporary_unknown_seconds
+        horizon = time.time_ns() - int(seconds * 1e9)
+        if since > horizon or (pid and _is_running(pid)):
             return False
-        if pid:
-            return age > self.temporary_seconds and not _is_running(pid)
-        return age > self.temporary_unknown_seconds
+        with contextlib.suppress(FsError):  # something of it went just now
+            inodes = [ino, *(below for below, _, _ in self.below(ino))]
+            if not any(below in self._nodes.handles or self.attributes(below).mtime > horizon for below in inodes):
+                return not self._is_open(ino, inodes)
+        return False
+
+    def _is_open(self, ino: int, inodes: list[int]) -> bool:
+        """Whether somebody has it, or something below it, open or mapped, or works there."""
+        if not any(self._nodes.is_held(below) for below in inodes):
+            return False
+        for parent, name in self._tree.names_of(ino):
+            self.invalidate(parent, name)
+        return self._stays(lambda: any(self._nodes.is_held(below) for below in inodes))
 
     def _drop(self, ino: int, parent: int, name: bytes) -> bool:
         with self._nodes.change() as txn:

@@ -113,6 +113,7 @@ class Filesystem:
         self.on_dropped: Callable[[int, bytes], None] = lambda parent, name: None
         """Told of every name that went without a request: the engine tells the kernel. Called with no lock held."""
         self.evictor.invalidate = self.name_gone
+        self.evictor.attributes = self.files.attributes
         self.evictor.waiting = self.files.waiting
         self.evictor.unsealed = self.files.unsealed_bytes
         self.evictor.seal_waiting = self.files.seal_waiting

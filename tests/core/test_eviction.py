@@ -15,6 +15,7 @@ from kcachefs.core.administration import Administration
 from kcachefs.core.eviction import BATCH, BREATH_SECONDS
 from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
+from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.records import entry_key, pack_number, temporary_key
 from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
 
@@ -258,13 +259,44 @@ def test_what_a_thread_of_a_living_process_began_is_not_reaped(tmp_path: Path) -
 
 def test_what_others_went_on_with_is_not_reaped(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
-        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel")
+        below = write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel")
+        fs.set_attributes(below, mtime=time.time_ns() - int(61e9))
         ino = find(fs, "triton/KEY/tmp.pid_4711_x")
         fs.evictor.temporary_seconds = 60.0
         with fs.nodes.change() as txn:
             txn.put(temporary_key(ino), pack_number(time.time_ns() - int(61e9)) + pack_number(WRITER))
         assert fs.evictor.reap() == 0
         fs.set_attributes(ino, mtime=time.time_ns() - int(61e9))
+        assert fs.evictor.reap() == 1
+
+
+@pytest.mark.parametrize("size", [100, SLOT_SIZE + 1], ids=["slot", "spool"])
+def test_a_folder_is_not_reaped_while_somebody_works_below_it(tmp_path: Path, size: int) -> None:
+    """As after `mktemp -d`, whose process is gone at once."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        ino = write(fs, "triton/KEY/tmp.x/below/kernel.ptx", bytes(size))
+        temporary, long_ago = find(fs, "triton/KEY/tmp.x"), time.time_ns() - int(61e9)
+        with fs.nodes.change() as txn:
+            txn.put(temporary_key(temporary), pack_number(long_ago) + pack_number(WRITER))
+        for old in (temporary, find(fs, "triton/KEY/tmp.x/below")):
+            fs.set_attributes(old, mtime=long_ago)
+        fs.nodes.get(ino).mtime = long_ago  # of what is being written to, the spool file tells
+        fs.write(ino, 0, b"more")
+        assert fs.evictor.reap() == 0
+        fs.set_attributes(ino, mtime=long_ago)
+        fs.found(ino)  # somebody has it mapped, to read what they wrote
+        assert fs.evictor.reap() == 0
+        fs.forget(ino, 1)
+        assert fs.evictor.reap() == 1
+        assert not exists(fs, "triton/KEY/tmp.x")
+
+
+def test_what_the_kernel_only_remembers_is_reaped(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        write(fs, "triton/KEY/tmp.x/kernel.ptx", b"half a kernel")
+        ino = fs.found(find(fs, "triton/KEY/tmp.x/kernel.ptx"))
+        fs.evictor.invalidate = lambda parent, name: fs.forget(ino, 1) if ino in fs.nodes.lookups else None
+        fs.evictor.temporary_seconds = -1.0
         assert fs.evictor.reap() == 1
 
 
