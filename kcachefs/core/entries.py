@@ -384,16 +384,31 @@ class Entries:
 
     def abandoned(self, txn: Transaction, node: Inode) -> None:
         """A file goes; if its entry holds no sealed one any more, that goes too. What is unsealed makes it again."""
-        raw = txn.get(entry_key(node.entry)) if node.entry else None
-        record = EntryRecord.unpack(raw) if raw is not None else None
+        record = self.record(txn, node.entry) if node.entry and not node.is_dir else None
         if record is not None and not record.files:
             self._leave(txn, node.entry, record)
 
+    def record(self, txn: Transaction, entry: int) -> EntryRecord | None:
+        raw = txn.get(entry_key(entry))
+        return EntryRecord.unpack(raw) if raw is not None else None
+
+    def inherit(self, txn: Transaction, ino: int, node: Inode, lost: EntryRecord) -> None:
+        """A file took the name of the last one that was sealed of an entry, whose record went: pin and hits stay."""
+        is_pinned = lost.flags & EntryRecord.PINNED
+        if not node.is_file or not node.entry or not (is_pinned or lost.hits):
+            return
+        record = self.record(txn, node.entry) or self._new_record(txn, ino, node)
+        if record is not None:
+            record.hits += lost.hits
+            record.flags |= is_pinned
+            if is_pinned and record.used:
+                txn.delete(order_key(record.namespace, record.used))
+            txn.put(entry_key(node.entry), record.pack())
+
     def strike(self, txn: Transaction, entry: int) -> None:
         """No file belongs to an entry: whatever its record says, it goes, and what is counted for it."""
-        raw = txn.get(entry_key(entry))
-        if raw is not None:
-            record = EntryRecord.unpack(raw)
+        record = self.record(txn, entry)
+        if record is not None:
             self._book(txn, record.namespace, record.uid, (record.files, record.plain, record.stored), -1)
             self._leave(txn, entry, record)
 
@@ -481,7 +496,8 @@ class Entries:
                 counts.entries += 1
                 counts.misses += not is_adopted
                 counts.used = record.used
-        txn.put(order_key(record.namespace, record.used), pack_number(entry))
+        if not record.flags & EntryRecord.PINNED:
+            txn.put(order_key(record.namespace, record.used), pack_number(entry))
 
     def _leave(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
         if record.used:

@@ -20,6 +20,7 @@ from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
     ROOT_INO,
+    EntryRecord,
     Inode,
     inode_key,
     name_key,
@@ -257,9 +258,10 @@ class Tree:
                     return
             if ino in self.protected:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
-            if raw is not None:
-                self._make_way(txn, node, new_parent, new_name, other)
+            lost = self._make_way(txn, node, new_parent, new_name, other) if raw is not None else None
             self._move(txn, ino, node, parent, name, new_parent, new_name, pid)
+            if lost is not None:
+                self._entries.inherit(txn, ino, node, lost)
 
     def _move(
         self,
@@ -293,8 +295,10 @@ class Tree:
         nodes.save(txn, ino, node)
         self.on_moved(txn, ino, new_parent, new_name)
 
-    def _make_way(self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int) -> None:
-        """Remove what a rename replaces."""
+    def _make_way(
+        self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int
+    ) -> EntryRecord | None:
+        """Remove what a rename replaces. Returns the record of its entry if that went with it."""
         replaced = self._nodes.get(other)
         if node.is_dir and not replaced.is_dir:
             raise FsError(errno.ENOTDIR)
@@ -302,7 +306,10 @@ class Tree:
             raise FsError(errno.EISDIR)
         if replaced.is_dir and (replaced.size > 0 or other in self.protected):
             raise FsError(errno.ENOTEMPTY)
+        entry = replaced.entry
+        record = self._entries.record(txn, entry) if entry else None
         self.remove(txn, new_parent, new_name, other, replaced)
+        return record if self._entries.record(txn, entry) is None else None
 
     def _exchange(self, txn: Transaction, one: tuple[int, bytes, int], two: tuple[int, bytes, int]) -> None:
         now = time.time_ns()

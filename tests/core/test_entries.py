@@ -108,6 +108,46 @@ def test_a_file_written_again_is_counted_once(tmp_path: Path) -> None:
         assert (found.files, found.plain_bytes) == (1, 600)
 
 
+@pytest.mark.parametrize("path", ["nvrtc/abc.cubin", "triton/KEY/kernel.cubin"])
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["unsealed", "sealed"])
+def test_an_entry_stays_pinned_when_its_only_file_is_replaced(tmp_path: Path, path: str, is_sealed: bool) -> None:
+    above, _, name = path.rpartition("/")
+    temporary = f"{above}/tmp.pid_1_x"
+    with opened(tmp_path / "store") as fs:
+        write(fs, path, b"old" * 100)
+        fs.settle()
+        look_up(fs, path, READER)
+        fs.pid = WRITER
+        [old] = Administration(fs).pin([path]).entries
+        write(fs, f"{temporary}/{name}", b"newer" * 100)
+        if is_sealed:
+            fs.settle()
+        held = fs.found(find(fs, temporary))
+        rename(fs, f"{temporary}/{name}", path)
+        fs.rmdir(find(fs, above), b"tmp.pid_1_x")
+        fs.forget(held, 1)
+        [found] = entries(fs).values()
+        assert (found.path, found.pinned, found.hits, found.plain_bytes) == (old, True, 1, 500)
+        assert fs.evictor.evict_all([found.entry]) == set()
+        Administration(fs).pin([path], pinned=False)
+        assert fs.evictor.evict_all([found.entry]) == {found.entry}
+
+
+def test_a_pin_goes_with_the_name(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        for data in (b"one", b"two"):
+            write(fs, "nvrtc/abc.tmp", data)
+            rename(fs, "nvrtc/abc.tmp", "nvrtc/abc.cubin")
+            fs.settle()
+            Administration(fs).pin(["nvrtc/abc*"])
+        write(fs, "nvrtc/abc.tmp", b"three")
+        rename(fs, "nvrtc/abc.tmp", "nvrtc/abc.cubin")
+        fs.unlink(find(fs, "nvrtc"), b"abc.cubin")
+        assert not list(fs.store.catalog.keys(b"e"))
+        write(fs, "nvrtc/abc.cubin", b"another")
+        assert [info.pinned for info in entries(fs).values()] == [False]
+
+
 def test_a_miss_is_an_entry_made_and_a_hit_one_found_by_another_process(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         for key in ("A", "B", "C"):
