@@ -26,6 +26,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from kcachefs.core.entries import Entries
@@ -250,9 +251,7 @@ class Evictor:
     def _apply_shares(self, until: float) -> None:
         """Who holds more than their quota loses their own oldest entries; who has none left writes no more."""
         limit, exhausted = self.limits.max_size_per_uid, set()
-        unsealed, held = self.unsealed(), self._entries.shares()
-        for uid in held.keys() | unsealed.keys():
-            total = held.get(uid, 0) + unsealed.get(uid, 0)
+        for uid, total in self._holdings().items():
             if total <= limit * HIGH_WATER:
                 continue
             grace = self.grace_seconds if total <= limit else min(self.grace_seconds, SHORT_GRACE_SECONDS)
@@ -261,10 +260,16 @@ class Evictor:
                 taken = self._evict_batch(self._enough(self._oldest(BATCH, grace, {uid}), over, 0))
                 if not taken or time.monotonic() > until:
                     break
-                total = self._entries.shares().get(uid, 0) + unsealed.get(uid, 0)
+                total = self._holdings()[uid]
             if total > limit and not taken and not self._anything_left({uid}):
                 exhausted.add(uid)
         self.exhausted = frozenset(exhausted)
+
+    def _holdings(self) -> Counter[int]:
+        """What each user holds, sealed or not. What is sealed just now may be missing; counted twice, all would go."""
+        holdings = Counter(self._entries.shares())
+        holdings.update(self.unsealed())
+        return holdings
 
     def _next_to_go(self, grace: float) -> list[int]:
         over = self._over_share()

@@ -160,6 +160,25 @@ def test_room_is_made_by_others_when_those_above_a_fair_part_use_all_that_they_h
         fs.forget(held, 1)
 
 
+def test_what_is_sealed_while_it_is_counted_is_not_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", per_uid=4 * SIZE) as fs:
+        with monkeypatch.context() as unsealed:
+            unsealed.setattr(fs, "settle", lambda: None)
+            make(fs, 1, *"ABCDEFGH")
+        count = fs.evictor.unsealed
+
+        def count_and_seal() -> dict[int, int]:
+            held = count()
+            fs.settle()
+            return held
+
+        fs.evictor.unsealed = count_and_seal
+        fs.evictor.turn()
+        assert held_by(fs, 1) == ["F", "G", "H"]
+
+
 @needs_root
 @pytest.mark.mount
 def test_on_a_mount_a_greedy_user_is_kept_within_the_quota_and_the_modest_keep_theirs() -> None:
