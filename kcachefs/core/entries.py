@@ -175,8 +175,8 @@ class Entries:
         return is_temporary(name) if folder.entry else self._spot(parent, folder, name, is_dir).kind is Kind.TEMP
 
     def is_lock(self, ino: int, node: Inode) -> bool:
-        """Whether a file is in no entry because it is a lock, not because it is in the making or has no name."""
-        return node.entry == 0 and node.nlink > 0 and ino not in self.temporary
+        """Whether a file is in no entry because it is a lock; it may also be in the making, or have lost its name."""
+        return not (node.entry or node.nlink == 0 or node.flags & Inode.PUBLISHED or ino in self.temporary)
 
     def kind_at(self, parent: int, name: bytes, *, is_dir: bool) -> Kind:
         """What a name in that folder is, or would be, by the layout alone."""
@@ -320,7 +320,7 @@ class Entries:
         raw = txn.get(entry_key(node.entry))
         record = EntryRecord.unpack(raw) if raw is not None else self._new_record(txn, ino, node)
         if record is None:
-            node.entry = 0
+            node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # no lock for that
             return
         self._written.pop(node.entry, None)
         stored = self._stored(txn, node)

@@ -378,3 +378,17 @@ def test_what_its_owner_took_away_or_renamed_is_not_everybodys(fs: Publish) -> N
             fs.is_quick_to_write(ino)
         assert caught.value.errno == errno.EPERM
     fs.store.close()
+
+
+def test_what_lost_its_entry_is_not_everybodys(fs: Publish) -> None:
+    fs.uid = ALICE.uid
+    ino, _ = fs.create(folder(fs, "triton/KEY"), b"kernel.cubin", 0o644, ALICE.uid, ALICE.gid)
+    fs.write(ino, 0, MODULE)
+    fs.nodes.get(ino).entry = 1 << 40
+    assert fs.files.seal(ino)
+    fs.uid = BOB.uid
+    assert fs.nodes.get(ino).entry == 0
+    assert fs.attributes(ino).mode & 0o022 == 0
+    with pytest.raises(FsError):
+        fs.is_quick_to_write(ino)
+    fs.store.close()
