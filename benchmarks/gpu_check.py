@@ -3,8 +3,8 @@
 Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is: plain cold, mount cold, plain warm, mount
 warm, with an empty directory and an empty store each; in every second one the mount goes first. Further warm starts
 (--warm) take turns behind these. A ratio is the median of the pairs' ratios, so what disturbs both of a pair cancels
-out. The table is Markdown; --json keeps every number, and
---also takes those of earlier runs into the table, where a machine is lent for less time than it all needs.
+out. The table is Markdown; --json keeps every number, and --also takes those of earlier runs into the table, where a
+machine is lent for less time than it all needs.
 """
 
 from __future__ import annotations

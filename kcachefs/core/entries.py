@@ -116,11 +116,10 @@ class Entries:
             self.removed(txn, ino)
         if node.is_dir:
             self._paths.clear()
-        folder = self._nodes.get(new_parent)
-        entry = self._entry_under(txn, ino, node, new_parent, new_name)
-        if entry and entry != folder.entry:
+        entry, begins = self._entry_under(txn, ino, node, new_parent, new_name)
+        if entry and entry != self._nodes.get(new_parent).entry:
             self._note_writer(entry, pid)
-        if ino not in self.temporary and self._begins(new_parent, folder, new_name, node.is_dir):
+        if begins and ino not in self.temporary:
             self._note_temporary(txn, ino, pid)
         if entry == node.entry:
             if entry == ino:
@@ -135,14 +134,14 @@ class Entries:
         if ino not in self.temporary:
             node.parent = parent
         elif not node.entry:  # its folder stays that of the temporary name, which is the one to be reaped
-            self._change_label(txn, ino, node, self._entry_under(txn, ino, node, parent, name))
+            self._change_label(txn, ino, node, self._entry_under(txn, ino, node, parent, name)[0])
 
     def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
 
         That is looked for where it is found quickly. Where it is not, the evictor looks when it finds the entry empty.
         """
-        if self._entry_of(txn, parent, name) == node.entry:
+        if (self._nodes.get(parent).entry or self.group_at(parent, name, txn)) == node.entry:
             for key in self._names_near(node.parent, parent, name):
                 raw = txn.get(key)
                 if raw is not None and unpack_name(raw)[0] == ino:
@@ -159,7 +158,7 @@ class Entries:
     def rehome(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """Have a file belong to the entry of that name of it."""
         node.parent = parent
-        entry = self._entry_under(txn, ino, node, parent, name)
+        entry, _ = self._entry_under(txn, ino, node, parent, name)
         if entry != node.entry:
             self._change_label(txn, ino, node, entry)
 
@@ -170,10 +169,6 @@ class Entries:
             self.temporary.discard(ino)
             txn.delete(temporary_key(ino))
 
-    def _begins(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> bool:
-        """Whether a name in a folder is that of a part in the making."""
-        return is_temporary(name) if folder.entry else self._spot(parent, folder, name, is_dir).kind is Kind.TEMP
-
     def is_lock(self, ino: int, node: Inode) -> bool:
         """Whether a file is in no entry because it is a lock; it may also be in the making, or have lost its name."""
         return not (node.entry or node.nlink == 0 or node.flags & Inode.PUBLISHED or ino in self.temporary)
@@ -182,28 +177,19 @@ class Entries:
         """What a name in that folder is, or would be, by the layout alone."""
         return self._spot(parent, self._nodes.get(parent), name, is_dir).kind
 
-    def group_at(self, parent: int, name: bytes) -> int:
+    def group_at(self, parent: int, name: bytes, txn: Transaction | None = None) -> int:
         """The entry of the group that a file of that name in a folder belongs to; 0 where there is none."""
         spot = self._spot(parent, self._nodes.get(parent), name, False)
-        raw = self._catalog.get(group_key(parent, spot.group)) if spot.kind is Kind.GROUP else None
+        raw = (txn or self._catalog).get(group_key(parent, spot.group)) if spot.kind is Kind.GROUP else None
         return unpack_number(raw) if raw is not None else 0
 
-    def _entry_under(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> int:
-        """The entry that an inode belongs to by one of its names."""
+    def _entry_under(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> tuple[int, bool]:
+        """The entry that an inode belongs to by one of its names, and whether that is one of a part in the making."""
         folder = self._nodes.get(parent)
         if folder.entry:
-            return folder.entry
+            return folder.entry, is_temporary(name)
         spot = self._spot(parent, folder, name, node.is_dir)
-        return self._entry_at(txn, ino, parent, spot, node.is_dir, node.uid)
-
-    def _entry_of(self, txn: Transaction, parent: int, name: bytes) -> int:
-        """The same for a file, if that entry is there."""
-        folder = self._nodes.get(parent)
-        if folder.entry:
-            return folder.entry
-        spot = self._spot(parent, folder, name, False)
-        raw = txn.get(group_key(parent, spot.group)) if spot.kind is Kind.GROUP else None
-        return unpack_number(raw) if raw is not None else 0
+        return self._entry_at(txn, ino, parent, spot, node.is_dir, node.uid), spot.kind is Kind.TEMP
 
     def _spot(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> Spot:
         if parent in self.roots or parent == self.tenants:
@@ -317,8 +303,7 @@ class Entries:
         """A file of an entry was sealed."""
         if not node.entry:
             return
-        raw = txn.get(entry_key(node.entry))
-        record = EntryRecord.unpack(raw) if raw is not None else self._new_record(txn, ino, node)
+        record = self.record(txn, node.entry) or self._new_record(txn, ino, node)
         if record is None:
             node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # no lock for that
             return
@@ -334,10 +319,9 @@ class Entries:
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file of an entry goes, or (not `gone`) is about to be written again. The object is still there."""
-        raw = txn.get(entry_key(node.entry)) if node.entry else None
-        if raw is None:
+        record = self.record(txn, node.entry) if node.entry else None
+        if record is None:
             return
-        record = EntryRecord.unpack(raw)
         stored = self._stored(txn, node)
         record.files -= 1
         record.plain -= node.size

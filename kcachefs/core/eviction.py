@@ -395,8 +395,7 @@ class Evictor:
     def evict(self, entry: int, *, force: bool = False) -> bool:
         """Take one entry, in one transaction. No when it is pinned or in use, unless forced, or there is none of it."""
         with self._nodes.change() as txn:
-            raw = txn.get(entry_key(entry))
-            record = EntryRecord.unpack(raw) if raw is not None else None
+            record = self._entries.record(txn, entry)
             if record is None or (record.flags & EntryRecord.PINNED and not force):
                 return False
             members = list(self.members(entry))

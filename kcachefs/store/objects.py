@@ -16,7 +16,7 @@ import errno
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from blake3 import blake3
@@ -100,9 +100,8 @@ class Objects:
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
         """The same for bytes that come frame by frame. What is there already is found when it is linked."""
-        number, fd = self._begin_volume()
         hasher, rows, plain = blake3(), [], 0
-        try:
+        with self._own_volume() as (number, fd):
             for frame in frames:
                 hasher.update(frame)
                 stored = self._codec.encode_frame(frame)
@@ -112,12 +111,6 @@ class Objects:
             rows = rows or [(0, b"")]
             tail = encode_tail(hasher.digest(), plain, rows)
             _write_all(fd, tail, self.volumes.path(number))
-        except BaseException:
-            self.volumes.abandon(number)
-            raise
-        finally:
-            os.close(fd)
-        self.volumes.touched([number])
         length = sum([row[0] for row in rows]) + len(tail)
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own=True)
 
@@ -312,20 +305,23 @@ class Objects:
         if total <= SHARED_MAX:
             volume, offset = self.ledger.append(parts)
             return Staged(digest, length, volume, offset, total, len(stored))
-        number, fd = self._begin_volume()
-        try:
+        with self._own_volume() as (number, fd):
             _write_all(fd, b"".join(parts), self.volumes.path(number))
+        return Staged(digest, length, number, 0, total, len(stored), own=True)
+
+    @contextlib.contextmanager
+    def _own_volume(self) -> Iterator[tuple[int, int]]:
+        """The number of a new volume and a descriptor to write it to. It is gone if that fails."""
+        number = self.ledger.reserve()
+        fd = self.volumes.begin(number)
+        try:
+            yield number, fd
         except BaseException:
             self.volumes.abandon(number)
             raise
         finally:
             os.close(fd)
         self.volumes.touched([number])
-        return Staged(digest, length, number, 0, total, len(stored), own=True)
-
-    def _begin_volume(self) -> tuple[int, int]:
-        number = self.ledger.reserve()
-        return number, self.volumes.begin(number)
 
     # --- reading, inside ----------------------------------------------------------------------------------------------
 

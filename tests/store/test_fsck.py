@@ -435,18 +435,24 @@ def garble_a_leaf(data: bytes) -> bytes:
     return data[: page + 16] + b"\xff" * 200 + data[page + 216 :]
 
 
-@pytest.mark.parametrize("how", [cut, zero_a_leaf, garble_a_leaf])
-def test_a_catalog_with_a_damaged_tree_is_made_again_of_what_can_be_read(
-    tmp_path: Path, how: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
+def with_a_damaged_tree(path: Path, how: Callable[[bytes], bytes]) -> dict[bytes, bytes]:
+    """A store whose catalog was damaged so; returns the contents of its files."""
     contents = {b"file-%d" % number: b"kernel %d " % number * 50 for number in range(400)}
     with Store(path, OPTIONS) as store:
         tree.make_root(store)
         for name, data in contents.items():
             tree.create(store, name, data)
-    data = (path / "catalog" / "data.mdb").read_bytes()
-    (path / "catalog" / "data.mdb").write_bytes(how(data))
+    catalog = path / "catalog" / "data.mdb"
+    catalog.write_bytes(how(catalog.read_bytes()))
+    return contents
+
+
+@pytest.mark.parametrize("how", [cut, zero_a_leaf, garble_a_leaf])
+def test_a_catalog_with_a_damaged_tree_is_made_again_of_what_can_be_read(
+    tmp_path: Path, how: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    contents = with_a_damaged_tree(path, how)
     found = run(path)
     assert what(found) == {"structure"}
     assert found.exit_code == 2
@@ -477,6 +483,35 @@ def test_a_catalog_that_is_wholly_lost_is_made_again_from_the_volumes(
     assert run(path).exit_code == 0
     with ContentStore(path) as store:
         assert {digest: store.get(digest) for digest in store.digests()} == contents
+
+
+@pytest.mark.parametrize("moment", ["full disk", "killed", "killed later"])
+def test_a_repair_that_does_not_come_to_its_end_costs_nothing(
+    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "store"
+    contents = with_a_damaged_tree(path, garble_a_leaf)
+    with monkeypatch.context() as interrupted:
+        if moment == "full disk":
+            interrupted.setattr("kcachefs.store.salvage.make_lmdb", _make_and_fail)
+        else:
+            renames = [os.rename] * (1 if moment == "killed" else 2)
+            interrupted.setattr("kcachefs.store.salvage.os.rename", lambda *names: renames.pop()(*names))
+        with pytest.raises((NoSpace, IndexError)):
+            run(path, repair=True)
+    # Whoever opens it meanwhile may crash, on a damaged tree, but must not take it for an empty one.
+    open_it = "import sys; from pathlib import Path; from kcachefs.store import Store; Store(Path(sys.argv[1])).close()"
+    subprocess.run([sys.executable, "-c", open_it, str(path)], capture_output=True, check=False)
+    assert run(path, repair=True).exit_code == 1
+    assert run(path).exit_code == 0
+    with Store(path, OPTIONS) as store:
+        assert len(tree.listing(store)) > 50
+        assert all(tree.read(store, name) == contents[name] for name in tree.listing(store))
+
+
+def _make_and_fail(directory: Path, records: object) -> None:
+    make_lmdb(directory)
+    raise NoSpace("the disk is full")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -511,38 +546,3 @@ def test_progress_is_told(path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     run(path, progress=lambda *step: told.append(step))
     assert told[-1] == ("objects", 23, 23)
-
-
-@pytest.mark.parametrize("moment", ["full disk", "killed", "killed later"])
-def test_a_repair_that_does_not_come_to_its_end_costs_nothing(
-    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
-    contents = {b"file-%d" % number: b"kernel %d " % number * 50 for number in range(400)}
-    with Store(path, OPTIONS) as store:
-        tree.make_root(store)
-        for name, data in contents.items():
-            tree.create(store, name, data)
-    data = (path / "catalog" / "data.mdb").read_bytes()
-    (path / "catalog" / "data.mdb").write_bytes(garble_a_leaf(data))
-    with monkeypatch.context() as interrupted:
-        if moment == "full disk":
-            interrupted.setattr("kcachefs.store.salvage.make_lmdb", _make_and_fail)
-        else:
-            renames = [os.rename] * (1 if moment == "killed" else 2)
-            interrupted.setattr("kcachefs.store.salvage.os.rename", lambda *names: renames.pop()(*names))
-        with pytest.raises((NoSpace, IndexError)):
-            run(path, repair=True)
-    # Whoever opens it meanwhile may crash, on a damaged tree, but must not take it for an empty one.
-    open_it = "import sys; from pathlib import Path; from kcachefs.store import Store; Store(Path(sys.argv[1])).close()"
-    subprocess.run([sys.executable, "-c", open_it, str(path)], capture_output=True, check=False)
-    assert run(path, repair=True).exit_code == 1
-    assert run(path).exit_code == 0
-    with Store(path, OPTIONS) as store:
-        assert len(tree.listing(store)) > 50
-        assert all(tree.read(store, name) == contents[name] for name in tree.listing(store))
-
-
-def _make_and_fail(directory: Path, records: object) -> None:
-    make_lmdb(directory)
-    raise NoSpace("the disk is full")
