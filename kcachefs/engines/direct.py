@@ -43,7 +43,7 @@ from kcachefs.core.filesystem import UNKNOWN
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
-from kcachefs.engines.anticipation import Anticipation, is_quiet
+from kcachefs.engines.anticipation import Anticipation
 from kcachefs.engines.intake import Intake
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Fattr, Op
@@ -171,7 +171,7 @@ class DirectEngine:
 
     def attention(self) -> object:
         """What `serve` is at, None when it waits: the same thing for long means that it hangs. Asked every second."""
-        self.anticipation.is_quiet = is_quiet()
+        self.anticipation.weigh()
         return self._header if self.handling else None
 
     def close(self) -> None:

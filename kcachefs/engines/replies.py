@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kcachefs.core.filesystem import BLOCK_SIZE
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
 from kcachefs.engines import protocol as p
 from kcachefs.store.records import Inode
@@ -56,6 +57,6 @@ def _attributes(ino: int, node: Inode) -> tuple[int, ...]:
         node.uid,
         node.gid,
         node.rdev,
-        4096,
+        BLOCK_SIZE,
         0,
     )

@@ -173,6 +173,11 @@ class Objects:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
+    def remember(self, digest: bytes, data: bytes) -> None:
+        """All bytes of an object that was just stored: they may be asked for soon, and need not be decoded then."""
+        if len(data) < FRAME_SIZE:
+            self._cache.put((digest, 0), data)
+
     def exists(self, digest: bytes) -> bool:
         record = self.record(digest)
         return record is not None and not record.flags & ObjectRecord.DAMAGED

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kcachefs.core import Filesystem
-from kcachefs.core.files import SpoolFile
+from kcachefs.core.files import QUICK_READ, SpoolFile
 from kcachefs.errors import NoSpace, ObjectMissing
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.ledger import Staged
@@ -51,6 +51,26 @@ def test_whoever_reads_sees_all_of_a_file_while_it_is_sealed_and_unsealed(tmp_pa
             reader.join()
         assert seen == []
         fs.forget(ino, 1)
+
+
+@pytest.mark.parametrize(("size", "reads"), [(100, 0), (QUICK_READ, 0), (QUICK_READ + 1, 1)])
+def test_a_small_file_that_was_just_sealed_is_read_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, reads: int
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        content = os.urandom(size)
+        ino = write(fs, "triton/key/file", content)
+        assert fs.files.seal(ino)
+        volumes, seen = fs.store.volumes, []
+
+        def read(number: int, offset: int, length: int) -> bytes:
+            seen.append(number)
+            return type(volumes).read(volumes, number, offset, length)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(volumes, "read", read)
+            assert fs.read(ino, 0, size) == content
+        assert len(seen) == reads
 
 
 LARGE = b"0123456789abcdef" * (128 << 10)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs.core.filesystem import BLOCK_SIZE
 from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, of_a_mount_only
 from tests.engines.refusals import refused
@@ -30,6 +31,12 @@ def test_a_descriptor_gives_the_same_numbers(root: Path) -> None:
     with open(root / "file", "wb") as file:
         by_name, by_descriptor = os.statvfs(root), os.fstatvfs(file.fileno())
     assert (by_name.f_blocks, by_name.f_namemax) == (by_descriptor.f_blocks, by_descriptor.f_namemax)
+
+
+@of_a_mount_only
+def test_programs_are_told_to_write_in_large_pieces(root: Path) -> None:
+    with open(root / "file", "wb") as file:
+        assert os.fstat(file.fileno()).st_blksize == (root / "file").stat().st_blksize == BLOCK_SIZE
 
 
 def test_df_shows_the_filesystem(root: Path) -> None:

@@ -189,6 +189,26 @@ def test_a_range_decodes_only_its_frames(store: Store, caplog: pytest.LogCapture
         store.objects.read(digest, 3 * FRAME_SIZE, 10)
 
 
+def test_what_is_remembered_is_not_read_until_it_is_deleted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    for data in (b"short", os.urandom(FRAME_SIZE - 1)):
+        digest = put(store, data)
+        store.objects.remember(digest, data)
+        damage.flip(store.volumes.path(record(store, digest).volume), record(store, digest).offset, 10)
+        assert store.objects.read(digest, 1, 3) == data[1:4]
+        delete(store, digest)
+        with pytest.raises(ObjectMissing):
+            store.objects.read(digest, 1, 3)
+
+
+def test_what_has_more_than_a_frame_is_not_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    data = os.urandom(FRAME_SIZE)
+    digest = put(store, data)
+    store.objects.remember(digest, data)
+    damage.flip(store.volumes.path(record(store, digest).volume), record(store, digest).offset, 10)
+    with pytest.raises(ObjectDamaged):
+        store.objects.get(digest)
+
+
 def test_a_volume_that_is_gone_is_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     digest = put(store, os.urandom(1 << 20))
     store.volumes.path(record(store, digest).volume).unlink()
