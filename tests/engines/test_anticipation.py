@@ -9,7 +9,16 @@ from collections.abc import Iterator
 import pytest
 
 from kcachefs.engines import anticipation
-from kcachefs.engines.anticipation import BRIEF_NS, EARNED_NS, LONG_NS, PATIENT_NS, PURSE_NS, SHORT_NS, Anticipation
+from kcachefs.engines.anticipation import (
+    BRIEF_NS,
+    EARNED_NS,
+    LONG_NS,
+    PATIENT_NS,
+    PURSE_NS,
+    SHORT_NS,
+    USUAL_NS,
+    Anticipation,
+)
 
 SOON = (SHORT_NS + LONG_NS) // 2
 LATER = PATIENT_NS // 2
@@ -104,15 +113,15 @@ def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[in
 @pytest.mark.parametrize(
     ("processors", "busy", "patience"),
     [
-        (1, 0, BRIEF_NS),
-        (2, 0, BRIEF_NS),
-        (2, 2, BRIEF_NS),
+        (1, 0, USUAL_NS),
+        (2, 0, USUAL_NS),
+        (2, 2, USUAL_NS),
         (2, 3, 0),
         (4, 1, PATIENT_NS),
-        (4, 2, BRIEF_NS),
+        (4, 2, USUAL_NS),
         (4, 5, 0),
         (16, 13, PATIENT_NS),
-        (16, 14, BRIEF_NS),
+        (16, 14, USUAL_NS),
         (16, 17, 0),
     ],
 )
