@@ -54,10 +54,15 @@ def main() -> int:
             rounds[name].append(check.round(name, mount_first=len(rounds[name]) % 2 == 1, warm=arguments.warm))
             taken = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
             print(f"round {number + 1}, {name}: {taken}", file=sys.stderr, flush=True)
+            _keep(arguments.json, machine, rounds)  # after each: a machine that is lent may be taken back at any moment
+    _keep(arguments.json, machine, rounds)
     print(table(rounds))
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=2))
     return 0 if all(agrees(one) for many in rounds.values() for one in many) else 1
+
+
+def _keep(path: Path | None, machine: str, rounds: dict[str, list[dict[str, Any]]]) -> None:
+    if path is not None:
+        path.write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=2))
 
 
 def _parser() -> argparse.ArgumentParser:
