@@ -23,10 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks import warm_start
 from benchmarks.measure import corpus, in_turn
 from benchmarks.peers import opened
 from benchmarks.running import SUBJECTS, Run
-from benchmarks.subjects import empty
+from benchmarks.subjects import Subject, empty
 
 DATA = Path(__file__).parent / "data" / "h200_requests.jsonl.xz"
 COLD, WARM, MODEL = "triton cold", "triton warm", "gpt2 cold"
@@ -34,6 +35,8 @@ WHOLE = 1 << 20
 IDLE_SECONDS = 0.0002
 """Requests that are further apart than this had a pause between them."""
 PAUSE_SECONDS = 0.0005
+REST_SECONDS = 4.0
+"""Longer than a program needs to start anew, and than ours takes to seal what was written."""
 
 
 def part(run: Run) -> None:
@@ -44,7 +47,7 @@ def part(run: Run) -> None:
         taken.setdefault(what, {}).setdefault(name, []).append(seconds * 1e3)
 
     with opened(SUBJECTS, run.place("replay"), run.results.absent) as subjects:
-        for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 5)):
+        for name, subject in in_turn(subjects, run.rounds(1 if run.quick else 5, 0.5)):
             root = str(subject.root)
             note("triton, cold start", name, replay(starts[COLD], root, content))
             subject.forget()
@@ -54,8 +57,23 @@ def part(run: Run) -> None:
             empty(subject.root)
             note("gpt2, cold start", name, replay(starts[MODEL], root, content))
             empty(subject.root)
+        for _ in run.rounds(1 if run.quick else 5, 0.5):
+            for name, seconds in _second_start(subjects, content).items():
+                note("inductor, warm start", name, seconds)
     for what, values in taken.items():
         run.add(what, "ms", values)
+
+
+def _second_start(subjects: dict[str, Subject], content: bytes) -> dict[str, float]:
+    """What was written a moment ago is read by another, who works between its calls."""
+    calls = warm_start.recorded()
+    for subject in subjects.values():
+        warm_start.lay(calls, subject.root, content)
+    time.sleep(REST_SECONDS)
+    taken = {name: warm_start.relive(calls, subject.root) for name, subject in subjects.items()}
+    for subject in subjects.values():
+        empty(subject.root)
+    return taken
 
 
 def recorded() -> dict[str, list[list[Any]]]:

@@ -184,6 +184,7 @@ _SHORT = (
     ("replay", "triton, cold start", "a recorded cold start of Triton"),
     ("replay", "triton, warm start, nothing cached", "its warm start, nothing cached"),
     ("replay", "triton, warm start, again", "its warm start, again"),
+    ("replay", "inductor, warm start", "a recorded warm start of TorchInductor"),
     ("compilers", "torch.compile of an MLP, CPU, cold", "torch.compile on a CPU, cold"),
     ("compilers", "torch.compile of an MLP, CPU, warm", "the same, warm"),
     ("disk", "one copy", "real caches on disk"),

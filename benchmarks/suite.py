@@ -36,7 +36,7 @@ class Part(NamedTuple):
 PARTS = {
     "operations": Part(operations.part, 120, 20),
     "files": Part(files.part, 80, 15),
-    "replay": Part(replay.part, 40, 15),
+    "replay": Part(replay.part, 100, 20),
     "compilers": Part(compilers.part, 280, 15),
     "nvrtc": Part(nvrtc.part, 10, 3),
     "disk": Part(disk.part, 30, 8),
