@@ -62,7 +62,10 @@ def main() -> int:
 
 def _keep(path: Path | None, machine: str, rounds: dict[str, list[dict[str, Any]]]) -> None:
     if path is not None:
-        path.write_text(json.dumps({"machine": machine, "rounds": rounds}, indent=2))
+        whole = path.with_name(path.name + ".part")
+        measured = {name: many for name, many in rounds.items() if many}
+        whole.write_text(json.dumps({"machine": machine, "rounds": measured}, indent=2))
+        whole.replace(path)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -231,12 +234,12 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
             plain, mount = seconds(many, f"plain {state}"), seconds(many, f"mount {state}")
             ratio = statistics.median(b / a for a, b in zip(plain, mount, strict=True))
             cells += [f"{statistics.median(plain):.3f} s", f"{statistics.median(mount):.3f} s", f"{ratio:.3f}"]
-        total = many[-1]["mount"]["total"]
+        total = next(one["mount"]["total"] for one in reversed(many) if "mount" in one)
         cells += [f"{total['files']:,}", _megabytes(total["plain_bytes"]), _megabytes(total["stored_bytes"])]
         cells.append("equal" if all(agrees(one) for one in many) else "DIFFERENT")
         lines.append("| " + " | ".join(cells) + " |")
     for name, many in rounds.items():
-        counted = {kind: told["counters"] for kind, told in many[-1]["runs"].items() if told["counters"]}
+        counted = {kind: told["counters"] for kind, told in many[-1]["runs"].items() if told.get("counters")}
         if counted:
             lines.append(f"\n{name}: " + "; ".join(f"{kind} {_spell(what)}" for kind, what in counted.items()))
     return "\n".join(lines)
@@ -250,10 +253,12 @@ def seconds(rounds: list[dict[str, Any]], kind: str) -> list[float]:
 def agrees(one: dict[str, Any]) -> bool:
     """Whether all starts of a round gave the same bits, and the warm ones compiled nothing.
 
-    What was read from the log of a run that was cut off has times and nothing to compare.
+    Of a run that was cut off there may be the log only, with times and nothing to compare.
     """
+    if one.get("from_log"):
+        return True
     missed = [told["counters"].get(what, 0) for kind, told in _starts(one) if "warm" in kind for what in _MISSES]
-    return len({told["digest"] for _, told in _starts(one) if "digest" in told}) <= 1 and not any(missed)
+    return len({told["digest"] for _, told in _starts(one)}) == 1 and not any(missed)
 
 
 def _starts(one: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -396,12 +396,7 @@ class Files:
                     staged = self._store.objects.stage_file(spool.fd)
                 elif data:
                     staged = self._store.objects.stage(data)
-                is_sealed = self._commit_seal(ino, spool, staged)
-                if is_sealed and staged is not None and 0 < len(data) <= QUICK_READ:
-                    # The kernel keeps the pages that a program writes, but not the last, which is written in part: who
-                    # reads the file first asks for that page. Decoding took 100 µs of the 200 that it then waited.
-                    self._store.objects.remember(staged.digest, data)
-                return is_sealed
+                return self._commit_seal(ino, spool, staged, data)
             except ObjectMissing:
                 continue  # the twin that it was to share with was deleted at that moment: store it after all
             finally:
@@ -409,7 +404,7 @@ class Files:
                 if staged is not None:
                     self._store.objects.settle(staged)
 
-    def _commit_seal(self, ino: int, spool: SpoolFile | None, staged: Staged | None) -> bool:
+    def _commit_seal(self, ino: int, spool: SpoolFile | None, staged: Staged | None, data: bytes) -> bool:
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if self._sealing[ino] or node.content not in (Content.SLOT, Content.SPOOL):
@@ -421,6 +416,10 @@ class Files:
                 self._store.objects.link(txn, staged)
                 _is_now(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
                 self._entries.count(txn, ino, node)
+                if 0 < len(data) <= QUICK_READ:
+                    # The kernel keeps the pages that a program writes, but not the last, which is written in part: who
+                    # reads the file first asks for that page. Decoding took 100 µs of the 200 that it then waited.
+                    self._store.objects.remember(staged.digest, data)
             else:
                 _is_now(node, Content.NONE)
             node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)

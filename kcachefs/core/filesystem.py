@@ -44,7 +44,7 @@ _RESERVED = (FOLDER, TENANTS)
 REPORT_COOKIE = DOTDOT + 1
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced."""
-BLOCK_SIZE = 64 << 10
+PREFERRED_SIZE = 64 << 10
 """What a stat says is a good size to write in: C programs, gcc among them, then write 8 KiB at a time instead of 4."""
 UNKNOWN = 0xFFFFFFFF
 _KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK)

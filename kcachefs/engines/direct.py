@@ -131,10 +131,10 @@ class DirectEngine:
         if self._resumed:
             self._take_over()
         device, buffers, intake = self._device, [self._buffer], self._intake
-        look, came = self.anticipation.look, self.anticipation.came
+        look, came, deferred = self.anticipation.look, self.anticipation.came, self._deferred
         try:
             while True:
-                look()
+                look(is_alone=not deferred)
                 try:
                     length = os.readv(device, buffers)
                 except OSError as error:

@@ -19,8 +19,8 @@ import trio
 
 from kcachefs.core import Filesystem
 from kcachefs.core.files import is_damage
-from kcachefs.core.filesystem import BLOCK_SIZE, UNKNOWN
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
+from kcachefs.core.filesystem import PREFERRED_SIZE, UNKNOWN
 from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, NoSpace, errno_of
@@ -276,7 +276,7 @@ def _entry(ino: int, node: Inode, seconds: int) -> pyfuse3.EntryAttributes:
     entry.st_nlink = node.nlink
     entry.st_uid, entry.st_gid, entry.st_rdev = node.uid, node.gid, node.rdev
     entry.st_size = 4096 if node.is_dir else node.size
-    entry.st_blksize = BLOCK_SIZE
+    entry.st_blksize = PREFERRED_SIZE
     entry.st_blocks = (entry.st_size + 511) >> 9
     entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = node.atime, node.mtime, node.ctime
     return entry

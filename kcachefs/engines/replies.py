@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kcachefs.core.filesystem import BLOCK_SIZE
 from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
+from kcachefs.core.filesystem import PREFERRED_SIZE
 from kcachefs.engines import protocol as p
 from kcachefs.store.records import Inode
 
@@ -57,6 +57,6 @@ def _attributes(ino: int, node: Inode) -> tuple[int, ...]:
         node.uid,
         node.gid,
         node.rdev,
-        BLOCK_SIZE,
+        PREFERRED_SIZE,
         0,
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+OVERHEAD = 320
+"""What it takes to keep a frame, however short: its key, its places in the order."""
+
 
 class FrameCache:
     """The least recently used goes first. Any thread."""
@@ -28,16 +31,16 @@ class FrameCache:
             if key in self._frames:
                 return
             self._frames[key] = frame
-            self._size += len(frame)
+            self._size += len(frame) + OVERHEAD
             while self._size > self._limit:
-                self._size -= len(self._frames.popitem(last=False)[1])
+                self._size -= len(self._frames.popitem(last=False)[1]) + OVERHEAD
 
     def drop(self, digest: bytes, frames: int) -> None:
         """Forget an object of that many frames."""
         with self._lock:
             for index in range(frames):
                 if (frame := self._frames.pop((digest, index), None)) is not None:
-                    self._size -= len(frame)
+                    self._size -= len(frame) + OVERHEAD
 
     def clear(self) -> None:
         with self._lock:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kcachefs.engines import anticipation
 from kcachefs.engines.anticipation import (
     BRIEF_NS,
-    EARNED_NS,
+    EARNED,
     LONG_NS,
     PATIENT_NS,
     PURSE_NS,
     SHORT_NS,
     USUAL_NS,
     Anticipation,
+    processors,
 )
+from kcachefs.engines.direct import DirectEngine
+from tests.core.trees import opened
 
-SOON = (SHORT_NS + LONG_NS) // 2
+SOON = 2 * SHORT_NS
 LATER = PATIENT_NS // 2
-LOOK = 500
+LOOK = 2500
 
 
 class Scene:
@@ -31,10 +35,9 @@ class Scene:
     def __init__(self, device: int, patch: pytest.MonkeyPatch) -> None:
         self.now = self.due = 0
         self.looks = 0
-        self.processors, self.busy = 2, 0
+        self.busy = 0
         patch.setattr(anticipation, "_now", lambda: self.now)
         patch.setattr(anticipation, "running", lambda: self.busy + 1)
-        patch.setattr(os, "sched_getaffinity", lambda pid: set(range(self.processors)))
         self.made = Anticipation(device)
         poll = self.made._poll
 
@@ -44,20 +47,22 @@ class Scene:
             return [(device, select.POLLIN)] if self.now >= self.due else poll(timeout)
 
         patch.setattr(self.made, "_poll", counted)
+        self.weigh(processors=2, busy=0)
 
-    def request(self, gap: int) -> int:
+    def request(self, gap: int, *, is_alone: bool = True) -> int:
         """One comes so many nanoseconds behind the last; returns how often it was looked for."""
         before, self.due = self.looks, self.now + gap
-        self.made.look()
+        self.made.look(is_alone=is_alone)
         self.now = max(self.now, self.due)
         self.made.came()
         return self.looks - before
 
-    def weighed(self, processors: int, busy: int) -> int:
-        """How long is looked, on such a machine."""
-        self.processors, self.busy = processors, busy
+    def weigh(self, processors: int, busy: int) -> int:
+        """How long may be looked, on such a machine, while the one who looks sleeps."""
+        self.made._processors, self.busy = processors, busy
+        self.made._is_awake = False
         self.made.weigh()
-        return self.made.patience
+        return self.made.allowed
 
 
 @pytest.fixture
@@ -99,8 +104,15 @@ def test_requests_that_wait_already_are_no_reason_to_look(scene: Scene) -> None:
 def test_it_is_left_alone_while_others_need_the_processor(scene: Scene) -> None:
     for _ in range(100):
         scene.request(SOON)
-    assert scene.weighed(processors=2, busy=3) == 0
+    assert scene.weigh(processors=2, busy=3) == 0
     assert scene.request(SOON) == 0
+
+
+def test_it_is_left_alone_while_a_thread_of_ours_works(scene: Scene) -> None:
+    for _ in range(100):
+        scene.request(SOON)
+    assert scene.request(SOON, is_alone=False) == 0
+    assert scene.request(SOON) > 1
 
 
 def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[int, int]) -> None:
@@ -111,47 +123,99 @@ def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[in
 
 
 @pytest.mark.parametrize(
-    ("processors", "busy", "patience"),
+    ("processors", "busy", "allowed"),
     [
-        (1, 0, USUAL_NS),
+        (0, 0, 0),
+        (1, 0, 0),
         (2, 0, USUAL_NS),
-        (2, 2, USUAL_NS),
+        (2, 1, USUAL_NS),
+        (2, 2, BRIEF_NS),
         (2, 3, 0),
         (4, 1, PATIENT_NS),
         (4, 2, USUAL_NS),
+        (4, 4, BRIEF_NS),
         (4, 5, 0),
         (16, 13, PATIENT_NS),
         (16, 14, USUAL_NS),
         (16, 17, 0),
     ],
 )
-def test_how_long_depends_on_who_else_runs(scene: Scene, processors: int, busy: int, patience: int) -> None:
-    assert scene.weighed(processors, busy) == patience
+def test_how_long_depends_on_who_else_runs(scene: Scene, processors: int, busy: int, allowed: int) -> None:
+    assert scene.weigh(processors, busy) == allowed
+
+
+def test_who_looks_does_not_count_as_somebody_else(scene: Scene) -> None:
+    assert scene.weigh(processors=2, busy=2) == BRIEF_NS
+    scene.request(SOON)  # and it is at work on it
+    scene.made.weigh()
+    assert scene.made.allowed == USUAL_NS
 
 
 def test_a_pause_is_looked_through_where_processors_are_idle(scene: Scene) -> None:
-    scene.weighed(processors=2, busy=0)
     assert [scene.request(LATER) for _ in range(50)][-1] == 0, "it always takes its time"
-    scene.weighed(processors=16, busy=1)
+    scene.weigh(processors=16, busy=1)
     assert [scene.request(LATER) for _ in range(50)][-1] >= LATER // LOOK
     looks = [scene.request(2 * PATIENT_NS) for _ in range(50)]
     assert looks[0] >= PATIENT_NS // LOOK
     assert looks[-1] == 0
 
 
-def test_patience_is_paid_for(scene: Scene) -> None:
-    scene.weighed(processors=16, busy=1)
-    for saved in (PURSE_NS, EARNED_NS):
-        assert scene.made.patience == PATIENT_NS
-        paid = 0
-        while scene.made.patience == PATIENT_NS:
-            scene.request(LATER)
-            paid += LATER
-            assert paid <= saved + 10 * LATER, "it never ends"
-        assert paid > saved - LATER
-        assert scene.made.patience == BRIEF_NS
-        scene.made.weigh()  # with the next second comes some more
+@pytest.mark.parametrize("gap", [LONG_NS - LOOK, LONG_NS + LOOK, LATER])
+def test_patience_is_paid_for(scene: Scene, gap: int) -> None:
+    scene.weigh(processors=16, busy=1)
+    brief, begin, patient = BRIEF_NS // LOOK, scene.now, 0
+    while scene.now < begin + 8 * PURSE_NS:
+        patient += max(0, scene.request(gap) - brief)
+        scene.now += 15_000  # to carry it out
+    allowed = PURSE_NS + (scene.now - begin) // EARNED
+    assert 0.9 * allowed < patient * LOOK < 1.1 * allowed
+    assert scene.request(gap) >= brief, "the briefest is free"
+
+
+def test_a_purse_fills_again(scene: Scene) -> None:
+    scene.weigh(processors=16, busy=1)
+    while scene.request(LATER) >= LATER // LOOK or scene.made._credit <= 4:
+        assert scene.now < 100 * PURSE_NS
+    scene.now += EARNED * 100 * LATER
+    assert any(scene.request(LATER) >= LATER // LOOK for _ in range(50))
+
+
+def test_the_engine_weighs_when_it_is_asked_what_it_is_at(tmp_path: Path) -> None:
+    device = os.open("/dev/null", os.O_RDWR)
+    try:
+        with opened(tmp_path / "store") as fs:
+            engine = DirectEngine(fs, device)
+            engine.anticipation.allowed = -1
+            assert engine.attention() is None
+            assert engine.anticipation.allowed in (0, BRIEF_NS, USUAL_NS, PATIENT_NS)
+    finally:
+        os.close(device)
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({}, 8),
+        ({"": "max 100000", "pod": "max 100000"}, 8),
+        ({"pod/one": "250000 100000"}, 2),
+        ({"pod": "50000 100000", "pod/one": "max 100000"}, 0),
+        ({"pod/other": "50000 100000"}, 8),
+        ({"pod/one": "nonsense"}, 8),
+    ],
+)
+def test_a_quota_of_time_counts_as_fewer_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], count: int
+) -> None:
+    for name, limit in limits.items():
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / name / "cpu.max").write_text(limit + "\n")
+    monkeypatch.setattr(anticipation, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(anticipation, "_group", lambda: "pod/one")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert processors() == count
 
 
 def test_the_machine_is_asked_who_runs() -> None:
     assert anticipation.running() >= 1
+    assert processors() <= len(os.sched_getaffinity(0))
+    assert not anticipation._group().startswith("/")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core.filesystem import BLOCK_SIZE
+from kcachefs.core.filesystem import PREFERRED_SIZE
 from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, of_a_mount_only
 from tests.engines.refusals import refused
@@ -36,7 +36,7 @@ def test_a_descriptor_gives_the_same_numbers(root: Path) -> None:
 @of_a_mount_only
 def test_programs_are_told_to_write_in_large_pieces(root: Path) -> None:
     with open(root / "file", "wb") as file:
-        assert os.fstat(file.fileno()).st_blksize == (root / "file").stat().st_blksize == BLOCK_SIZE
+        assert os.fstat(file.fileno()).st_blksize == (root / "file").stat().st_blksize == PREFERRED_SIZE
 
 
 def test_df_shows_the_filesystem(root: Path) -> None:
