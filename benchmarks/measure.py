@@ -34,6 +34,20 @@ def pieces(count: int, size: int) -> list[bytes]:
     return [number.to_bytes(8, "little") + whole[number * step : number * step + size - 8] for number in range(count)]
 
 
+def stretch(content: bytes, size: int) -> bytes:
+    """So many bytes of it: others for each size, the same in each run."""
+    begin = size * 7919 % (len(content) - size)
+    return content[begin : begin + size]
+
+
+def work_for(seconds: float) -> float:
+    """Keep the processor busy, as a compiler does between its calls; how long that took."""
+    begin = time.perf_counter()
+    while (taken := time.perf_counter() - begin) < seconds:
+        pass
+    return taken
+
+
 def take_turns(rounds: int, **works: Callable[[], float]) -> dict[str, list[float]]:
     """Run each of these once per round, in turn; what they return, by name."""
     results: dict[str, list[float]] = {name: [] for name in works}

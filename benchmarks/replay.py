@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import warm_start
-from benchmarks.measure import corpus, in_turn
+from benchmarks.measure import corpus, in_turn, stretch, work_for
 from benchmarks.peers import opened
 from benchmarks.running import SUBJECTS, Run
-from benchmarks.subjects import Subject, empty
+from benchmarks.subjects import empty
 
 DATA = Path(__file__).parent / "data" / "h200_requests.jsonl.xz"
 COLD, WARM, MODEL = "triton cold", "triton warm", "gpt2 cold"
@@ -57,23 +57,18 @@ def part(run: Run) -> None:
             empty(subject.root)
             note("gpt2, cold start", name, replay(starts[MODEL], root, content))
             empty(subject.root)
-        for _ in run.rounds(1 if run.quick else 5, 0.5):
-            for name, seconds in _second_start(subjects, content).items():
-                note("inductor, warm start", name, seconds)
+        calls = warm_start.recorded()
+        for number in run.rounds(1 if run.quick else 5, 0.5):
+            # What was written a moment ago is read by another, who works between its calls.
+            for subject in subjects.values():
+                warm_start.lay(calls, subject.root, content)
+            time.sleep(REST_SECONDS)
+            for name, subject in in_turn(subjects, [number]):
+                note("inductor, warm start", name, warm_start.relive(calls, subject.root))
+            for subject in subjects.values():
+                empty(subject.root)
     for what, values in taken.items():
         run.add(what, "ms", values)
-
-
-def _second_start(subjects: dict[str, Subject], content: bytes) -> dict[str, float]:
-    """What was written a moment ago is read by another, who works between its calls."""
-    calls = warm_start.recorded()
-    for subject in subjects.values():
-        warm_start.lay(calls, subject.root, content)
-    time.sleep(REST_SECONDS)
-    taken = {name: warm_start.relive(calls, subject.root) for name, subject in subjects.items()}
-    for subject in subjects.values():
-        empty(subject.root)
-    return taken
 
 
 def recorded() -> dict[str, list[list[Any]]]:
@@ -136,8 +131,7 @@ class _Player:
         self._open.setdefault(path, []).append(os.open(self._base + path, os.O_RDONLY))
 
     def _write(self, path: str, size: int) -> None:
-        begin = size * 7919 % (len(self._content) - size)  # another stretch for each file, the same in each run
-        os.write(self._open[path][-1], self._content[begin : begin + size])
+        os.write(self._open[path][-1], stretch(self._content, size))
 
     def _read(self, path: str, size: int) -> None:
         os.read(self._open[path][-1], size)
@@ -152,10 +146,7 @@ class _Player:
         os.listdir(self._base + path)
 
     def _pause(self) -> None:
-        begin = time.perf_counter()
-        while (taken := time.perf_counter() - begin) < PAUSE_SECONDS:
-            pass
-        self.paused += taken
+        self.paused += work_for(PAUSE_SECONDS)
 
     def close(self) -> None:
         for descriptors in self._open.values():

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import stretch, work_for
+
 DATA = Path(__file__).parent / "data" / "warm_start.jsonl.xz"
 PAUSE_MAX_US = 20_000
 TRACED_US = 18
@@ -51,9 +53,8 @@ def lay(calls: Iterable[Call], root: Path, content: bytes) -> None:
         (root / folder).mkdir(parents=True, exist_ok=True)
     for path, size in sizes.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        begin = size * 7919 % (len(content) - size)
         temporary = root / f"{path}.tmp.1_2"
-        temporary.write_bytes(content[begin : begin + size])
+        temporary.write_bytes(stretch(content, size))
         temporary.replace(root / path)
 
 
@@ -83,13 +84,9 @@ def relive(calls: Iterable[Call], root: Path) -> float:
     taken, now = 0.0, time.perf_counter
     try:
         for pause, what, path, size in calls:
-            resumed = now() + pause / 1e6
-            while now() < resumed:
-                pass
+            work_for(pause / 1e6)
             begin = now()
-            with contextlib.suppress(
-                OSError
-            ):  # what was refused then, a folder that is there or a terminal, is here too
+            with contextlib.suppress(OSError):  # a folder that is there, a file that is no terminal: as it was then
                 acts[what](path, size)
             taken += now() - begin
     finally:

@@ -31,18 +31,23 @@ class FrameCache:
             if key in self._frames:
                 return
             self._frames[key] = frame
-            self._size += len(frame) + OVERHEAD
+            self._size += _taken(frame)
             while self._size > self._limit:
-                self._size -= len(self._frames.popitem(last=False)[1]) + OVERHEAD
+                self._size -= _taken(self._frames.popitem(last=False)[1])
 
     def drop(self, digest: bytes, frames: int) -> None:
         """Forget an object of that many frames."""
         with self._lock:
             for index in range(frames):
                 if (frame := self._frames.pop((digest, index), None)) is not None:
-                    self._size -= len(frame) + OVERHEAD
+                    self._size -= _taken(frame)
 
     def clear(self) -> None:
         with self._lock:
             self._frames.clear()
             self._size = 0
+
+
+def _taken(frame: bytes) -> int:
+    """How much memory keeping it takes."""
+    return len(frame) + OVERHEAD
