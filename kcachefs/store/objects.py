@@ -173,10 +173,10 @@ class Objects:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def remember(self, digest: bytes, data: bytes) -> None:
-        """All bytes of an object that was just stored: they may be asked for soon, and need not be decoded then."""
-        if len(data) < FRAME_SIZE:
-            self._cache.put((digest, 0), data)
+    def remember(self, staged: Staged, end: bytes) -> None:
+        """The end of what was just stored, its last frame or more: if it is asked for soon, it need not be decoded."""
+        last = (staged.plain - 1) // FRAME_SIZE
+        self._cache.put((staged.digest, last), end[last * FRAME_SIZE - staged.plain :])
 
     def exists(self, digest: bytes) -> bool:
         record = self.record(digest)

@@ -16,12 +16,14 @@ from kcachefs.core import Filesystem
 from kcachefs.core.files import QUICK_READ, SpoolFile
 from kcachefs.errors import NoSpace, ObjectMissing
 from kcachefs.store.arena import SLOT_SIZE
+from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
 from tests.core.trees import find, folder, nothing_acknowledged, opened, write
 from tests.disks import Disk
 
 CONTENT = b"content" * 20
+PAGE = 4096
 
 
 @pytest.mark.usefixtures("hasty_threads")
@@ -53,9 +55,9 @@ def test_whoever_reads_sees_all_of_a_file_while_it_is_sealed_and_unsealed(tmp_pa
         fs.forget(ino, 1)
 
 
-@pytest.mark.parametrize(("size", "reads"), [(100, 0), (QUICK_READ, 0), (QUICK_READ + 1, 1)])
-def test_a_small_file_that_was_just_sealed_is_read_from_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, reads: int
+@pytest.mark.parametrize("size", [100, QUICK_READ + 1, FRAME_SIZE, FRAME_SIZE + 1, SLOT_SIZE, SLOT_SIZE + 1, 5_000_000])
+def test_the_end_of_a_file_that_was_just_sealed_is_read_from_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     with opened(tmp_path / "store") as fs:
         content = os.urandom(size)
@@ -67,10 +69,14 @@ def test_a_small_file_that_was_just_sealed_is_read_from_memory(
             seen.append(number)
             return type(volumes).read(volumes, number, offset, length)
 
+        page = (size - 1) // PAGE * PAGE
         with monkeypatch.context() as patch:
             patch.setattr(volumes, "read", read)
+            assert fs.files.is_quick(ino, page)
+            assert fs.read(ino, page, PAGE) == content[page:]
+            assert seen == []
             assert fs.read(ino, 0, size) == content
-        assert len(seen) == reads
+        assert bool(seen) == (size > FRAME_SIZE)
 
 
 LARGE = b"0123456789abcdef" * (128 << 10)

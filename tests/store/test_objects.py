@@ -16,7 +16,7 @@ from kcachefs.errors import ObjectDamaged, ObjectMissing
 from kcachefs.store import Options, Store
 from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.fsck import run
-from kcachefs.store.objects import SHARED_MAX
+from kcachefs.store.objects import SHARED_MAX, Staged
 from kcachefs.store.records import ObjectRecord
 from tests.store import damage
 
@@ -189,21 +189,26 @@ def test_a_range_decodes_only_its_frames(store: Store, caplog: pytest.LogCapture
         store.objects.read(digest, 3 * FRAME_SIZE, 10)
 
 
-def test_what_is_remembered_is_not_read_until_it_is_deleted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    for data in (b"short", os.urandom(FRAME_SIZE - 1)):
-        digest = put(store, data)
-        store.objects.remember(digest, data)
-        damage.flip(store.volumes.path(record(store, digest).volume), record(store, digest).offset, 10)
-        assert store.objects.read(digest, 1, 3) == data[1:4]
-        delete(store, digest)
-        with pytest.raises(ObjectMissing):
-            store.objects.read(digest, 1, 3)
-
-
-def test_what_has_more_than_a_frame_is_not_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    data = os.urandom(FRAME_SIZE)
+@pytest.mark.parametrize("size", [5, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
+@pytest.mark.parametrize("given", ["all of it", "its last frame's length"])
+def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store, size: int, given: str) -> None:
+    data = os.urandom(size)
     digest = put(store, data)
-    store.objects.remember(digest, data)
+    store.objects.remember(Staged(digest, size), data if given == "all of it" else data[-FRAME_SIZE:])
+    store.volumes.path(record(store, digest).volume).write_bytes(b"")
+    last = (size - 1) // FRAME_SIZE * FRAME_SIZE
+    assert store.objects.is_quick(digest, size - 1)
+    assert store.objects.read(digest, size - 1, 100) == data[-1:]
+    assert store.objects.read(digest, last, FRAME_SIZE) == data[last:]
+    delete(store, digest)
+    with pytest.raises(ObjectMissing):
+        store.objects.read(digest, size - 1, 1)
+
+
+def test_what_comes_before_the_end_is_not_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    data = os.urandom(FRAME_SIZE + 5)
+    digest = put(store, data)
+    store.objects.remember(Staged(digest, len(data)), data)
     damage.flip(store.volumes.path(record(store, digest).volume), record(store, digest).offset, 10)
     with pytest.raises(ObjectDamaged):
         store.objects.get(digest)

@@ -1,0 +1,50 @@
+"""How a measured program ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks import gpu_programs
+
+PROGRAM = """
+import subprocess, sys
+from benchmarks import gpu_programs
+# A session of its own, and a child of a child, as Inductor's workers are.
+helper = "import subprocess; one = subprocess.Popen(['sleep', '1000']); print(one.pid, flush=True); one.wait()"
+child = subprocess.Popen([sys.executable, "-c", helper], stdout=subprocess.PIPE, text=True, start_new_session=True)
+print(child.pid, child.stdout.readline().strip())
+gpu_programs._end()
+"""
+
+
+def test_a_program_ends_with_all_that_it_started() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    started = [int(pid) for pid in done.stdout.split()]
+    assert len(started) == 2
+    deadline = time.monotonic() + 30
+    while any(_is_running(pid) for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.01)  # it was told to end; that takes its moment
+    assert not [pid for pid in started if _is_running(pid)]
+
+
+def test_who_started_nothing_has_no_descendants() -> None:
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    try:
+        assert gpu_programs._descendants(sleeper.pid) == []
+        assert sleeper.pid in gpu_programs._descendants(os.getpid())
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def _is_running(pid: int) -> bool:
+    """A process that was killed and that nobody has waited for yet has ended as well."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
