@@ -389,16 +389,16 @@ class Files:
                     self._await_rest(ino, node)
                     return False
                 self._sealing[ino] = False
-            staged: Staged | None = None
+            staged, end = None, data
             try:
                 if spool is not None and _is_mostly_hole(spool.fd):
                     return False
                 if spool is not None and os.fstat(spool.fd).st_size:
                     staged = self._store.objects.stage_file(spool.fd)
-                    data = os.pread(spool.fd, FRAME_SIZE, max(0, staged.plain - FRAME_SIZE))
+                    end = os.pread(spool.fd, FRAME_SIZE, max(0, staged.plain - FRAME_SIZE))
                 elif data:
                     staged = self._store.objects.stage(data)
-                return self._commit_seal(ino, spool, staged, data)
+                return self._commit_seal(ino, spool, staged, end)
             except ObjectMissing:
                 continue  # the twin that it was to share with was deleted at that moment: store it after all
             finally:

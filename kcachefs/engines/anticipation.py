@@ -3,21 +3,20 @@
 A program that works through names or files makes its next request 10 to 100 µs behind the last reply. To be put to
 sleep and woken in between costs about as long again, and a processor that slept is slow at first: a handler of 4 µs
 took 8. Measured on two quiet cores, in turns with and without 25 µs of looking: a first ENOENT 23 µs instead of 34, a
-put 249 instead of 315, 4 KiB written 37 instead of 52. On a busy machine the looking takes time from the very programs
-that are waited for (mkdir and rmdir took a third longer), so it is only done while a processor is free, and only while
-it finds something: a pause now and then is forgiven, a program that always takes its time is not looked for.
-
-With a processor that has nothing to do it goes on for 300 µs. gcc writes torch's precompiled header in pieces of 8 KiB,
-on average 150 µs apart, and lost 1.5 s with waiting when it was looked for 25 µs at a time, 0.7 to 0.9 with 100, 0.4 to
-0.5 with 300, and 0.3 with a millisecond. Two and four busy programs on two cores got as much done with 300 as with 100.
+put 249 instead of 315, 4 KiB written 37 instead of 52; and with 100 µs of it, gcc lost 0.5 s instead of 1.1 with
+writing torch's precompiled header. On a busy machine the looking takes time from the very programs that are waited for
+(mkdir and rmdir took a third longer), so it is only done while a processor is free, and only while it finds something:
+a pause now and then is forgiven, a program that always takes its time is not looked for.
 
 Where several processors are idle, more of it pays for a start that finds everything compiled: it asks for a file, works
 with it for some 100 µs, and asks for the next. On 16 cores a request cost 15 µs at once, 50 behind such a pause and 120
 behind 5 ms. There the looking goes on for a millisecond, which is longer than nine pauses of ten.
 
-All but the briefest is paid for from a purse: three seconds at a stretch, and in the long run a sixteenth of a
-processor. While a thread of the pool works for a client there is no looking: it would take the interpreter from that
-thread.
+With one idle processor it goes on for 100 µs. With 300, gcc by itself lost 0.5 s instead of 0.7 with the header, and
+a whole start of torch.compile no less than before: it is not free to have both processors busy.
+
+All but the briefest is paid for from a purse: a second at a stretch, and in the long run a sixteenth of a processor.
+While a thread of the pool works for a client there is no looking: it would take the interpreter from that thread.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from pathlib import Path
 SHORT_NS, LONG_NS = 3_000, 60_000
 """A request that came sooner was there already. One that came later was not worth looking for, unless patiently; of a
 shorter gap being woken may have been a part."""
-BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 300_000, 1_000_000
+BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
 """How long to look: with an empty purse or no processor to spare, with one, with several."""
-PURSE_NS, EARNED = 3_000_000_000, 16
+PURSE_NS, EARNED = 1_000_000_000, 16
 """How much looking can be saved up; one of so many nanoseconds is."""
 _SEVERAL = 3
 _ENOUGH, _FULL = 4, 32
