@@ -247,7 +247,7 @@ def _descendants(pid: int) -> list[int]:
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+            parents[int(status.parent.name)] = int(status.read_bytes().rpartition(b")")[2].split()[1])
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]

@@ -37,7 +37,7 @@ from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, Reco
 from kcachefs.store import Store
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.frames import FRAME_SIZE
+from kcachefs.store.frames import FRAME_SIZE, last_frame
 from kcachefs.store.objects import Staged
 from kcachefs.store.records import (
     META_SPOOL,
@@ -389,15 +389,18 @@ class Files:
                     self._await_rest(ino, node)
                     return False
                 self._sealing[ino] = False
-            staged, end = None, data
+            staged: Staged | None = None
             try:
                 if spool is not None and _is_mostly_hole(spool.fd):
                     return False
                 if spool is not None and os.fstat(spool.fd).st_size:
                     staged = self._store.objects.stage_file(spool.fd)
-                    end = os.pread(spool.fd, FRAME_SIZE, max(0, staged.plain - FRAME_SIZE))
+                    end = os.pread(spool.fd, FRAME_SIZE, last_frame(staged.plain))
                 elif data:
                     staged = self._store.objects.stage(data)
+                    end = data[last_frame(len(data)) :]
+                else:
+                    end = b""
                 return self._commit_seal(ino, spool, staged, end)
             except ObjectMissing:
                 continue  # the twin that it was to share with was deleted at that moment: store it after all

@@ -3,7 +3,7 @@
 A program that works through names or files makes its next request 10 to 100 µs behind the last reply. To be put to
 sleep and woken in between costs about as long again, and a processor that slept is slow at first: a handler of 4 µs
 took 8. Measured on two quiet cores, in turns with and without 25 µs of looking: a first ENOENT 23 µs instead of 34, a
-put 249 instead of 315, 4 KiB written 37 instead of 52; and with 100 µs of it, gcc lost 0.5 s instead of 1.1 with
+put 249 instead of 315, 4 KiB written 37 instead of 52; and with 100 µs of it, gcc lost 0.7 s instead of 1.1 with
 writing torch's precompiled header. On a busy machine the looking takes time from the very programs that are waited for
 (mkdir and rmdir took a third longer), so it is only done while a processor is free, and only while it finds something:
 a pause now and then is forgiven, a program that always takes its time is not looked for.
@@ -12,8 +12,8 @@ Where several processors are idle, more of it pays for a start that finds everyt
 with it for some 100 µs, and asks for the next. On 16 cores a request cost 15 µs at once, 50 behind such a pause and 120
 behind 5 ms. There the looking goes on for a millisecond, which is longer than nine pauses of ten.
 
-With one idle processor it goes on for 100 µs. With 300, gcc by itself lost 0.5 s instead of 0.7 with the header, and
-a whole start of torch.compile no less than before: it is not free to have both processors busy.
+With one or two idle processors it goes on for 100 µs. With 300, gcc by itself lost 0.5 s instead of 0.7 with the
+header, and a whole start of torch.compile no less than before: to have both processors busy is not free either.
 
 All but the briefest is paid for from a purse: a second at a stretch, and in the long run a sixteenth of a processor.
 While a thread of the pool works for a client there is no looking: it would take the interpreter from that thread.

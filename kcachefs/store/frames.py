@@ -92,6 +92,11 @@ def split(data: bytes) -> Sequence[bytes]:
     return [data[start : start + FRAME_SIZE] for start in range(0, len(data), FRAME_SIZE)]
 
 
+def last_frame(length: int) -> int:
+    """Where the last frame of so many bytes begins."""
+    return max(0, length - 1) // FRAME_SIZE * FRAME_SIZE
+
+
 def read_frames(fd: int) -> Iterator[bytes]:
     """The plain bytes of each frame of an open file, from its start."""
     offset = 0

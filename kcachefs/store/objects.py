@@ -33,6 +33,7 @@ from kcachefs.store.frames import (
     decode_tail,
     encode_tail,
     frame_check,
+    last_frame,
     read_frames,
     split,
     tail_length,
@@ -173,10 +174,11 @@ class Objects:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def remember(self, staged: Staged, end: bytes) -> None:
-        """The end of what was just stored, its last frame or more: if it is asked for soon, it need not be decoded."""
-        last = (staged.plain - 1) // FRAME_SIZE
-        self._cache.put((staged.digest, last), end[last * FRAME_SIZE - staged.plain :])
+    def remember(self, staged: Staged, frame: bytes) -> None:
+        """The last frame of what was just stored: if it is asked for soon, it need not be decoded."""
+        start = last_frame(staged.plain)
+        if len(frame) == staged.plain - start:
+            self._cache.put((staged.digest, start // FRAME_SIZE), frame)
 
     def exists(self, digest: bytes) -> bool:
         record = self.record(digest)

@@ -10,19 +10,27 @@ from pathlib import Path
 
 from benchmarks import gpu_programs
 
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import subprocess, sys
 from benchmarks import gpu_programs
 # A session of its own, and a child of a child, as Inductor's workers are.
 helper = "import subprocess; one = subprocess.Popen(['sleep', '1000']); print(one.pid, flush=True); one.wait()"
-child = subprocess.Popen([sys.executable, "-c", helper], stdout=subprocess.PIPE, text=True, start_new_session=True)
+child = subprocess.Popen(
+    [sys.executable, "-c", helper],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,  # who holds the program's own would be waited for
+    text=True,
+    start_new_session=True,
+)
 print(child.pid, child.stdout.readline().strip())
 gpu_programs._end()
 """
 
 
 def test_a_program_ends_with_all_that_it_started() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60)
     assert done.stderr == ""
     started = [int(pid) for pid in done.stdout.split()]
     assert len(started) == 2
@@ -45,6 +53,6 @@ def test_who_started_nothing_has_no_descendants() -> None:
 def _is_running(pid: int) -> bool:
     """A process that was killed and that nobody has waited for yet has ended as well."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
     except OSError:
         return False

@@ -103,6 +103,46 @@ def test_a_write_beside_two_who_seal_the_file_is_not_lost(tmp_path: Path, monkey
         assert fs.read(ino, 0, 7) == b"written"
 
 
+def test_an_end_that_was_written_beside_the_sealer_is_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = len(LARGE) - 7
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/key/file", LARGE)
+        stage = fs.store.objects.stage_file
+
+        def stage_and_be_overtaken(fd: int) -> Staged:
+            staged = stage(fd)
+            monkeypatch.undo()
+            fs.write(ino, end, b"written")
+            return staged
+
+        monkeypatch.setattr(fs.store.objects, "stage_file", stage_and_be_overtaken)
+        assert not fs.files.seal(ino)
+        twin = write(fs, "triton/key/twin", LARGE)
+        assert fs.files.seal(twin)
+        assert fs.files.seal(ino)
+        assert fs.read(twin, end, 100) == LARGE[end:]
+        assert fs.read(ino, end, 100) == b"written"
+
+
+def test_a_file_that_is_emptied_beside_the_sealer_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/key/file", LARGE)
+        stage = fs.store.objects.stage_file
+
+        def be_overtaken_and_stage(fd: int) -> Staged:
+            monkeypatch.undo()
+            fs.files.truncate(ino, 0)
+            return stage(fd)
+
+        monkeypatch.setattr(fs.store.objects, "stage_file", be_overtaken_and_stage)
+        assert not fs.files.seal(ino)
+        assert fs.read(ino, 0, 100) == b""
+        assert fs.files.seal(ino)
+        assert fs.attributes(ino).content == Content.NONE
+
+
 CHANGES: dict[str, Callable[[Filesystem, int], object]] = {
     "write": lambda fs, ino: fs.write(ino, 0, b"written"),
     "truncate": lambda fs, ino: fs.files.truncate(ino, 7),

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from kcachefs.errors import ObjectDamaged, ObjectMissing
 from kcachefs.store import Options, Store
-from kcachefs.store.frames import FRAME_SIZE
+from kcachefs.store.frames import FRAME_SIZE, last_frame
 from kcachefs.store.fsck import run
 from kcachefs.store.objects import SHARED_MAX, Staged
 from kcachefs.store.records import ObjectRecord
@@ -190,25 +190,32 @@ def test_a_range_decodes_only_its_frames(store: Store, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("size", [5, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
-@pytest.mark.parametrize("given", ["all of it", "its last frame's length"])
-def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store, size: int, given: str) -> None:
+def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store, size: int) -> None:
     data = os.urandom(size)
     digest = put(store, data)
-    store.objects.remember(Staged(digest, size), data if given == "all of it" else data[-FRAME_SIZE:])
+    last = last_frame(size)
+    store.objects.remember(Staged(digest, size), data[last:])
     store.volumes.path(record(store, digest).volume).write_bytes(b"")
-    last = (size - 1) // FRAME_SIZE * FRAME_SIZE
     assert store.objects.is_quick(digest, size - 1)
     assert store.objects.read(digest, size - 1, 100) == data[-1:]
     assert store.objects.read(digest, last, FRAME_SIZE) == data[last:]
     delete(store, digest)
     with pytest.raises(ObjectMissing):
         store.objects.read(digest, size - 1, 1)
+    assert store.objects._cache.get((digest, last // FRAME_SIZE)) is None
+
+
+@pytest.mark.parametrize("end", [b"", b"1234", b"123456"])
+def test_an_end_that_is_not_the_last_frame_is_not_remembered(store: Store, end: bytes) -> None:
+    digest = put(store, b"12345")
+    store.objects.remember(Staged(digest, 5), end)
+    assert store.objects.get(digest) == b"12345"
 
 
 def test_what_comes_before_the_end_is_not_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     data = os.urandom(FRAME_SIZE + 5)
     digest = put(store, data)
-    store.objects.remember(Staged(digest, len(data)), data)
+    store.objects.remember(Staged(digest, len(data)), data[FRAME_SIZE:])
     damage.flip(store.volumes.path(record(store, digest).volume), record(store, digest).offset, 10)
     with pytest.raises(ObjectDamaged):
         store.objects.get(digest)
