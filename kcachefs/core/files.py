@@ -37,7 +37,6 @@ from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, Reco
 from kcachefs.store import Store
 from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.frames import FRAME_SIZE, last_frame
 from kcachefs.store.objects import Staged
 from kcachefs.store.records import (
     META_SPOOL,
@@ -395,13 +394,9 @@ class Files:
                     return False
                 if spool is not None and os.fstat(spool.fd).st_size:
                     staged = self._store.objects.stage_file(spool.fd)
-                    end = os.pread(spool.fd, FRAME_SIZE, last_frame(staged.plain))
                 elif data:
                     staged = self._store.objects.stage(data)
-                    end = data[last_frame(len(data)) :]
-                else:
-                    end = b""
-                return self._commit_seal(ino, spool, staged, end)
+                return self._commit_seal(ino, spool, staged)
             except ObjectMissing:
                 continue  # the twin that it was to share with was deleted at that moment: store it after all
             finally:
@@ -409,7 +404,7 @@ class Files:
                 if staged is not None:
                     self._store.objects.settle(staged)
 
-    def _commit_seal(self, ino: int, spool: SpoolFile | None, staged: Staged | None, end: bytes) -> bool:
+    def _commit_seal(self, ino: int, spool: SpoolFile | None, staged: Staged | None) -> bool:
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if self._sealing[ino] or node.content not in (Content.SLOT, Content.SPOOL):
@@ -424,7 +419,7 @@ class Files:
                 # The kernel keeps the pages that a program writes, but not the last, which is written in part: who
                 # reads the file first asks for that page. Decoding took half of the 200 µs that it then waited, and
                 # most of the 450 of a file that is too large to be decoded where it is asked for.
-                self._store.objects.remember(staged, end)
+                self._store.objects.remember(staged)
             else:
                 _is_now(node, Content.NONE)
             node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)

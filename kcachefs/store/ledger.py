@@ -43,6 +43,8 @@ class Staged:
     length: int = 0
     frames: int = 1
     own: bool = False
+    end: bytes = b""
+    """The last frame, as it was before it was encoded."""
 
     @property
     def known(self) -> bool:

@@ -88,7 +88,7 @@ class Objects:
         """Hash, and unless they are there already, compress and append. Thread-safe."""
         digest = blake3(data).digest()
         if self.exists(digest):
-            return Staged(digest, len(data))
+            return Staged(digest, len(data), end=data[last_frame(len(data)) :])
         plain = split(data)
         stored = [self._codec.encode_frame(frame) for frame in plain]
         return self._append(digest, len(data), plain, stored)
@@ -101,7 +101,7 @@ class Objects:
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
         """The same for bytes that come frame by frame. What is there already is found when it is linked."""
-        hasher, rows, plain = blake3(), [], 0
+        hasher, rows, plain, frame = blake3(), [], 0, b""
         with self._own_volume() as (number, fd):
             for frame in frames:
                 hasher.update(frame)
@@ -113,7 +113,7 @@ class Objects:
             tail = encode_tail(hasher.digest(), plain, rows)
             _write_all(fd, tail, self.volumes.path(number))
         length = sum([row[0] for row in rows]) + len(tail)
-        return Staged(hasher.digest(), plain, number, 0, length, len(rows), own=True)
+        return Staged(hasher.digest(), plain, number, 0, length, len(rows), own=True, end=frame)
 
     def link(self, txn: Transaction, staged: Staged, *, held: bool = False) -> None:
         """Add one reference to staged bytes, inside `txn`. A holder has at most one."""
@@ -174,11 +174,11 @@ class Objects:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def remember(self, staged: Staged, frame: bytes) -> None:
-        """The last frame of what was just stored: if it is asked for soon, it need not be decoded."""
+    def remember(self, staged: Staged) -> None:
+        """Keep the last frame of what was just stored: if it is asked for soon, it need not be decoded."""
         start = last_frame(staged.plain)
-        if len(frame) == staged.plain - start:
-            self._cache.put((staged.digest, start // FRAME_SIZE), frame)
+        if len(staged.end) == staged.plain - start:
+            self._cache.put((staged.digest, start // FRAME_SIZE), staged.end)
 
     def exists(self, digest: bytes) -> bool:
         record = self.record(digest)
@@ -311,10 +311,10 @@ class Objects:
         total = sum(map(len, parts))
         if total <= SHARED_MAX:
             volume, offset = self.ledger.append(parts)
-            return Staged(digest, length, volume, offset, total, len(stored))
+            return Staged(digest, length, volume, offset, total, len(stored), end=plain[-1])
         with self._own_volume() as (number, fd):
             _write_all(fd, b"".join(parts), self.volumes.path(number))
-        return Staged(digest, length, number, 0, total, len(stored), own=True)
+        return Staged(digest, length, number, 0, total, len(stored), own=True, end=plain[-1])
 
     @contextlib.contextmanager
     def _own_volume(self) -> Iterator[tuple[int, int]]:

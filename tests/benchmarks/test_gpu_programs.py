@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from benchmarks import gpu_programs
+from tests.cli.scene import runs, until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -34,10 +34,7 @@ def test_a_program_ends_with_all_that_it_started() -> None:
     assert done.stderr == ""
     started = [int(pid) for pid in done.stdout.split()]
     assert len(started) == 2
-    deadline = time.monotonic() + 30
-    while any(_is_running(pid) for pid in started) and time.monotonic() < deadline:
-        time.sleep(0.01)  # it was told to end; that takes its moment
-    assert not [pid for pid in started if _is_running(pid)]
+    until(lambda: not any(runs(pid) for pid in started))  # they were told to end; that takes its moment
 
 
 def test_who_started_nothing_has_no_descendants() -> None:
@@ -48,11 +45,3 @@ def test_who_started_nothing_has_no_descendants() -> None:
     finally:
         sleeper.kill()
         sleeper.wait()
-
-
-def _is_running(pid: int) -> bool:
-    """A process that was killed and that nobody has waited for yet has ended as well."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
-    except OSError:
-        return False

@@ -169,6 +169,14 @@ def until(condition: Callable[[], object]) -> None:
             clock.kill()
 
 
+def runs(pid: int) -> bool:
+    """Whether it does anything still: what it was stays in the list until it is waited for, which is not up to us."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
+    except (FileNotFoundError, ProcessLookupError):  # the latter when it goes between opening and reading
+        return False
+
+
 def kill_and_wait(pid: int) -> None:
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)

@@ -83,19 +83,28 @@ LARGE = b"0123456789abcdef" * (128 << 10)
 """Too large for a slot: it is in a spool file until it is sealed."""
 
 
+def _stage_and(overtake: Callable[[], object], fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this happen once, when the sealer has read a large file and not committed it yet."""
+    stage = fs.store.objects.stage_file
+
+    def stage_and_be_overtaken(fd: int) -> Staged:
+        staged = stage(fd)
+        monkeypatch.undo()
+        overtake()
+        return staged
+
+    monkeypatch.setattr(fs.store.objects, "stage_file", stage_and_be_overtaken)
+
+
 def test_a_write_beside_two_who_seal_the_file_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
-        stage = fs.store.objects.stage_file
 
-        def stage_and_be_overtaken(fd: int) -> Staged:
-            staged = stage(fd)
-            monkeypatch.undo()
+        def overtake() -> None:
             fs.write(ino, 0, b"written")
             fs.files.seal_next(0)
-            return staged
 
-        monkeypatch.setattr(fs.store.objects, "stage_file", stage_and_be_overtaken)
+        _stage_and(overtake, fs, monkeypatch)
         assert not fs.files.seal(ino)
         assert fs.read(ino, 0, 7) == b"written"
         assert fs.files.seal_next(0)
@@ -109,15 +118,7 @@ def test_an_end_that_was_written_beside_the_sealer_is_nobody_elses(
     end = len(LARGE) - 7
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
-        stage = fs.store.objects.stage_file
-
-        def stage_and_be_overtaken(fd: int) -> Staged:
-            staged = stage(fd)
-            monkeypatch.undo()
-            fs.write(ino, end, b"written")
-            return staged
-
-        monkeypatch.setattr(fs.store.objects, "stage_file", stage_and_be_overtaken)
+        _stage_and(lambda: fs.write(ino, end, b"written"), fs, monkeypatch)
         assert not fs.files.seal(ino)
         twin = write(fs, "triton/key/twin", LARGE)
         assert fs.files.seal(twin)

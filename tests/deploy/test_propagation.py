@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import kcachefs
-from tests.cli.scene import until
+from tests.cli.scene import runs, until
 from tests.deploy.containers import Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
 
@@ -110,14 +110,6 @@ def fail_beside_a_container(folder: Path, pids: list[int]) -> None:
     with containers(folder) as start:
         pids.append(start("doomed", uid=1001).pid())
         raise ZeroDivisionError
-
-
-def runs(pid: int) -> bool:
-    """Whether it does anything still: what it was stays in the list until it is waited for, which is not up to us."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_nothing_of_a_container_is_left_when_a_test_fails() -> None:

@@ -33,9 +33,9 @@ def test_a_frame_comes_back(data: bytes, times: int, level: int) -> None:
     assert codec.decode_frame(codec.encode_frame(data * times), len(data) * times) == data * times
 
 
-@pytest.mark.parametrize("length", [0, 1, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE])
-def test_the_last_frame_begins_where_the_others_end(length: int) -> None:
-    assert last_frame(length) == sum(map(len, split(bytes(length))[:-1]))
+@pytest.mark.parametrize("size", [0, 1, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
+def test_the_last_frame_begins_where_the_others_end(size: int) -> None:
+    assert last_frame(size) == sum(map(len, split(bytes(size))[:-1]))
 
 
 def test_what_does_not_shrink_is_kept_as_it_is() -> None:
@@ -53,7 +53,7 @@ def test_a_frame_that_claims_another_length_or_is_no_frame_is_damage(stored: byt
     assert len(plain) == length
 
 
-@pytest.mark.parametrize("size", [0, 1, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE])
+@pytest.mark.parametrize("size", [0, 1, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
 def test_an_object_is_cut_into_frames_and_found_again(size: int) -> None:
     data = os.urandom(size)
     frames = split(data)

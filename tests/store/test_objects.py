@@ -16,7 +16,7 @@ from kcachefs.errors import ObjectDamaged, ObjectMissing
 from kcachefs.store import Options, Store
 from kcachefs.store.frames import FRAME_SIZE, last_frame
 from kcachefs.store.fsck import run
-from kcachefs.store.objects import SHARED_MAX, Staged
+from kcachefs.store.objects import IN_MEMORY_MAX, SHARED_MAX, Staged
 from kcachefs.store.records import ObjectRecord
 from tests.store import damage
 
@@ -194,7 +194,7 @@ def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store
     data = os.urandom(size)
     digest = put(store, data)
     last = last_frame(size)
-    store.objects.remember(Staged(digest, size), data[last:])
+    store.objects.remember(Staged(digest, size, end=data[last:]))
     store.volumes.path(record(store, digest).volume).write_bytes(b"")
     assert store.objects.is_quick(digest, size - 1)
     assert store.objects.read(digest, size - 1, 100) == data[-1:]
@@ -205,17 +205,30 @@ def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store
     assert store.objects._cache.get((digest, last // FRAME_SIZE)) is None
 
 
+@pytest.mark.parametrize("size", [1, FRAME_SIZE, FRAME_SIZE + 1, IN_MEMORY_MAX, IN_MEMORY_MAX + 1])
+def test_staging_hands_back_the_last_frame(store: Store, tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    (tmp_path / "file").write_bytes(data)
+    with open(tmp_path / "file", "rb") as file:
+        new = store.objects.stage_file(file.fileno())
+        store.objects.settle(new)
+        put(store, data)
+        known = store.objects.stage_file(file.fileno())
+        store.objects.settle(known)
+    assert new.end == known.end == data[last_frame(size) :]
+
+
 @pytest.mark.parametrize("end", [b"", b"1234", b"123456"])
 def test_an_end_that_is_not_the_last_frame_is_not_remembered(store: Store, end: bytes) -> None:
     digest = put(store, b"12345")
-    store.objects.remember(Staged(digest, 5), end)
+    store.objects.remember(Staged(digest, 5, end=end))
     assert store.objects.get(digest) == b"12345"
 
 
 def test_what_comes_before_the_end_is_not_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     data = os.urandom(FRAME_SIZE + 5)
     digest = put(store, data)
-    store.objects.remember(Staged(digest, len(data)), data[FRAME_SIZE:])
+    store.objects.remember(Staged(digest, len(data), end=data[FRAME_SIZE:]))
     damage.flip(store.volumes.path(record(store, digest).volume), record(store, digest).offset, 10)
     with pytest.raises(ObjectDamaged):
         store.objects.get(digest)
