@@ -1,0 +1,47 @@
+"""A dict with a limit, for caches and memos that must not grow for ever. Lookups cost what a plain dict's do.
+
+It forgets in the order of insertion, an eighth at a time. A strict LRU order would need work on every lookup, and
+nothing here is worth it: what is dropped is looked up, computed or opened again.
+
+Threads may share one as they may share a dict: `get`, `pop` and assignment are each one step to the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+class BoundedDict(dict[K, V]):
+    """At most `limit` items; one more drops the oldest eighth, except values that `may_drop` says no to.
+
+    >>> squares = BoundedDict(8)
+    >>> for number in range(9):
+    ...     squares[number] = number**2
+    >>> len(squares), 0 in squares, 8 in squares
+    (8, False, True)
+    """
+
+    __slots__ = ("_limit", "_may_drop")
+
+    def __init__(self, limit: int, may_drop: Callable[[V], bool] = _always) -> None:
+        super().__init__()
+        self._limit = limit
+        self._may_drop = may_drop
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self) >= self._limit and key not in self:
+            self._drop_oldest()
+        super().__setitem__(key, value)
+
+    def _drop_oldest(self) -> None:
+        for key, value in list(self.items())[: max(1, self._limit // 8)]:
+            if self._may_drop(value):
+                self.pop(key, None)
