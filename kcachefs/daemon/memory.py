@@ -7,14 +7,13 @@ and the next use of one is a minor fault.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
+from kcachefs import libc
+
 MAPPED_MAX = 160 << 20
 """Bytes of files that may be resident before the mapping is emptied."""
-_MADV_DONTNEED = 4
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def trim(mapped: Path, most: int = MAPPED_MAX) -> bool:
@@ -22,8 +21,7 @@ def trim(mapped: Path, most: int = MAPPED_MAX) -> bool:
     if resident_file_bytes() <= most:
         return False
     for start, end in _places_of(mapped):
-        if _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_DONTNEED) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), mapped)
+        libc.madvise(start, end - start, libc.MADV_DONTNEED)
     return True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import errno
 import os
 import re
@@ -16,12 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcachefs import libc
 from kcachefs.errors import MountBusy, MountDenied, MountError
 
 FSTYPE = "fuse.kcachefs"
-MNT_DETACH = 2
-_MS_NOSUID, _MS_NODEV = 2, 4
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(mountpoint: Path, source: Path, *, allow_other: bool = True) -> int:
@@ -37,14 +34,16 @@ def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool) -> int:
     options = f"fd={device},rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     if allow_other:
         options += ",allow_other"
-    flags = _MS_NOSUID | _MS_NODEV
-    arguments = (os.fsencode(source), os.fsencode(mountpoint), FSTYPE.encode(), flags, options.encode())
-    if _libc.mount(*arguments) != 0:
-        number = ctypes.get_errno()
+    flags = libc.MS_NOSUID | libc.MS_NODEV
+    try:
+        libc.mount(os.fsencode(source), os.fsencode(mountpoint), FSTYPE.encode(), flags, options.encode())
+    except OSError as error:
         os.close(device)
-        if number == errno.EPERM:
-            raise MountDenied(f"{mountpoint}: may not be mounted; in a container, give it SYS_ADMIN and /dev/fuse")
-        raise MountError(f"{mountpoint}: cannot be mounted: {os.strerror(number)}")
+        if error.errno == errno.EPERM:
+            raise MountDenied(
+                f"{mountpoint}: may not be mounted; in a container, give it SYS_ADMIN and /dev/fuse"
+            ) from None
+        raise MountError(f"{mountpoint}: cannot be mounted: {error.strerror}") from None
     return device
 
 
@@ -99,12 +98,13 @@ def _escape(text: str) -> str:
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     """Undo a mount. MountBusy when something still uses it, unless `lazy`, which only hides it until it is let go."""
     if os.geteuid() == 0:
-        if _libc.umount2(os.fsencode(mountpoint), MNT_DETACH if lazy else 0) == 0:
-            return
-        number = ctypes.get_errno()
-        if number == errno.EBUSY:
-            raise MountBusy(f"{mountpoint}: is in use")
-        raise MountError(f"{mountpoint}: cannot be unmounted: {os.strerror(number)}")
+        try:
+            libc.umount2(os.fsencode(mountpoint), libc.MNT_DETACH if lazy else 0)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise MountBusy(f"{mountpoint}: is in use") from None
+            raise MountError(f"{mountpoint}: cannot be unmounted: {error.strerror}") from None
+        return
     command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", str(mountpoint)]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:

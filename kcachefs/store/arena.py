@@ -10,12 +10,13 @@ Slots are handed out by number. Any thread may read and write its own; `take` an
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from kcachefs import libc
 from kcachefs.errors import or_no_space
 
 SLOT_SIZE = 1 << 20
@@ -23,8 +24,7 @@ SLOT_SIZE = 1 << 20
 KEEP = 256
 """Free slots that keep their blocks; the others give them back."""
 _ZEROS = bytes(64 << 10)
-_PUNCH_HOLE_KEEP_SIZE = 3
-_libc = ctypes.CDLL(None, use_errno=True)
+_PUNCH = libc.FALLOC_FL_PUNCH_HOLE | libc.FALLOC_FL_KEEP_SIZE
 
 
 class Arena:
@@ -67,7 +67,8 @@ class Arena:
 
     def _punch(self, slot: int) -> None:
         # Where the filesystem beneath cannot, the blocks stay, and serve the next file.
-        _libc.fallocate(self._fd, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(slot * SLOT_SIZE), ctypes.c_long(SLOT_SIZE))
+        with contextlib.suppress(OSError):
+            libc.fallocate(self._fd, _PUNCH, slot * SLOT_SIZE, SLOT_SIZE)
 
     def read(self, slot: int, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, slot * SLOT_SIZE + offset)

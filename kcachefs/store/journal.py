@@ -13,7 +13,6 @@ a disk leaves, and behind either nothing can be trusted to be in order.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import logging
 import os
@@ -24,6 +23,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kcachefs import libc
 from kcachefs.errors import StoreClosed, or_no_space
 from kcachefs.store.descriptor import Descriptor, sync_directory
 
@@ -42,14 +42,6 @@ _NAME = re.compile(r"(\d{10})\.log")
 
 RESERVE = 1 << 20
 """Disk space taken ahead for a new segment, so that a full disk can still record the deletions that make room."""
-
-
-# PyDLL keeps the interpreter's lock. os.write lets go of it, and for a record of 200 bytes, which takes the kernel
-# 1 µs, getting it back from three other writing threads costs 30.
-_libc = ctypes.PyDLL(None, use_errno=True)
-_write = _libc.write
-_write.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t)
-_write.restype = ctypes.c_ssize_t
 
 
 class Mark(NamedTuple):
@@ -95,12 +87,14 @@ class Journal:
         record = encode_record(self._number, changes)
         if self._broken is not None:
             self._undo()
-        written = _write(self._newest, record, len(record))
-        if written != len(record):
-            error = OSError(errno.ENOSPC if written >= 0 else ctypes.get_errno(), "the journal could not be written")
+        try:
+            if libc.write_in_one_go(self._newest, record) != len(record):
+                raise OSError(errno.ENOSPC, "short write")
+        except OSError as error:
+            error.filename = str(self._path(self._number))
             self._undo()
-            raise or_no_space(error, self._path(self._number)) from error
-        self._length += written
+            raise or_no_space(error, error.filename) from error
+        self._length += len(record)
 
     def segments(self) -> list[Descriptor]:
         """What has to be synced so that everything appended so far survives power loss."""
@@ -282,4 +276,5 @@ def _checksum(number: int, body: bytes) -> int:
 def _reserve(fd: int, length: int) -> None:
     # os.posix_fallocate would change the size, and the size is what tells where the log ends. Not every filesystem
     # can, and a full one will not: then it shows at append.
-    _libc.fallocate(fd, 1, ctypes.c_long(0), ctypes.c_long(length))
+    with contextlib.suppress(OSError):
+        libc.fallocate(fd, libc.FALLOC_FL_KEEP_SIZE, 0, length)

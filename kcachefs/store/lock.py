@@ -1,6 +1,6 @@
-"""The store's exclusive lock: one opener at a time, and a second one is told who the first is.
+"""The store's exclusive lock: one process has a store open, and a second one is told which.
 
-A flock on a file in the store: the kernel lets go of it when its holder dies, however it dies.
+It is a flock on a file in the store: the kernel drops it when its holder dies, however it dies.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import sys
 from pathlib import Path
 
 from kcachefs.errors import StoreBusy
+from kcachefs.filelock import open_locked
 
 
 class StoreLock:
     """Held from construction until `release`."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = open_locked(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(self._fd, 512, 0).decode(errors="replace").strip() or "another process"
-            os.close(self._fd)
             raise StoreBusy(
-                f"{path.parent}: the store is in use by {holder}; unmount it, or wait until that is done"
+                f"{path.parent}: the store is in use by {_holder(path)}; unmount it, or wait until that is done"
             ) from None
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
@@ -37,3 +36,9 @@ class StoreLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+
+
+def _holder(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_bytes()[:512].decode(errors="replace").strip() or "another process"
+    return "another process"

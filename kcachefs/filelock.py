@@ -1,0 +1,37 @@
+"""File locks whose file may be removed: take the flock, then check that the path still leads to the locked file.
+
+Lock files that are removed after use have a race: between opening and locking one, its last holder may remove it, and
+the next opener makes a new one. Both would then hold "the" lock. So whoever gets a lock compares what it locked with
+what the path leads to now, and starts over if they differ. Remove a lock file only while you hold its lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+
+def open_locked(path: str | os.PathLike[str], flags: int, how: int, mode: int = 0o600) -> int:
+    """Open `path` with `flags`, lock it as `how` says (fcntl.LOCK_…), and return the descriptor; close it to unlock.
+
+    With LOCK_NB a lock that somebody else holds raises BlockingIOError. Every other error is open's or flock's own.
+    """
+    while True:
+        fd = os.open(path, flags, mode)
+        try:
+            if lock(fd, path, how):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def lock(fd: int, path: str | os.PathLike[str], how: int) -> bool:
+    """Lock `fd`, which was opened at `path`. False if `path` leads elsewhere by now: then close it and open again."""
+    fcntl.flock(fd, how)
+    try:
+        named = os.stat(path)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(fd), named)
