@@ -175,7 +175,7 @@ class Evictor:
                     return  # what can be evicted makes room first
                 self.seal_waiting(min(until, time.monotonic() + 0.02))
                 self._store.fold()
-                self._store.arena.trim()
+                self._store.slots.trim()
                 self.note_pressure()
 
     def _reclaim(self) -> None:

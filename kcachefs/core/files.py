@@ -35,7 +35,6 @@ from kcachefs.core.entries import Entries
 from kcachefs.core.nodes import Nodes
 from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
 from kcachefs.store import Store
-from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.objects import Staged
 from kcachefs.store.records import (
@@ -49,6 +48,7 @@ from kcachefs.store.records import (
     spool_key,
     unpack_number,
 )
+from kcachefs.store.slots import SLOT_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Files:
     def __init__(self, store: Store, nodes: Nodes, entries: Entries) -> None:
         self._store = store
         self._entries = entries
-        self._arena = store.arena
+        self._arena = store.slots
         self._nodes = nodes
         self._lock = store.catalog.lock
         self._open: dict[int, SpoolFile] = {}

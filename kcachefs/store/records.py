@@ -15,7 +15,7 @@ value; what is described here is the value without it.
 | `i` inode | u64 | Inode, followed by the target when it is a symbolic link |
 | `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
-| `a` slot | u64 | u64 inode whose bytes are in the arena's slot of that number |
+| `a` slot | u64 | u64 inode whose bytes are in the slot of that number |
 | `e` entry | u64 | EntryRecord, followed by its name: what is evicted together |
 | `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
 | `l` order | u64 namespace, u64 time of use | u64 entry: of each namespace the oldest first; pinned ones not |
@@ -343,7 +343,7 @@ class Content:
     SPOOL = 2
     """A plain file in the spool, by `spool`; its size and mtime are the truth, the record's are not."""
     SLOT = 3
-    """A slot of the arena, by `spool`; small, and not sealed yet."""
+    """A slot of the slot file, by `spool`; small, and not sealed yet."""
 
 
 @dataclass(slots=True)

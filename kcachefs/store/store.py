@@ -38,7 +38,6 @@ from kcachefs.errors import (
     or_no_space,
 )
 from kcachefs.store import ledger
-from kcachefs.store.arena import Arena
 from kcachefs.store.catalog import DEFAULT_MAP_SIZE, Catalog, Transaction, make_lmdb
 from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.descriptor import sync_directory
@@ -46,6 +45,7 @@ from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.lock import StoreLock
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
 from kcachefs.store.records import FORMAT, Totals, number_of, spool_key
+from kcachefs.store.slots import SlotFile
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
 
@@ -116,8 +116,8 @@ class Store:
             # What is deleted and could not be folded is freed when it is: until then it is nobody else's.
             unfolded = {key for key in self.catalog.unfolded_keys() if key[:1] in (b"a", b"s")}
             slots = {key for key in unfolded if key[:1] == b"a"}.union(self.catalog.keys(b"a"))
-            self.arena = Arena(self.path / "spool.arena", map(number_of, slots))
-            undo.callback(self.arena.close)
+            self.slots = SlotFile(self.path / "spool.arena", map(number_of, slots))
+            undo.callback(self.slots.close)
             self._opened = True
             self._recycle_spool(unfolded)
             if options.background:
@@ -166,7 +166,7 @@ class Store:
         """Copy together what is left of volumes of which less than `share` is alive; returns the bytes that frees."""
         self.objects.ledger.retire_if_sparse(share)
         self.fold()
-        self.arena.trim()
+        self.slots.trim()
         freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog, share))])
         self.fold()
         return freed
@@ -174,7 +174,7 @@ class Store:
     def used_bytes(self) -> int:
         """What it takes on disk, from its own accounts: volumes, catalog, journal, and what is not sealed yet."""
         catalog = self.catalog.statistics()
-        unsealed = self.spool.allocated_bytes() + self.arena.allocated_bytes()
+        unsealed = self.spool.allocated_bytes() + self.slots.allocated_bytes()
         return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + unsealed
 
     def totals(self) -> Totals:
@@ -218,15 +218,15 @@ class Store:
             last.callback(self.volumes.close)
             last.callback(self.objects.close)
             last.callback(self.spool.close)
-            last.callback(self.arena.close)
+            last.callback(self.slots.close)
             try:
                 self.catalog.close()
             except NoSpace as error:
                 log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
                 return
             self.spool.sync()
-            self.arena.trim()  # what the next small files would have been written to: a store at rest needs none of it
-            self.arena.sync()
+            self.slots.trim()  # what the next small files would have been written to: a store at rest needs none of it
+            self.slots.sync()
             self._header.boot = ""
             with contextlib.suppress(OSError):
                 _write_header(self.path, self._header)
@@ -256,7 +256,7 @@ class Store:
                 elif key[:1] == b"s":
                     self.spool.recycle(number_of(key))
                 elif key[:1] == b"a" and self._opened:
-                    self.arena.free(number_of(key))
+                    self.slots.free(number_of(key))
             except OSError as error:  # the next open tries again
                 log.error("%s: a file that nothing refers to could not be removed: %s", self.path, error)
 

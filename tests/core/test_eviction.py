@@ -15,8 +15,8 @@ from kcachefs.core.administration import Administration
 from kcachefs.core.eviction import BATCH, BREATH_SECONDS
 from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
-from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.records import entry_key, pack_number, temporary_key
+from kcachefs.store.slots import SLOT_SIZE
 from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)

@@ -15,10 +15,10 @@ import pytest
 from kcachefs.core import Filesystem
 from kcachefs.core.files import QUICK_READ, SpoolFile
 from kcachefs.errors import NoSpace, ObjectMissing
-from kcachefs.store.arena import SLOT_SIZE
 from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
+from kcachefs.store.slots import SLOT_SIZE
 from tests.core.trees import find, folder, nothing_acknowledged, opened, write
 from tests.disks import Disk
 

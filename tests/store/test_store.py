@@ -260,12 +260,12 @@ def test_a_closed_store_says_so_and_leaves_nothing_unfolded(tmp_path: Path) -> N
 
 def test_a_store_at_rest_keeps_no_room_for_files_to_come(tmp_path: Path) -> None:
     with Store(tmp_path / "store", SMALL) as store:
-        slots = [store.arena.take() for _ in range(5)]
+        slots = [store.slots.take() for _ in range(5)]
         for slot in slots:
-            store.arena.write(slot, 0, b"x" * 100_000)
+            store.slots.write(slot, 0, b"x" * 100_000)
         for slot in slots:
-            store.arena.free(slot)
-        assert store.arena.allocated_bytes() >= 500_000
+            store.slots.free(slot)
+        assert store.slots.allocated_bytes() >= 500_000
     assert (tmp_path / "store" / "spool.arena").stat().st_blocks == 0
 
 
@@ -364,7 +364,7 @@ def test_slots_and_spool_files_that_a_full_disk_kept_from_being_freed_are_freed_
     with Store(path, Options(background=False)) as store:
         for number in range(4):
             with store.transaction() as txn:
-                txn.put(slot_key(store.arena.take()), pack_number(1))
+                txn.put(slot_key(store.slots.take()), pack_number(1))
                 txn.put(spool_key(number), pack_number(1))
             os.close(store.spool.open(number, create=True))
         store.fold()
@@ -381,8 +381,8 @@ def test_slots_and_spool_files_that_a_full_disk_kept_from_being_freed_are_freed_
         full.setattr(Catalog, "fold", refuse)
         store = Store(tmp_path / "killed", Options(background=False))
     with store:
-        taken = {store.arena.take(), store.arena.take()}
+        taken = {store.slots.take(), store.slots.take()}
         assert store.spool.take() is None
         store.fold()
-        assert sorted([*taken, store.arena.take(), store.arena.take(), 0, 2]) == list(range(6))
+        assert sorted([*taken, store.slots.take(), store.slots.take(), 0, 2]) == list(range(6))
         assert {store.spool.take(), store.spool.take(), store.spool.take()} == {1, 3, None}

@@ -1,11 +1,11 @@
-"""The arena: one file of slots for the bytes of small files that are not sealed yet.
+"""The slot file: bytes of small files that are not sealed yet, each file in a slot of one large file.
 
-Making a file costs ext4 a journal transaction, and waits whenever another is being committed, which our own folds cause
-every second: 50 to 270 µs measured beside a busy fold. A slot costs nothing: it is a stretch of a file that is there
-already, and once used its blocks stay with it. What lies in a slot behind its file's size is whatever was there before;
-whoever makes a file grow over it zeroes it.
+Making a file costs the disk's filesystem a journal transaction, which waits while another one is being committed, and
+our own folds cause commits all the time. A slot costs nothing: it is a range of a file that exists already and keeps
+its blocks. Beyond the end of the file that is in it, a slot holds whatever was there before; whoever lets that file
+grow zeroes the gap.
 
-Slots are handed out by number. Any thread may read and write its own; `take` and `free` have a lock.
+Slots are handed out by number. Any thread may read and write the slots it was given; `take` and `free` lock.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kcachefs import libc
 from kcachefs.errors import or_no_space
 
 SLOT_SIZE = 1 << 20
-"""Room for a file; a larger one has a spool file of its own."""
+"""Bytes in a slot; a larger file gets a spool file of its own."""
 KEEP = 256
-"""Free slots that keep their blocks; the others give them back."""
+"""Free slots that keep their blocks for the next file; any others give them back."""
 _ZEROS = bytes(64 << 10)
 _PUNCH = libc.FALLOC_FL_PUNCH_HOLE | libc.FALLOC_FL_KEEP_SIZE
 
 
-class Arena:
-    """Slots in the file at `path`. `used` are those that the catalog says hold something."""
+class SlotFile:
+    """The slots of the file at `path`. `used` are the slots that the catalog has a record of."""
 
     def __init__(self, path: Path, used: Iterable[int] = ()) -> None:
         self._path = path
@@ -41,6 +41,7 @@ class Arena:
             os.ftruncate(self._fd, 0)
 
     def take(self) -> int:
+        """The number of a slot that nobody uses."""
         with self._lock:
             if self._free:
                 return self._free.pop()
@@ -48,7 +49,7 @@ class Arena:
             return self._next - 1
 
     def free(self, slot: int) -> None:
-        """Nothing refers to it any more, on disk either."""
+        """Take a slot back. The caller has seen to it that no record on disk refers to it any more."""
         with self._lock:
             if len(self._free) < KEEP:
                 self._free.append(slot)
@@ -57,7 +58,7 @@ class Arena:
             self._free.insert(0, slot)
 
     def trim(self) -> None:
-        """Give back the blocks of every free slot."""
+        """Give the blocks of every free slot back to the disk."""
         with self._lock:
             if len(self._free) == self._next:
                 self._free, self._next = [], 0
@@ -66,7 +67,7 @@ class Arena:
                 self._punch(slot)
 
     def _punch(self, slot: int) -> None:
-        # Where the filesystem beneath cannot, the blocks stay, and serve the next file.
+        # Some filesystems cannot punch holes: there the slot keeps its blocks, and the next file uses them.
         with contextlib.suppress(OSError):
             libc.fallocate(self._fd, _PUNCH, slot * SLOT_SIZE, SLOT_SIZE)
 
