@@ -12,7 +12,7 @@ from functools import partial
 
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import ledger, salvage
-from kcachefs.store.catalog import show_key
+from kcachefs.store.checksum import show_key
 from kcachefs.store.inspection import DIRECTORY, Inspection
 from kcachefs.store.records import (
     ROOT_INO,

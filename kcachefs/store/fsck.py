@@ -11,12 +11,13 @@ from pathlib import Path
 
 from kcachefs.errors import NotAStore
 from kcachefs.store import salvage
-from kcachefs.store.catalog import structure_problems
 from kcachefs.store.checks import CHECKS as FILE_CHECKS
 from kcachefs.store.checks import check_content
 from kcachefs.store.entry_checks import check_entries, check_groups, check_namespaces, check_order
+from kcachefs.store.header import HEADER, locked, read_header, replace_damaged_header
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
-from kcachefs.store.store import HEADER, Options, Store, lock_store, read_header, replace_header
+from kcachefs.store.lmdb_file import structure_problems
+from kcachefs.store.store import Options, Store
 
 CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_groups)
 
@@ -54,15 +55,15 @@ def _check_header(path: Path, report: Report, repair: bool) -> bool:
         finding = Finding("header", HEADER, str(error), "set aside and written again")
     report.findings.append(finding)
     if repair:
-        with lock_store(path):
-            replace_header(path)
+        with locked(path):
+            replace_damaged_header(path)
         finding.repaired = True
     return repair
 
 
 def _check_structure(path: Path, report: Report, repair: bool, progress: Progress) -> bool:
     """Returns whether there is a catalog that LMDB can open and walk without crashing."""
-    with lock_store(path):
+    with locked(path):
         progress("catalog", 0, 1)
         problems = structure_problems(path / "catalog")
         progress("catalog", 1, 1)

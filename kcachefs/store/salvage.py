@@ -17,10 +17,11 @@ from pathlib import Path
 import lmdb
 
 from kcachefs.errors import ObjectDamaged
-from kcachefs.store.catalog import DEFAULT_MAP_SIZE, is_whole, make_lmdb
+from kcachefs.store.checksum import is_intact
 from kcachefs.store.compaction import trailers
 from kcachefs.store.descriptor import sync_directory
 from kcachefs.store.journal import decode_records, encode_record
+from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE, make_lmdb
 from kcachefs.store.records import (
     META_VOLUME,
     TOTALS_KEY,
@@ -122,7 +123,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
         )
         for batch in decode_records(0, reader.stdout):
             for key, raw in batch.items():
-                if key and raw is not None and is_whole(key, raw):  # a page of zeros makes an empty key that passes
+                if key and raw is not None and is_intact(key, raw):  # a page of zeros makes an empty key that passes
                     records[key] = raw[:-4]
     return records
 

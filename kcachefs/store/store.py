@@ -14,45 +14,31 @@ A background thread folds the journal into the catalog every second or so, and s
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import lmdb
 import msgspec
 
-from kcachefs.errors import (
-    NoSpace,
-    NotAStore,
-    RecordDamaged,
-    StoreAccessError,
-    StoreClosed,
-    StoreError,
-    StoreReadOnly,
-    StoreVersionError,
-    or_no_space,
-)
+from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError
 from kcachefs.store import ledger
-from kcachefs.store.catalog import DEFAULT_MAP_SIZE, Catalog, Transaction, make_lmdb
+from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.compaction import compact, sparse_volumes
-from kcachefs.store.descriptor import sync_directory
 from kcachefs.store.frames import DEFAULT_LEVEL
-from kcachefs.store.lock import StoreLock
+from kcachefs.store.header import clear_errors, enter, note_boot, write_header
+from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
-from kcachefs.store.records import FORMAT, Totals, number_of, spool_key
+from kcachefs.store.records import Totals, number_of, spool_key
 from kcachefs.store.slots import SlotFile
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
 
 log = logging.getLogger(__name__)
 
-HEADER = "kcachefs.json"
-FOLDERS = ("catalog", "journal", "volumes", "incoming", "spool", "quarantine")
 FOLD_SECONDS = 1.0
 FOLD_BYTES = 1 << 20
 """Journal bytes that start a fold early: they bound what recovery replays and what a fold sorts at once."""
@@ -70,18 +56,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Fold from a thread of its own; otherwise the owner calls `fold`."""
 
 
-class Header(msgspec.Struct, kw_only=True):
-    """The content of kcachefs.json."""
-
-    kcachefs: str
-    format: int
-    lmdb: str = ""
-    boot: str = ""
-    """Boot id of the machine that has or had it open; empty after a clean close."""
-    doubtful: bool = False
-    """The machine went down while it was open, and nobody has looked at the unsealed files since."""
-
-
 class Store:
     """Everything under one directory. Threads may share it; a process must open it after forking."""
 
@@ -94,9 +68,9 @@ class Store:
         self._opened = False
         self._thread: threading.Thread | None = None
         with contextlib.ExitStack() as undo:
-            self._lock, header = enter(self.path, create=options.create)
+            self._lock, self._header = enter(self.path, create=options.create)
             undo.callback(self._lock.release)
-            self._header = _note_boot(self.path, header)
+            note_boot(self.path, self._header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
             self.spool = Spool(self.path / "spool")
@@ -137,8 +111,8 @@ class Store:
         """Every unsealed file that a power loss may have cut short has been dealt with."""
         if self._header.doubtful:
             self._header.doubtful = False
-            with _clear_errors(self.path):
-                _write_header(self.path, self._header)
+            with clear_errors(self.path):
+                write_header(self.path, self._header)
 
     @property
     def recovered(self) -> int:
@@ -229,7 +203,7 @@ class Store:
             self.slots.sync()
             self._header.boot = ""
             with contextlib.suppress(OSError):
-                _write_header(self.path, self._header)
+                write_header(self.path, self._header)
 
     def __enter__(self) -> Self:
         return self
@@ -280,160 +254,3 @@ class Store:
                 if not complained:
                     log.error("%s: the journal could not be folded, and is kept: %s", self.path, error)
                 complained = True
-
-
-# --- entering a directory ---------------------------------------------------------------------------------------------
-
-
-def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
-    """Lock the store at `path`, or make one of an absent or empty directory. What cannot be used is not touched."""
-    is_store = _look(path, create=create)
-    with _clear_errors(path):
-        if not is_store:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        lock = StoreLock(path / "lock")
-    try:
-        _keep_to_owner(path)
-        if (path / HEADER).exists():
-            return lock, read_header(path)
-        with _clear_errors(path):
-            return lock, _make(path)
-    except BaseException:
-        lock.release()
-        raise
-
-
-def _keep_to_owner(path: Path) -> None:
-    """A store is its owner's alone: what is in it belongs to people who may not read each other's. No links inside."""
-    for folder in FOLDERS:
-        if (path / folder).is_symlink():
-            raise NotAStore(f"{path / folder}: is a link, and may lead out of the store; put the folder itself there")
-    found = path.stat()
-    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-        with contextlib.suppress(OSError):  # a read-only disk is found out about where it is written to
-            os.chmod(path, 0o700)
-
-
-@contextlib.contextmanager
-def lock_store(path: Path) -> Iterator[None]:
-    """Keep everyone else out of the store at `path`, which is not opened. For fsck."""
-    with _clear_errors(path):
-        lock = StoreLock(path / "lock")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def replace_header(path: Path) -> None:
-    """Set a damaged kcachefs.json aside and write another. Whether the machine went down is not known any more."""
-    os.replace(path / HEADER, path / "quarantine" / HEADER)
-    header = _new_header()
-    header.doubtful = True
-    _write_header(path, header)
-
-
-def _look(path: Path, *, create: bool) -> bool:
-    """Whether a store is there; raises where there is none and none may be made."""
-    try:
-        present = set(os.listdir(path))
-    except FileNotFoundError:
-        present = set()
-        if not create:
-            raise NotAStore(f"{path}: there is no store here") from None
-    except NotADirectoryError:
-        raise NotAStore(f"{path}: is a file, not a store's directory") from None
-    except PermissionError:
-        raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
-    if HEADER in present:
-        read_header(path)
-        return True
-    # A kill while a store was being made leaves folders and no header: that is still no store, and may become one.
-    if not create or present - {*FOLDERS, "lock", HEADER + ".new"}:
-        raise NotAStore(f"{path}: holds files but no {HEADER}, so it is no kcachefs store; choose an empty directory")
-    return False
-
-
-def _make(path: Path) -> Header:
-    for folder in FOLDERS:
-        os.makedirs(path / folder, mode=0o700, exist_ok=True)
-    make_lmdb(path / "catalog")
-    header = _new_header()
-    _write_header(path, header)  # last: a directory with a header is a whole store
-    with contextlib.suppress(OSError):  # it may not be ours to read
-        sync_directory(path.absolute().parent)
-    return header
-
-
-def read_header(path: Path) -> Header:
-    """What kcachefs.json says, if this kcachefs can use it."""
-    try:
-        header = msgspec.json.decode((path / HEADER).read_bytes(), type=Header)
-    except PermissionError:
-        raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
-    if header.kcachefs != "store":
-        raise NotAStore(f"{path / HEADER}: does not describe a store")
-    if header.format < FORMAT:
-        raise StoreVersionError(
-            f"{path}: is of format {header.format}, from before the first release; remove it, and it is made anew"
-        )
-    if header.format > FORMAT:
-        raise StoreVersionError(
-            f"{path}: is of format {header.format}, this kcachefs knows up to {FORMAT}; upgrade kcachefs"
-        )
-    if header.lmdb and header.lmdb.split(".")[0] != _lmdb_version().split(".")[0]:
-        raise StoreVersionError(
-            f"{path}: was written with LMDB {header.lmdb}, this is {_lmdb_version()}; the two cannot read each other"
-        )
-    return header
-
-
-def _note_boot(path: Path, header: Header) -> Header:
-    boot = boot_id()
-    if header.boot != boot:
-        header.doubtful |= header.boot != ""
-        header.boot = boot
-        with _clear_errors(path):
-            _write_header(path, header)
-    return header
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _new_header() -> Header:
-    return Header(kcachefs="store", format=FORMAT, lmdb=_lmdb_version())
-
-
-def _write_header(path: Path, header: Header) -> None:
-    new = path / (HEADER + ".new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        raw = msgspec.json.format(msgspec.json.encode(header)) + b"\n"
-        if os.write(fd, raw) != len(raw):
-            raise OSError(errno.ENOSPC, "short write")
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(new, path / HEADER)
-    sync_directory(path)
-
-
-@contextlib.contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except PermissionError:
-        raise StoreAccessError(f"{path}: not yours to write; use another --store, or ask its owner") from None
-    except OSError as error:
-        if error.errno == errno.EROFS:
-            raise StoreReadOnly(f"{path}: is on a read-only filesystem; use another --store") from None
-        raise or_no_space(error, path) from error
-
-
-def _lmdb_version() -> str:
-    major, minor, patch = lmdb.version()[:3]
-    return f"{major}.{minor}.{patch}"

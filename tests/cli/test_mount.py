@@ -99,7 +99,7 @@ def test_a_symlink_leads_to_the_mount(scene: Scene) -> None:
         (["x" * 256], 4, ["x" * 256, "too long", "choose another"]),
         (["mount", "--store", "file"], 3, ["{}/file", "is a file"]),
         (["mount", "--store", "file/store"], 3, ["{}/file/store", "is a file"]),
-        (["mount", "--store", "full"], 3, ["{}/full", "no kcachefs store", "choose an empty directory"]),
+        (["mount", "--store", "full"], 3, ["{}/full", "not a kcachefs store", "choose an empty directory"]),
         (["mount", "--store", "mount/store"], 2, ["{}/mount", "inside each other"]),
         (["store/mount", "--store", "store"], 2, ["{}/store/mount", "inside each other"]),
         (["new/mount", "--store", "/proc/nothing"], 3, ["/proc/nothing"]),

@@ -455,7 +455,7 @@ def test_a_handler_that_raises_answers_an_input_output_error_and_logs_where(line
 def test_a_damaged_record_is_an_error_for_who_asks_and_is_named_in_the_log(line: Line) -> None:
     node = line.write_file(b"file", b"content")
     line.fs.settle()
-    with line.store.catalog._env.begin(write=True) as txn:
+    with line.store.catalog._folded.env.begin(write=True) as txn:
         raw = txn.get(inode_key(node))
         assert raw is not None
         txn.put(inode_key(node), bytes([raw[0] ^ 1]) + raw[1:])

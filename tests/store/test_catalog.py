@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError
-from kcachefs.store.catalog import Catalog, make_lmdb, structure_problems
+from kcachefs.store.catalog import Catalog
 from kcachefs.store.journal import Changes, Mark, segment_numbers, segment_path
+from kcachefs.store.lmdb_file import make_lmdb, structure_problems
 from kcachefs.store.records import names_prefix
 from tests.store import damage
 
@@ -160,7 +161,7 @@ def test_who_reads_while_a_fold_fails_does_not_miss_what_it_puts_back(
     catalog._start_folding()
     catalog._pending.values = Overtaken()
     with monkeypatch.context() as full:
-        full.setattr(catalog, "_write", refuse)
+        full.setattr(catalog._folded, "write", refuse)
         assert catalog.get(b"ia") == b"new"
     put(catalog, b"ib", b"later")
     catalog.fold()

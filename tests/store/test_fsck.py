@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from kcachefs.cli import app
 from kcachefs.errors import NoSpace, NotAStore
 from kcachefs.store import ContentStore, Options, Store
-from kcachefs.store.catalog import make_lmdb
 from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
+from kcachefs.store.header import HEADER
 from kcachefs.store.inspection import Report
+from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.records import (
     META_INO,
     META_SPOOL,
@@ -41,7 +42,6 @@ from kcachefs.store.records import (
     unpack_name,
     volume_key,
 )
-from kcachefs.store.store import HEADER
 from tests.store import damage, tree
 from tests.store.test_objects import put, record
 

@@ -9,9 +9,9 @@ import pytest
 
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
-from kcachefs.store.catalog import make_lmdb
+from kcachefs.store.header import FOLDERS
 from kcachefs.store.journal import Changes, Journal, Mark, replay, segment_numbers, segment_path
-from kcachefs.store.store import FOLDERS
+from kcachefs.store.lmdb_file import make_lmdb
 from tests.disks import need_root, tmpfs
 
 RECORDS: list[Changes] = [

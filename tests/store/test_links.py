@@ -9,7 +9,7 @@ import pytest
 
 from kcachefs.errors import NotAStore
 from kcachefs.store import Options, Store
-from kcachefs.store.store import FOLDERS
+from kcachefs.store.header import FOLDERS
 
 
 def test_a_store_is_closed_to_others_however_its_folder_was_made(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from kcachefs.errors import (
 from kcachefs.store import Options, Store
 from kcachefs.store.catalog import Catalog
 from kcachefs.store.fsck import run
+from kcachefs.store.header import HEADER, boot_id
 from kcachefs.store.records import (
     META_ACTIVE,
     META_VOLUME,
@@ -37,7 +38,6 @@ from kcachefs.store.records import (
     spool_key,
     volume_key,
 )
-from kcachefs.store.store import HEADER, boot_id
 from tests.disks import ext4, need_root
 from tests.store import damage
 from tests.store.test_objects import delete, put, record
@@ -127,7 +127,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    assert "no kcachefs store" in refusal(tmp_path, NotAStore)
+    assert "not a kcachefs store" in refusal(tmp_path, NotAStore)
     assert "is a file" in refusal(tmp_path / "thesis.tex", NotAStore)
     assert "no store here" in refusal(tmp_path / "absent", NotAStore, create=False)
     assert not (tmp_path / "absent").exists()

@@ -1,0 +1,167 @@
+"""Folded records: what is in LMDB, each value checked against its checksum when it is read.
+
+A record that fails its check is reported once and a copy goes to the quarantine. It then counts as absent, or raises
+RecordDamaged where absence would do harm (`records.EXPENDABLE`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import lmdb
+from blake3 import blake3
+
+from kcachefs.errors import RecordDamaged, StoreClosed, StoreError
+from kcachefs.store.checksum import INTACT, is_intact, show_key, with_checksum
+from kcachefs.store.journal import Changes, Mark
+from kcachefs.store.lmdb_file import lmdb_error, open_lmdb, write_error
+from kcachefs.store.records import EXPENDABLE, META_FOLDED
+
+log = logging.getLogger(__name__)
+
+_MARK = struct.Struct("<QQ")
+_BATCH = 256
+"""Records put at once: putmulti keeps the interpreter to itself, and requests wait for it."""
+_PAGE = 1000
+"""Records that a walk reads in one go, so that it holds no LMDB snapshot while its caller works."""
+
+
+class FoldedRecords:
+    """The LMDB file in `directory`. Any thread may read; one thread at a time writes."""
+
+    def __init__(self, directory: Path, quarantine: Path, map_size: int) -> None:
+        self.damaged = 0
+        """Records that failed their checksum since the file was opened."""
+        self.env = open_lmdb(directory, map_size)
+        self._quarantine = quarantine
+        self._reported: set[bytes] = set()
+        self._closed = False
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            txn = self.env.begin()
+            raw = txn.get(key)
+            txn.abort()  # quicker than `with`, on the busiest path there is; a failed transaction ends by itself
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
+        return None if raw is None else self._checked(key, raw)
+
+    def get_many(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """The records that exist among `keys`, from one snapshot."""
+        try:
+            with self.env.begin() as txn, txn.cursor() as cursor:
+                rows = cursor.getmulti(keys)
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
+        for key, raw in rows:
+            if (value := self._checked(key, raw)) is not None:
+                yield key, value
+
+    def snapshot(self) -> lmdb.Transaction[bytes]:
+        """The state of now, for `rows`."""
+        try:
+            return self.env.begin()
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
+
+    def rows(
+        self,
+        snapshot: lmdb.Transaction[bytes],
+        prefix: bytes,
+        start: bytes,
+        limit: int,
+        hidden: Callable[[bytes], bool],
+    ) -> list[tuple[bytes, bytes]]:
+        """At most `limit` records under `prefix` from `start` on, in key order, without the hidden. Ends `snapshot`."""
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            with snapshot, snapshot.cursor() as cursor:
+                if cursor.set_range(max(prefix, start)):
+                    for key, raw in cursor:
+                        if not key.startswith(prefix) or len(found) >= limit:
+                            break
+                        if not hidden(key) and (value := self._checked(key, raw)) is not None:
+                            found.append((key, value))
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
+        return found
+
+    def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+        """Every record under `prefix`; the value is None if it fails its checksum. Reports no damage: fsck does."""
+        start, more = prefix, True
+        while more:
+            more = False
+            page: list[tuple[bytes, bytes]] = []
+            try:
+                with self.env.begin() as txn, txn.cursor() as cursor:
+                    if cursor.set_range(start):
+                        for key, raw in cursor:
+                            if not key.startswith(prefix):
+                                break
+                            page.append((key, raw))
+                            if len(page) == _PAGE:
+                                start, more = key + b"\0", True
+                                break
+            except lmdb.Error as error:
+                raise self._unreadable(error) from error
+            for key, raw in page:
+                yield key, (raw[:-4] if is_intact(key, raw) else None)
+
+    def mark(self) -> Mark:
+        """How far the journal was folded. If that cannot be read, every segment that is left is replayed."""
+        with self.env.begin() as txn:
+            raw = txn.get(META_FOLDED)
+        return Mark(*_MARK.unpack(raw[:-4])) if raw is not None and is_intact(META_FOLDED, raw) else Mark(0, 0)
+
+    def write(self, changes: Changes, mark: Mark) -> None:
+        """Commit changes, and the mark that says so, with a full sync."""
+        puts = sorted((key, with_checksum(key, value)) for key, value in changes.items() if value is not None)
+        deletes = sorted(key for key, value in changes.items() if value is None)
+        try:
+            with self.env.begin(write=True) as txn:
+                with txn.cursor() as cursor:
+                    for start in range(0, len(puts), _BATCH):
+                        cursor.putmulti(puts[start : start + _BATCH])
+                for key in deletes:
+                    txn.delete(key)
+                txn.put(META_FOLDED, with_checksum(META_FOLDED, _MARK.pack(*mark)))
+        except lmdb.Error as error:
+            raise write_error(self.env, error) from error
+
+    def statistics(self) -> dict[str, int]:
+        info, stat = self.env.info(), self.env.stat()
+        return {
+            "records": stat["entries"],
+            "depth": stat["depth"],
+            "bytes": (info["last_pgno"] + 1) * stat["psize"],
+            "damaged": self.damaged,
+        }
+
+    def close(self) -> None:
+        self._closed = True
+        self.env.close()
+
+    def _checked(self, key: bytes, raw: bytes) -> bytes | None:
+        if crc32(raw, crc32(key)) == INTACT:
+            return raw[:-4]
+        self._set_aside(key, raw)
+        if key[0] in EXPENDABLE:
+            return None
+        raise RecordDamaged(f"catalog record {show_key(key)} fails its checksum; run: kcachefs fsck --repair")
+
+    def _set_aside(self, key: bytes, raw: bytes) -> None:
+        if key in self._reported:
+            return
+        self._reported.add(key)
+        self.damaged += 1
+        log.error("catalog record %s fails its checksum and was set aside", show_key(key))
+        with contextlib.suppress(OSError):
+            (self._quarantine / f"record-{blake3(key).hexdigest(8)}").write_bytes(key + b"\n" + raw)
+
+    def _unreadable(self, error: lmdb.Error) -> StoreError:
+        return StoreClosed("the store is closed") if self._closed else lmdb_error("the catalog", error)

@@ -1,0 +1,200 @@
+"""Entering a store: find it or make it, lock it, read and write kcachefs.json, which says what the directory is.
+
+What cannot be used is left untouched. Every refusal says what is wrong and what to do about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from kcachefs.errors import (
+    NotAStore,
+    StoreAccessError,
+    StoreReadOnly,
+    StoreVersionError,
+    or_no_space,
+)
+from kcachefs.store.descriptor import sync_directory
+from kcachefs.store.lmdb_file import make_lmdb
+from kcachefs.store.lock import StoreLock
+from kcachefs.store.records import FORMAT
+
+HEADER = "kcachefs.json"
+FOLDERS = ("catalog", "journal", "volumes", "incoming", "spool", "quarantine")
+
+
+class Header(msgspec.Struct, kw_only=True):
+    """The content of kcachefs.json."""
+
+    kcachefs: str
+    """Always "store"."""
+    format: int
+    lmdb: str = ""
+    """The version of LMDB that made the catalog."""
+    boot: str = ""
+    """Boot id of the machine that has or had the store open; empty after a clean close."""
+    doubtful: bool = False
+    """The machine went down while the store was open, and nobody has looked at the unsealed files since."""
+
+
+def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
+    """Lock the store at `path`, or make one if the directory is absent or empty and `create` is set."""
+    exists = _is_store(path, create=create)
+    with clear_errors(path):
+        if not exists:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        lock = StoreLock(path / "lock")
+    try:
+        _keep_private(path)
+        if (path / HEADER).exists():
+            return lock, read_header(path)
+        with clear_errors(path):
+            return lock, _make(path)
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep everyone else out of the store at `path` without opening it. For fsck."""
+    with clear_errors(path):
+        lock = StoreLock(path / "lock")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def read_header(path: Path) -> Header:
+    """The store's header, if this kcachefs can use the store."""
+    try:
+        header = msgspec.json.decode((path / HEADER).read_bytes(), type=Header)
+    except PermissionError:
+        raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
+    if header.kcachefs != "store":
+        raise NotAStore(f"{path / HEADER}: does not describe a store")
+    if header.format < FORMAT:
+        raise StoreVersionError(
+            f"{path}: has format {header.format}, from before the first release; remove it, and a new one is made"
+        )
+    if header.format > FORMAT:
+        raise StoreVersionError(
+            f"{path}: has format {header.format}, this kcachefs knows up to {FORMAT}; upgrade kcachefs"
+        )
+    if header.lmdb and header.lmdb.split(".")[0] != _lmdb_version().split(".")[0]:
+        raise StoreVersionError(
+            f"{path}: was written with LMDB {header.lmdb}, this is {_lmdb_version()}; neither reads the other's files"
+        )
+    return header
+
+
+def write_header(path: Path, header: Header) -> None:
+    """Replace kcachefs.json. A kill or a power cut leaves the old one or the new one."""
+    new = path / (HEADER + ".new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        raw = msgspec.json.format(msgspec.json.encode(header)) + b"\n"
+        if os.write(fd, raw) != len(raw):
+            raise OSError(errno.ENOSPC, "short write")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(new, path / HEADER)
+    sync_directory(path)
+
+
+def replace_damaged_header(path: Path) -> None:
+    """Set a damaged kcachefs.json aside and write a new one. Assume that the machine went down: nobody knows."""
+    os.replace(path / HEADER, path / "quarantine" / HEADER)
+    header = _new_header()
+    header.doubtful = True
+    write_header(path, header)
+
+
+def note_boot(path: Path, header: Header) -> None:
+    """Write down under which boot the store is open. Finding another one there means that the machine went down."""
+    boot = boot_id()
+    if header.boot != boot:
+        header.doubtful |= header.boot != ""
+        header.boot = boot
+        with clear_errors(path):
+            write_header(path, header)
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@contextlib.contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Turn errors of writing to the store's directory into errors that say what to do."""
+    try:
+        yield
+    except PermissionError:
+        raise StoreAccessError(f"{path}: not yours to write; use another --store, or ask its owner") from None
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise StoreReadOnly(f"{path}: is on a read-only filesystem; use another --store") from None
+        raise or_no_space(error, path) from error
+
+
+def _is_store(path: Path, *, create: bool) -> bool:
+    """Whether a store is there; raises if there is none and none may be made."""
+    try:
+        present = set(os.listdir(path))
+    except FileNotFoundError:
+        present = set()
+        if not create:
+            raise NotAStore(f"{path}: there is no store here") from None
+    except NotADirectoryError:
+        raise NotAStore(f"{path}: is a file, not a store's directory") from None
+    except PermissionError:
+        raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
+    if HEADER in present:
+        read_header(path)
+        return True
+    # A kill while a store is being made leaves folders without a header: not a store yet, but it may become one.
+    if not create or present - {*FOLDERS, "lock", HEADER + ".new"}:
+        raise NotAStore(f"{path}: has files but no {HEADER}, so it is not a kcachefs store; choose an empty directory")
+    return False
+
+
+def _keep_private(path: Path) -> None:
+    """Close the store to everyone but its owner: it holds files of people who may not read each other's. No links."""
+    for folder in FOLDERS:
+        if (path / folder).is_symlink():
+            raise NotAStore(f"{path / folder}: is a link, and may lead out of the store; put the folder itself there")
+    found = path.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        with contextlib.suppress(OSError):  # a read-only disk shows at the first write
+            os.chmod(path, 0o700)
+
+
+def _make(path: Path) -> Header:
+    for folder in FOLDERS:
+        os.makedirs(path / folder, mode=0o700, exist_ok=True)
+    make_lmdb(path / "catalog")
+    header = _new_header()
+    write_header(path, header)  # last: a directory with a header is a complete store
+    with contextlib.suppress(OSError):  # we may not be allowed to open the folder above
+        sync_directory(path.absolute().parent)
+    return header
+
+
+def _new_header() -> Header:
+    return Header(kcachefs="store", format=FORMAT, lmdb=_lmdb_version())
+
+
+def _lmdb_version() -> str:
+    major, minor, patch = lmdb.version()[:3]
+    return f"{major}.{minor}.{patch}"

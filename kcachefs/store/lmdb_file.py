@@ -1,0 +1,136 @@
+"""The care of LMDB's file: make it, open it, verify it without crashing on it, and put its errors into words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+import lmdb
+import lmdb.verify
+
+from kcachefs.errors import NoSpace, StoreError, or_no_space
+from kcachefs.store.checksum import show_key, with_checksum
+from kcachefs.store.descriptor import sync_directory
+
+DEFAULT_MAP_SIZE = 64 << 30
+"""Address space set aside for LMDB, not disk: 64 GiB holds some 300 million records."""
+
+_LOCK_FILE_SIZE = 8192
+_NEARLY_FULL = 4 << 20
+
+
+def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
+    """Open the file in `directory`, which must be there, and forget the readers of processes that died."""
+    data = directory / "data.mdb"
+    if not data.exists() or not data.stat().st_size:  # LMDB would make a new, empty one
+        raise StoreError(f"{data}: the catalog is missing; run: kcachefs fsck --repair")
+    _write_lock_file(directory)
+    try:
+        # readahead off: lookups are random, and read-ahead would fill memory with pages that nobody asked for.
+        env = lmdb.open(str(directory), map_size=map_size, readahead=False, meminit=False, mode=0o600)
+    except lmdb.Error as error:
+        raise lmdb_error(directory, error) from error
+    try:
+        env.reader_check()
+        _check_size(env, data)
+    except lmdb.Error as error:
+        env.close()
+        raise lmdb_error(directory, error) from error
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Make an LMDB file with `records` in it. It survives a power cut from here on."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    _write_lock_file(directory)
+    try:
+        with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, mode=0o600) as env:
+            with env.begin(write=True) as txn:
+                for key, value in records:
+                    txn.put(key, with_checksum(key, value))
+            env.sync(True)  # LMDB neither commits an empty transaction nor syncs the first pages of a new file
+        sync_directory(directory)
+    except lmdb.Error as error:
+        raise lmdb_error(directory, error) from error
+
+
+def structure_problems(directory: Path) -> list[str]:
+    """What is wrong with the tree that LMDB keeps in `directory`. Nobody may have it open."""
+    try:
+        return _page_problems(directory) or _unfindable_records(directory)
+    except lmdb.Error as error:
+        return [str(error)]
+
+
+def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
+    """The project's error for one of LMDB's, naming `thing` and what to do."""
+    code = getattr(error, "code", None)
+    if isinstance(error, lmdb.DiskError) or code == errno.ENOSPC or "No space" in str(error):
+        return NoSpace(f"{thing}: the disk is full; free some space and try again")
+    if isinstance(error, lmdb.VersionMismatchError):
+        return StoreError(f"{thing}: written by an incompatible LMDB; use the kcachefs that made it")
+    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError):
+        return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
+    return StoreError(f"{thing}: {error}")
+
+
+def write_error(env: lmdb.Environment, error: lmdb.Error) -> StoreError:
+    """The same for a commit that failed. LMDB reports EIO when the disk took only part of a write."""
+    if isinstance(error, lmdb.MapFullError):
+        return NoSpace("the catalog's map is full; evict something, or raise its size")
+    if getattr(error, "code", None) == errno.EIO:
+        disk = os.statvfs(env.path())
+        if disk.f_bavail * disk.f_frsize < _NEARLY_FULL:
+            return NoSpace("the catalog could not be written: the disk is full; free some space")
+    return lmdb_error(env.path(), error)
+
+
+def _write_lock_file(directory: Path) -> None:
+    # LMDB writes to this file through a map. Left to itself it makes the file sparse, and on a full disk the first
+    # write to a page without a block is SIGBUS. Nobody else has the store open, so the old content is of no use.
+    fd = os.open(directory / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if os.pwrite(fd, bytes(_LOCK_FILE_SIZE), 0) != _LOCK_FILE_SIZE:
+            raise OSError(errno.ENOSPC, "short write")
+    except OSError as error:
+        raise or_no_space(error, directory) from error
+    finally:
+        os.close(fd)
+
+
+def _check_size(env: lmdb.Environment, path: Path) -> None:
+    # LMDB reads through a map, and reading past the end of a truncated file is SIGBUS. A file may also be short for a
+    # good reason (its last pages were freed before they were ever written): then it is lengthened.
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    if path.stat().st_size >= needed:
+        return
+    if problems := _page_problems(path.parent):
+        raise StoreError(f"{path}: is damaged ({problems[0]}); run: kcachefs fsck --repair")
+    os.truncate(path, needed)
+
+
+def _page_problems(directory: Path) -> list[str]:
+    """What is wrong with the pages, read byte by byte: LMDB itself would crash on some of it."""
+    try:
+        return list(lmdb.verify.verify(str(directory)))  # type: ignore[no-untyped-call]
+    except (lmdb.verify.VerifyError, OSError, struct.error) as error:
+        return [str(error)]
+
+
+def _unfindable_records(directory: Path) -> list[str]:
+    """The first record that a walk in order meets and a search by its key does not: a key above it is damaged.
+
+    Mending single records would not help such a tree: deleting by key would not reach them.
+    """
+    with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False) as env:
+        with env.begin(buffers=True) as txn, txn.cursor() as cursor:
+            for key in cursor.iternext(keys=True, values=False):
+                if txn.get(key) is None:
+                    return [f"{show_key(bytes(key))} is not found by its key"]
+    return []
