@@ -18,8 +18,8 @@ from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy, Usa
 
 if TYPE_CHECKING:
     from kcachefs.core.sharing import Sharing
-    from kcachefs.daemon.conversation import Refusal
     from kcachefs.daemon.registry import MountConfig
+    from kcachefs.daemon.worker_protocol import Refusal
 
 MAX_SIZE = "20GiB"
 MIN_FREE = "64MiB"
@@ -215,7 +215,7 @@ def serve_in_background(settings: MountConfig) -> None:
 
 def serve_here(settings: MountConfig) -> None:
     """Be the supervisor; tells a service manager when the mount answers, and returns when it is gone."""
-    from kcachefs.daemon.notify import notify
+    from kcachefs.daemon.service_manager import notify
     from kcachefs.daemon.supervisor import Supervisor
 
     refused: list[Refusal] = []

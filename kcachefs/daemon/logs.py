@@ -48,7 +48,7 @@ class Log:
         self.signals = signals
         self._started = time.monotonic()
         self.limit = RateLimit(PER_MINUTE, MINUTE)
-        self.passed_on: Callable[[int], None] = lambda number: None
+        self.on_signal: Callable[[int], None] = lambda number: None
         """Told of every signal after it was answered here."""
         self.state: Callable[[], Facts] = dict
         """What SIGUSR1 writes down beside the stacks. Must take no lock: it may be a lock that everything waits for."""
@@ -66,7 +66,7 @@ class Log:
                 else:
                     self.dump()
                 if taken is not None:
-                    self.passed_on(taken.si_signo)
+                    self.on_signal(taken.si_signo)
             except Exception:  # the next one has to be answered all the same
                 log.exception("a signal could not be answered")
 

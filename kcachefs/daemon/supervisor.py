@@ -1,8 +1,8 @@
 """The supervisor: holds the mount and its /dev/fuse descriptor, and keeps a worker serving it.
 
-It does next to nothing, so that nothing in it can fail: it mounts, starts the worker as a fresh process with the
-descriptor inherited, and waits. A worker that dies, or gives no sign of life, is replaced by one that stands by; that
-one then finishes what the dead one had taken. It ends when the worker says that the mount is gone.
+It does as little as possible, so that little in it can fail: it mounts, starts the worker as a fresh process that
+inherits the descriptor, and waits. When a worker dies or stops sending heartbeats, a standby takes its place and
+finishes the requests that the dead one had read. The supervisor ends when the worker reports that the mount is gone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import msgspec
 
 from kcachefs import config as settings
 from kcachefs.daemon import logs, registry
-from kcachefs.daemon.conversation import READY, REFUSED, REPLACED, UNMOUNTED, Refusal, Sign, WorkerProcess
-from kcachefs.daemon.notify import notify
 from kcachefs.daemon.registry import MountConfig, MountState
+from kcachefs.daemon.service_manager import notify
+from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
+from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.intake import make_memory
 from kcachefs.errors import DaemonError, MountBusy, MountError
@@ -32,17 +33,17 @@ from kcachefs.errors import DaemonError, MountBusy, MountError
 log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
 CRASHES_MAX = 5
-"""So many workers in a row that died before their first sign of life are a loop: then each next one comes later."""
+"""After this many workers in a row have died before their first heartbeat, each further one is started later."""
 STANDBY_SECONDS = 2.0
-"""When the first standby is started: until then the mount may be busy with what it was made for."""
+"""How long the first worker serves before a standby is started: a new mount is often busy at once."""
 GIVE_UP_SECONDS = 60.0
-"""How long it tries to replace a worker before it gives the mount up."""
+"""How long the supervisor tries to replace a worker before it gives up the mount."""
 ABORT_SECONDS = 1.0
-"""How long a worker that hangs may take to say where."""
+"""How long a hung worker gets to write its stacks to the log."""
 READAHEAD_KILOBYTES = 4096
-"""Two requests: so a sequential reader has one decoded while another is on its way."""
+"""Room for two read requests, so that one is decoded while a sequential reader consumes the other."""
 LEAVE_SECONDS = 10.0
-"""How long a worker that was asked to leave is waited for."""
+"""How long a worker that was asked to exit may take."""
 
 
 class Supervisor:
@@ -51,16 +52,15 @@ class Supervisor:
     def __init__(self, config: MountConfig) -> None:
         self._config = config
         self._mountpoint = Path(config.mountpoint)
-        self._device = self._intake = -1
+        self._device = self._request_buffer = -1
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
-        """The next worker, started ahead: what takes longest in replacing one is to start Python."""
+        """The next worker, started in advance: starting Python is the slowest part of replacing one."""
         self._stopping = False
-        self._told: WorkerProcess | None = None
-        """The worker that was told to finish."""
-        self._reloading = False
-        self._called, self._call = os.pipe()
-        os.set_blocking(self._call, False)
+        self._told_to_finish: WorkerProcess | None = None
+        self._reload_requested = False
+        self._wakeup, self._wakeup_writer = os.pipe()
+        os.set_blocking(self._wakeup_writer, False)
         self._crashes = 0
         self._state = MountState(
             mountpoint=config.mountpoint,
@@ -75,11 +75,14 @@ class Supervisor:
         )
 
     def run(self, ready: Callable[[Refusal | None], None], *, foreground: bool = False) -> int:
-        """Mount, serve, and return the exit code. `ready` is called once: the mount answers, or why it does not."""
+        """Mount, serve, and return the exit code.
+
+        `ready` is called once: with None when the mount answers, or with the reason why it cannot be made.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self._start_log(foreground)
-        signal.signal(signal.SIGUSR2, self._ask_for_reload)
+        signal.signal(signal.SIGUSR2, self._request_reload)
         try:
             self._device = mounting.mount(
                 self._mountpoint,
@@ -87,26 +90,26 @@ class Supervisor:
                 allow_other=self._config.allow_other,
             )
         except (MountError, OSError) as error:
-            refusal = Refusal.of(error)
+            refusal = Refusal.from_error(error)
             ready(refusal)
             return refusal.exit_code
-        self._intake = make_memory()
+        self._request_buffer = make_memory()
         try:
             return self._serve(ready)
         finally:
             self._leave()
 
     def _start_log(self, foreground: bool) -> None:
-        # A terminal that hangs up ends what runs in its foreground; without one, SIGHUP is from who rotates logs.
+        # SIGHUP from a terminal that closes means stop; without a terminal it comes from whatever rotates the logs.
         in_terminal = foreground and logs.has_terminal()
         if in_terminal:
             signal.signal(signal.SIGHUP, self._stop)
         own_log = logs.start(self._config.log, "supervisor", self._config.log_format, hangup=not in_terminal)
         own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
-        own_log.passed_on = self._pass_on
+        own_log.on_signal = self._forward_signal
 
-    def _pass_on(self, number: int) -> None:
-        """Of the thread that looks after the log."""
+    def _forward_signal(self, number: int) -> None:
+        """Runs in the log's own thread."""
         for worker in (self._worker, self._standby if number == signal.SIGHUP else None):
             if worker is not None:
                 worker.signal(number)
@@ -114,7 +117,7 @@ class Supervisor:
     def _serve(self, ready: Callable[[Refusal | None], None]) -> int:
         refusal = None if self._stopping else self._begin(self._start(), resumed=False)
         if self._stopping and refusal is None:
-            refusal = Refusal(4, f"{self._config.mountpoint}: asked to stop before it was mounted")
+            refusal = Refusal(4, f"{self._config.mountpoint}: stopped before it was mounted")
         if refusal is not None:
             ready(refusal)
             return refusal.exit_code
@@ -126,7 +129,7 @@ class Supervisor:
             if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
                 log.info("unmounted %s", self._config.mountpoint)
                 return 0 if code != REFUSED else 3
-            if not self._resumes:
+            if not self._can_fail_over:
                 log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
                 return 4
             refusal = self._replace()
@@ -135,28 +138,27 @@ class Supervisor:
                 return refusal.exit_code
 
     @property
-    def _resumes(self) -> bool:
+    def _can_fail_over(self) -> bool:
         return self._config.engine == "direct"
 
-    # --- while it serves ----------------------------------------------------------------------------------------------
+    # --- while a worker serves ----------------------------------------------------------------------------------------
 
     def _watch(self) -> int:
-        """Wait for the worker's end and return its exit code."""
+        """Wait until the worker has ended and return its exit code."""
         assert self._worker is not None
         while True:
-            sign = self._worker.watch(self._called, self._config.hang_seconds)
-            if sign is Sign.ALIVE:
+            event = self._worker.watch(self._wakeup, self._config.hang_seconds)
+            if event is WorkerEvent.HEARTBEAT:
                 self._crashes = 0
-                self._stand_by(self._worker)
-            elif sign is Sign.CALLED and self._reloading:
+                self._keep_standby(self._worker)
+            elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
-            elif sign is Sign.SILENT:
-                self._worker.signal(signal.SIGABRT)  # which writes down where it hangs
-                self._note_death(
-                    self._worker.end(ABORT_SECONDS), f"no sign of life for {self._config.hang_seconds:g} s"
-                )
+            elif event is WorkerEvent.SILENT:
+                self._worker.signal(signal.SIGABRT)  # faulthandler writes its stacks to the log
+                code = self._worker.end(ABORT_SECONDS)
+                self._note_death(code, f"no heartbeat for {self._config.hang_seconds:g} s")
                 return -signal.SIGKILL
-            elif sign is Sign.ENDED:
+            elif event is WorkerEvent.EXITED:
                 code = self._worker.wait()
                 if code == REPLACED:
                     self._state.reloads += 1
@@ -164,93 +166,93 @@ class Supervisor:
                     self._note_death(code)
                 return code
 
-    def _stand_by(self, worker: WorkerProcess) -> None:
-        wanted = self._resumes and not self._stopping and self._standby is None
-        if wanted and worker.seconds > STANDBY_SECONDS:
+    def _keep_standby(self, worker: WorkerProcess) -> None:
+        wanted = self._can_fail_over and not self._stopping and self._standby is None
+        if wanted and worker.seconds_served > STANDBY_SECONDS:
             self._standby = self._start()
 
     def _start(self) -> WorkerProcess | None:
-        """A new one, if the system gives us one: that it does not is no reason to end the mount."""
+        """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
         try:
-            return WorkerProcess(self._config, self._device, self._intake)
+            return WorkerProcess(self._config, self._device, self._request_buffer)
         except OSError as error:
             log.error("a worker could not be started: %s", error)
             return None
 
     def _begin(self, worker: WorkerProcess | None, *, resumed: bool) -> Refusal | None:
         if worker is None:
-            return Refusal(4, f"{self._config.mountpoint}: no process can be started for it")
+            return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
         refusal = worker.begin(resumed=resumed)
         if refusal is None:
             self._worker = worker
             self._state.worker_pid = worker.pid
             self._state.version = worker.version
-            self._publish()
+            self._write_state()
             if self._stopping:
                 self._finish()
         else:
             worker.end(LEAVE_SECONDS)
         return refusal
 
-    def _publish(self) -> None:
+    def _write_state(self) -> None:
         try:
             registry.write(self._state)
         except OSError as error:
-            log.error("what `kcachefs status` shows could not be written: %s", error)
+            log.error("the state that `kcachefs status` shows could not be written: %s", error)
 
     def _replace(self) -> Refusal | None:
-        """Put the next worker in the place of one that ended; returns why that cannot be done."""
+        """Put the next worker in place of one that ended; returns a refusal if none can serve."""
         until, pause = time.monotonic() + GIVE_UP_SECONDS, 0.1
         while True:
             worker, self._standby = self._standby or self._start(), None
             refusal = self._begin(worker, resumed=True)
             if refusal is None and not self._stopping:
-                self._standby = self._start()  # one death may not be the last
+                self._standby = self._start()  # this death may not be the last
             if refusal is None or self._stopping or time.monotonic() > until:
                 return refusal
-            log.error("a worker could not take over, another is tried: %s", refusal.message)
+            log.error("a worker could not take over, trying another: %s", refusal.message)
             time.sleep(pause)
             pause = min(5.0, 2 * pause)
 
     def _note_death(self, code: int, reason: str = "") -> None:
-        reason = reason or _reason(code)
+        reason = reason or _exit_reason(code)
         self._crashes += 1
         self._state.restarts += 1
         self._state.last_exit = reason
-        log.error("the worker ended (%s) and is replaced", reason)
+        log.error("the worker ended (%s); replacing it", reason)
         if self._crashes >= CRASHES_MAX:
             pause = min(10.0, 0.1 * 2 ** (self._crashes - CRASHES_MAX))
-            log.error("%d workers in a row died at once: waiting %.1f s", self._crashes, pause)
+            log.error("%d workers in a row died before serving: waiting %.1f s", self._crashes, pause)
             time.sleep(pause)
 
-    # --- when it is asked ---------------------------------------------------------------------------------------------
+    # --- reloading and stopping ---------------------------------------------------------------------------------------
 
-    def _ask_for_reload(self, number: int, frame: object) -> None:
-        self._reloading = True
+    def _request_reload(self, number: int, frame: object) -> None:
+        self._reload_requested = True
         with contextlib.suppress(BlockingIOError):
-            os.write(self._call, b".")
+            os.write(self._wakeup_writer, b".")
 
     def _reload(self) -> None:
-        """Have the worker replaced by one from the code that is installed now; it stays if that cannot start."""
+        """Replace the worker by one that runs the code installed now; keep the old one if that cannot start."""
         assert self._worker is not None
-        self._reloading = False
+        self._reload_requested = False
         if self._standby is not None:
             self._standby.dismiss()
             self._standby.end(LEAVE_SECONDS)
         self._standby = self._start()
-        if self._standby is not None and self._standby.is_warm():
-            log.info("the worker is asked to leave to another")
+        if self._standby is not None and self._standby.wait_until_warm():
+            log.info("asking the worker to hand over to the new one")
             self._worker.signal(signal.SIGUSR2)
             return
         if self._standby is not None:
             self._standby.end()
             self._standby = None
         self._state.reloads_failed += 1
-        log.error("the new worker did not start; the old one goes on")
-        self._publish()
+        log.error("the new worker did not start; the old one keeps serving")
+        self._write_state()
 
     def _stop(self, number: int, frame: object) -> None:
-        """SIGTERM: unmount. What is busy is hidden at once, and the worker told to finish, or the next one."""
+        """SIGTERM: unmount. A busy mount is detached at once, and the worker, or its successor, told to finish."""
         self._stopping = True
         with contextlib.suppress(MountError):
             try:
@@ -260,17 +262,17 @@ class Supervisor:
         self._finish()
 
     def _finish(self) -> None:
-        """Tell the worker to finish, once: told again while it puts everything on disk, it would end there.
+        """Tell the worker to finish, but only once: a second SIGTERM would end it while it writes everything to disk.
 
-        When the kernel has let go of the mount it knows already, and may be at it.
+        When the kernel has already dropped the mount the worker knows, and may be writing.
         """
         worker = self._worker
-        if worker is None or worker is self._told:
+        if worker is None or worker is self._told_to_finish:
             return
         kernel = select.poll()
         kernel.register(self._device, 0)
         if not kernel.poll(0):
-            self._told = worker
+            self._told_to_finish = worker
             worker.signal(signal.SIGTERM)
 
     def _leave(self) -> None:
@@ -291,7 +293,7 @@ class Supervisor:
         registry.remove(self._config.mountpoint)
 
 
-def _reason(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -301,7 +303,7 @@ def _reason(code: int) -> str:
 
 
 def launch(config: MountConfig) -> None:
-    """Start a supervisor in the background and return when its mount answers."""
+    """Start a supervisor in the background and return once its mount answers."""
     read_end, write_end = os.pipe()
     with open(config.log, "ab") as file:
         command = [sys.executable, "-m", "kcachefs.daemon.supervisor"]
@@ -317,19 +319,19 @@ def launch(config: MountConfig) -> None:
         )
     os.close(write_end)
     try:
-        with open(read_end, "rb") as said:
-            line = said.readline()
+        with open(read_end, "rb") as pipe:
+            line = pipe.readline()
     except BaseException:
         process.terminate()
         process.wait()
         raise
     if line.rstrip() != READY:
         silent = Refusal(4, f"{config.mountpoint}: the daemon did not start; see {config.log}")
-        refusal = Refusal.read(line, silent)
+        refusal = Refusal.from_line(line, default=silent)
         process.wait()
         raise DaemonError(refusal.message, refusal.exit_code)
     os.statvfs(config.mountpoint)
-    process.returncode = 0  # it is meant to outlive us
+    process.returncode = 0  # keeps Popen from warning about a child that is meant to outlive us
 
 
 def main() -> None:

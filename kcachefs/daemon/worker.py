@@ -1,9 +1,9 @@
-"""The worker: opens the store and serves the mount. The engine has its own thread; trio runs all that is beside it.
+"""The worker: opens the store and serves the mount. The engine has a thread of its own; trio runs everything else.
 
-It is started ahead of its time and waits to be told to begin (`conversation.py`).
+It is started before it is needed and waits to be told to begin (`worker_protocol.py`).
 
-Sealing and folding work in short turns and in other threads, so that the engine's thread, which needs the
-interpreter for every request, never waits long for it.
+Sealing and folding run in other threads and in short turns, because the engine's thread needs the interpreter for
+every request and must never wait long for it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from kcachefs.core import FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.core.policies import make_filesystem
 from kcachefs.daemon import control, logs, memory, privileges, registry
-from kcachefs.daemon.conversation import (
-    ALIVE,
-    BEAT_SECONDS,
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.daemon.worker_protocol import (
     BEGIN,
-    FIRST_BEAT_SECONDS,
+    FIRST_HEARTBEAT_SECONDS,
+    HEARTBEAT,
+    HEARTBEAT_SECONDS,
     READY,
     REFUSED,
     REPLACED,
@@ -42,18 +43,17 @@ from kcachefs.daemon.conversation import (
     WARM,
     Refusal,
 )
-from kcachefs.daemon.registry import MountConfig
 from kcachefs.engines import make_engine
 from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
-log = logging.getLogger("kcachefs.daemon.worker")  # it runs as __main__
+log = logging.getLogger("kcachefs.daemon.worker")  # as a program this module is __main__
 
 SEAL_TURN = 0.05
 SEAL_PAUSE = 0.05
 BUSY_REQUESTS = 20
-"""Requests in one pause that mean someone is at work."""
+"""More requests than this in one pause mean that somebody is working."""
 QUIET_PAUSE = 5.0
 FLUSH_PAUSE = 2.0
 EVICT_PAUSE = 0.25
@@ -66,7 +66,9 @@ TRIM_PAUSE = 1.0
 class Worker:
     """A store, its filesystem and the engine that serves it."""
 
-    def __init__(self, config: MountConfig, device: int, intake: int, herald: socket.socket, *, resumed: bool) -> None:
+    def __init__(
+        self, config: MountConfig, device: int, request_buffer: int, relay: socket.socket, *, resumed: bool
+    ) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self.fs = make_filesystem(
             self.store,
@@ -75,29 +77,31 @@ class Worker:
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
         self._hang_seconds = config.hang_seconds
-        self.engine = make_engine(config.engine, self.fs, device, intake, herald, resumed=resumed, resend=config.resend)
+        self.engine = make_engine(
+            config.engine, self.fs, device, request_buffer, relay, resumed=resumed, resend=config.resend
+        )
         self.fs.evictor.requests = lambda: self.engine.requests
 
     async def run(self, supervisor: socket.socket) -> None:
-        """Serve until the mount is gone or a signal says to finish."""
+        """Serve until the mount is gone or a signal asks to finish."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals, nursery.cancel_scope)
             nursery.start_soon(self._seal)
             nursery.start_soon(self._collect)
             nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.files.seal_quiet)
-            nursery.start_soon(self._every, FLUSH_PAUSE, "writing down uses", self.fs.entries.flush)
+            nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.entries.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.evictor.reap)
-            nursery.start_soon(self._every, ORPHANS_PAUSE, "letting go of files", self.fs.nodes.let_go_of_orphans)
-            nursery.start_soon(self._every, TRIM_PAUSE, "letting go of memory", self._trim)
+            nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.nodes.let_go_of_orphans)
+            nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
             await nursery.start(control.serve, self._socket, self.administration)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
-            nursery.start_soon(self._live, supervisor)
+            nursery.start_soon(self._send_heartbeats, supervisor)
             await self.engine.run()
             nursery.cancel_scope.cancel()
 
     def state(self) -> dict[str, Any]:
-        """What goes on, for the log. Takes no lock."""
+        """What the worker is doing, for the log. Takes no lock."""
         nodes = self.fs.nodes
         return {
             "requests": self.engine.statistics(),
@@ -110,9 +114,9 @@ class Worker:
         }
 
     def close(self) -> None:
-        """Put everything on disk."""
+        """Write everything to disk."""
         log.info("served %s", self.engine.statistics())
-        with contextlib.suppress(NoSpace):  # what cannot be folded now stays in the journal
+        with contextlib.suppress(NoSpace):  # whatever cannot be folded now stays in the journal
             self.fs.settle()
         self.store.close()
 
@@ -120,49 +124,49 @@ class Worker:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR2) as signals:
             async for number in signals:
                 if number == signal.SIGUSR2:
-                    self._make_way()
-                log.info("asked to finish")
+                    self._hand_over()
+                log.info("told to finish")
                 scope.cancel()
 
-    def _make_way(self) -> None:
-        """Leave at once, as if killed: the next worker finds everything acknowledged, and what is not comes again."""
-        log.info("making way for the next worker; served %s", self.engine.statistics())
+    def _hand_over(self) -> None:
+        """Exit at once, as if killed: what was acknowledged is safe, and the kernel resends the rest."""
+        log.info("handing over to the next worker; served %s", self.engine.statistics())
         with contextlib.suppress(Exception):
             self.fs.entries.flush()
         logging.shutdown()
         os._exit(REPLACED)
 
-    async def _live(self, supervisor: socket.socket) -> None:
-        """Give a sign of life every second, as long as the engine's thread is not lost in one request."""
-        before, since = None, time.monotonic()
-        await trio.sleep(min(FIRST_BEAT_SECONDS, self._hang_seconds / 4))
-        with contextlib.suppress(OSError):  # without a supervisor, go on
+    async def _send_heartbeats(self, supervisor: socket.socket) -> None:
+        """Send a heartbeat every second, unless the engine's thread is stuck in one request."""
+        request, since = None, time.monotonic()
+        await trio.sleep(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
+        with contextlib.suppress(OSError):  # a worker goes on without a supervisor
             while True:
-                at, now = self.engine.attention(), time.monotonic()
-                if at is None or at is not before:
-                    before, since = at, now
+                current, now = self.engine.attention(), time.monotonic()
+                if current is None or current is not request:
+                    request, since = current, now
                 if now - since < self._hang_seconds:
-                    supervisor.sendall(ALIVE)
-                await trio.sleep(min(BEAT_SECONDS, self._hang_seconds / 4))
+                    supervisor.sendall(HEARTBEAT)
+                await trio.sleep(min(HEARTBEAT_SECONDS, self._hang_seconds / 4))
 
     async def _seal(self) -> None:
-        """Seal while requests pause, or when too much waits: both want the interpreter, and requests go first."""
+        """Seal while no requests come, or when too much is waiting: requests need the interpreter more."""
         before = 0
         while True:
-            before, came = self.engine.requests, self.engine.requests - before
+            before, answered = self.engine.requests, self.engine.requests - before
             more = False
-            if came <= BUSY_REQUESTS or self.fs.files.is_pressing():
+            if answered <= BUSY_REQUESTS or self.fs.files.is_pressing():
                 more = await trio.to_thread.run_sync(self._seal_turn)
             await trio.sleep(SEAL_PAUSE / 10 if more else SEAL_PAUSE)
 
     def _seal_turn(self) -> bool:
         until = time.monotonic() + SEAL_TURN
         try:
-            # Without room the evictor seals, a little at a time: it takes room before it gives any.
+            # On a full disk the evictor does the sealing, a little at a time: sealing needs room before it frees any.
             while self.fs.evictor.note_pressure() and self.fs.files.seal_next():
                 if time.monotonic() > until:
                     return True
-        except Exception as error:  # one bad file must not end the worker, and with its successor every one after it
+        except Exception as error:  # one bad file must not end this worker and then each of its successors
             log.error("sealing failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
         return False
 
@@ -170,12 +174,12 @@ class Worker:
         memory.trim(self.store.path.resolve() / "catalog" / "data.mdb")
 
     async def _collect(self) -> None:
-        """Find cyclic garbage when nobody is at work; if that is never, at least the young of it."""
+        """Collect cyclic garbage while nobody is working, and under load only the youngest generation."""
         before = 0
         while True:
             await trio.sleep(COLLECT_PAUSE)
-            before, came = self.engine.requests, self.engine.requests - before
-            gc.collect(2 if came <= BUSY_REQUESTS else 0)
+            before, answered = self.engine.requests, self.engine.requests - before
+            gc.collect(2 if answered <= BUSY_REQUESTS else 0)
 
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
         while True:
@@ -184,56 +188,56 @@ class Worker:
                 await trio.to_thread.run_sync(work)
             except Exception as error:
                 known = isinstance(error, KcachefsError | OSError)
-                log.error("%s failed, and is tried again: %s", what, error, exc_info=not known)
+                log.error("%s failed and will be tried again: %s", what, error, exc_info=not known)
 
 
 def volume_size(config: MountConfig) -> int:
-    """Volumes small enough that compacting one does not matter beside the quota, or the disk."""
-    there = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
-    disk = os.statvfs(there)
+    """A size of volumes so small beside the quota and the disk that compacting one hardly shows."""
+    existing = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
+    disk = os.statvfs(existing)
     room = min(config.limits.max_size, disk.f_blocks * disk.f_frsize)
     return max(256 << 10, min(DEFAULT_VOLUME_SIZE, room // 64))
 
 
 def raise_descriptor_limit() -> None:
-    """Spool files and volumes are held open by the thousand; the usual soft limit is 1,024."""
+    """Raise the usual soft limit of 1,024: thousands of spool files and volumes may be open at once."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
 
 
 def wait_to_begin(config: MountConfig, supervisor: socket.socket) -> bool:
-    """Be warm until it is our turn; returns whether we take over from another. Leaves when the supervisor does."""
-    with contextlib.suppress(ImportError):  # said when it is made
+    """Report that we are warm and wait; returns whether we take over from another. Exits if the supervisor does."""
+    with contextlib.suppress(ImportError):  # reported when the engine is made
         importlib.import_module(f"kcachefs.engines.{config.engine}")
-    said = b""
+    line = b""
     with contextlib.suppress(OSError):
         supervisor.sendall(WARM + b"\n")
-        said = supervisor.recv(64)
-    if not said.startswith(BEGIN):
+        line = supervisor.recv(64)
+    if not line.startswith(BEGIN):
         sys.exit(UNMOUNTED)
-    return said.endswith(b"1\n")
+    return line.endswith(b"1\n")
 
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
-    device, intake, talk, herald = (int(number) for number in sys.argv[2:6])
-    sys.argv[0] = "kcachefs"  # who has the store open, as another opener is told
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the supervisor, which unmounts
+    device, request_buffer, supervisor_socket, relay_socket = (int(number) for number in sys.argv[2:6])
+    sys.argv[0] = "kcachefs"  # the store names its holder by this when someone else tries to open it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
     privileges.drop()
     own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
-    with socket.socket(fileno=talk) as supervisor:
+    with socket.socket(fileno=supervisor_socket) as supervisor:
         resumed = wait_to_begin(config, supervisor)
         try:
-            notifications = socket.socket(fileno=herald)
-            worker = Worker(config, device, intake, notifications, resumed=resumed)
+            relay = socket.socket(fileno=relay_socket)
+            worker = Worker(config, device, request_buffer, relay, resumed=resumed)
         except (KcachefsError, OSError) as error:
-            supervisor.sendall(Refusal.of(error).to_line())
+            supervisor.sendall(Refusal.from_error(error).to_line())
             sys.exit(REFUSED)
         own_log.state = worker.state
         gc.freeze()
-        gc.disable()  # a collection in the middle of a request would be felt; `_collect` does it in a pause
+        gc.disable()  # a collection in the middle of a request would slow it down; `_collect` waits for a pause
 
         async def run() -> None:
             own_log.root_task = trio.lowlevel.current_root_task()
@@ -241,7 +245,7 @@ def main() -> None:
 
         trio.run(run)
     worker.close()
-    # The engine's thread may still be in the kernel when a signal ended us; nothing is left for it to do.
+    # After a signal the engine's thread may still wait in the kernel; nothing is left for it to do.
     logging.shutdown()
     os._exit(UNMOUNTED)
 

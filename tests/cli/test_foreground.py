@@ -115,7 +115,7 @@ def test_a_signal_during_a_hand_over_reaches_the_worker_that_takes_over(scene: S
     with holding("sh", "-c", f"exec 3>{folder}/file && echo text >&3 && echo holding && read -r _"):
         os.kill(standby, signal.SIGSTOP)
         kill_and_wait(state["worker_pid"])
-        until(lambda: "is replaced" in Path(state["log"]).read_text())
+        until(lambda: "replacing it" in Path(state["log"]).read_text())
         os.kill(state["supervisor_pid"], signal.SIGTERM)
         until(lambda: not scene.mounted())
         os.kill(standby, signal.SIGCONT)

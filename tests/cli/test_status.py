@@ -53,7 +53,7 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
     text = scene.must("status")
     for word in (mount["mountpoint"], mount["store"], "direct", mount["log"], "signal SIGKILL"):
         assert word in text
-    assert "the worker ended (signal SIGKILL) and is replaced" in Path(mount["log"]).read_text()
+    assert "the worker ended (signal SIGKILL); replacing it" in Path(mount["log"]).read_text()
 
 
 @pytest.mark.parametrize(

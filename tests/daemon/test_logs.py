@@ -158,7 +158,7 @@ def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene)
     assert first["logger"] == "kcachefs.daemon.supervisor"
     assert first["time"] <= last["time"]
     assert last["message"] == f"unmounted {scene.mountpoint}"
-    [death] = [line for line in told if line["event"] == "the worker ended (%s) and is replaced"]
+    [death] = [line for line in told if line["event"] == "the worker ended (%s); replacing it"]
     assert (death["level"], death["arguments"]) == ("error", ["signal SIGKILL"])
 
 
@@ -208,7 +208,7 @@ def test_sighup_puts_a_new_file_in_the_place_of_one_that_was_rotated_away(scene:
     scene.umount()
     assert old.stat().st_size == size
     told = [line["message"] for line in objects(log)]
-    assert "the worker ended (signal SIGKILL) and is replaced" in told
+    assert "the worker ended (signal SIGKILL); replacing it" in told
     assert any(message.startswith("served ") for message in told)
     assert told[-1] == f"unmounted {scene.mountpoint}"
 
@@ -312,7 +312,7 @@ def test_a_worker_that_hangs_says_where_before_it_is_replaced(scene: Scene) -> N
             until(lambda: "Thread" in log.read_text().partition("Fatal Python error: Aborted")[2])
         until(lambda: state(scene)["restarts"] >= 1)
         assert "/kcachefs/store/" in log.read_text()
-        assert "the worker ended (no sign of life for 1 s) and is replaced" in log.read_text()
+        assert "the worker ended (no heartbeat for 1 s); replacing it" in log.read_text()
         scene.umount()
 
 

@@ -1,4 +1,4 @@
-"""Readiness for a service manager: one datagram to $NOTIFY_SOCKET, where it is set."""
+"""Tells a service manager such as systemd when the mount is ready: one datagram to $NOTIFY_SOCKET."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kcachefs import config
 
 
 def notify(message: str) -> None:
-    """Say `message`; nothing happens where nobody listens."""
+    """Send `message`; does nothing where no service manager listens."""
     address = config.notify_socket()
     if not address:
         return

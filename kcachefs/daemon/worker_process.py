@@ -1,0 +1,142 @@
+"""A worker as the supervisor sees it: a child process, its socket, and the heartbeats that come over it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from enum import Enum, auto
+
+import msgspec
+
+from kcachefs.daemon import notification_relay
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.daemon.worker_protocol import BEGIN, READY, START_SECONDS, WARM, Refusal
+
+
+class WorkerEvent(Enum):
+    """What ended the supervisor's wait for a worker."""
+
+    HEARTBEAT = auto()
+    EXITED = auto()
+    SILENT = auto()
+    """No heartbeat came in time."""
+    WAKEUP = auto()
+    """Nothing from the worker: a signal handler woke the supervisor."""
+
+
+class WorkerProcess:
+    """A worker, from the outside."""
+
+    def __init__(self, config: MountConfig, device: int, request_buffer: int) -> None:
+        self._mountpoint, self._log = config.mountpoint, config.log
+        self._device = device
+        self._socket, their_socket = socket.socketpair()
+        # SEQPACKET keeps message boundaries: each message is one notification.
+        self._notifications, their_notifications = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "kcachefs.daemon.worker", msgspec.json.encode(config).decode()]
+        inherited = [device, request_buffer, their_socket.fileno(), their_notifications.fileno()]
+        with their_socket, their_notifications:
+            self._process = subprocess.Popen(
+                [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
+            )
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._received = b""
+        self._warm = self._relay_started = False
+        self._began = 0.0
+        self._last_heartbeat = time.monotonic()
+        self.seconds_served = 0.0
+        """How long it had served at its last heartbeat."""
+        self.version = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_warm(self) -> bool:
+        """Wait until it has imported everything; False if it died first."""
+        self._warm = self._warm or self._read_line() == WARM
+        return self._warm
+
+    def begin(self, *, resumed: bool) -> Refusal | None:
+        """Tell it to serve and wait until it does; returns a refusal if it cannot."""
+        line = b""
+        if self.wait_until_warm():
+            notification_relay.start(self._notifications, self._device)
+            self._relay_started = True
+            with contextlib.suppress(OSError):
+                self._socket.sendall(b"%s %d\n" % (BEGIN, resumed))
+            line = self._read_line()
+        self._began = self._last_heartbeat = time.monotonic()
+        if line.startswith(READY):
+            self.version = line.removeprefix(READY).decode().strip()
+            return None
+        where = f"; see {self._log}" if self._log else ""
+        silent = Refusal(4, f"{self._mountpoint}: the worker ended before it could serve{where}")
+        return Refusal.from_line(line, default=silent)
+
+    def watch(self, wakeup: int, patience: float) -> WorkerEvent:
+        """Wait for a heartbeat, the worker's exit, `patience` seconds of silence, or a byte on the pipe `wakeup`."""
+        poll = select.poll()
+        for descriptor in (self._pidfd, self._socket.fileno(), wakeup):
+            poll.register(descriptor, select.POLLIN)
+        remaining = self._last_heartbeat + patience - time.monotonic()
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, remaining) * 1000)}
+        if self._pidfd in ready:
+            return WorkerEvent.EXITED
+        if wakeup in ready:
+            os.read(wakeup, 64)
+            return WorkerEvent.WAKEUP
+        if self._socket.fileno() in ready and self._socket.recv(4096):
+            self._last_heartbeat = time.monotonic()
+            self.seconds_served = self._last_heartbeat - self._began
+            return WorkerEvent.HEARTBEAT
+        # A worker's end of the socket closes a moment before the process is gone.
+        return WorkerEvent.EXITED if ready else WorkerEvent.SILENT
+
+    def signal(self, number: int) -> None:
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def end(self, seconds: float = 0.0) -> int:
+        """Give it `seconds` to exit by itself, then kill it; returns its exit code."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGKILL)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its exit, close everything that belonged to it, and return its exit code."""
+        code = self._process.wait()
+        self._socket.close()
+        if not self._relay_started:  # otherwise the relay owns the socket, and may still be waiting for the kernel
+            self._notifications.close()
+        if self._pidfd >= 0:
+            pidfd, self._pidfd = self._pidfd, -1
+            os.close(pidfd)
+        return code
+
+    def dismiss(self) -> None:
+        """Close our end of the socket: a worker that stands by exits, one that serves goes on."""
+        self._socket.close()
+
+    def _read_line(self) -> bytes:
+        """The next line without its newline; empty if the worker is gone or hangs."""
+        self._socket.settimeout(START_SECONDS)
+        while b"\n" not in self._received:
+            try:
+                chunk = self._socket.recv(4096)
+            except OSError:
+                chunk = b""
+            if not chunk:
+                return b""
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return line
