@@ -1,9 +1,9 @@
-"""Every exception of the project, each with the errno that the kernel gets and the exit code that a shell gets.
+"""Every exception of the project, with the errno for the kernel and the exit code for the shell.
 
-Raise the class that names the cause where the cause is known; translate once, at the edge: `errno_of` for a
-filesystem request, `exit_code_of` for a command. A message names the thing, what is wrong, and what to do.
+Raise the class that names the cause, where the cause is known. Translate once, at the edge: `errno_of` for a
+filesystem request, `exit_code_of` for a command. A message names the thing, what is wrong with it, and what to do.
 
-Exit codes: 0 done, 1 the command's own "no" (fsck repaired something, a check failed), 2 wrong usage or damage left,
+Exit codes: 0 success, 1 the answer is no (a check failed) or damage was repaired, 2 wrong usage or damage remains,
 3 the store cannot be used, 4 the mount cannot be used, 5 no space, 6 permission, 70 a bug in kcachefs.
 """
 
@@ -41,7 +41,7 @@ class NotAStore(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The store was written by a newer kcachefs, or by an incompatible LMDB."""
+    """The store was written by a newer kcachefs or an incompatible LMDB."""
 
 
 class StoreBusy(StoreError):
@@ -51,31 +51,31 @@ class StoreBusy(StoreError):
 
 
 class StoreAccessError(StoreError):
-    """The store's directory may not be read or written by this user."""
+    """This user may not read or write the store's directory."""
 
     errno = errno.EACCES
     exit_code = 6
 
 
 class StoreReadOnly(StoreError):
-    """A change was asked of a store that is open for reading alone, or that sits on a read-only disk."""
+    """The store is open for reading only, or is on a read-only disk, and cannot be changed."""
 
     errno = errno.EROFS
 
 
 class StoreClosed(StoreError):
-    """The store was used after it was closed, or after a failed write left it unable to promise anything."""
+    """The store was used after it was closed, or after a failed write made it unsafe to continue."""
 
 
 class NoSpace(StoreError):
-    """The disk beneath the store, or the catalog's map, is full."""
+    """The store's disk, or the catalog's map, is full."""
 
     errno = errno.ENOSPC
     exit_code = 5
 
 
 class ObjectMissing(StoreError):
-    """No object with that digest is in the store."""
+    """The store has no object with that digest."""
 
     errno = errno.ENOENT
 
@@ -92,7 +92,7 @@ class RecordDamaged(StoreError):
 
 
 class FsError(KcachefsError):
-    """A filesystem request that ends with an errno: the core's ordinary "no"."""
+    """A filesystem request that is refused in the ordinary way, with an errno."""
 
     exit_code = 4
 
@@ -102,7 +102,7 @@ class FsError(KcachefsError):
 
 
 class RequestGarbled(KcachefsError):
-    """A request of the kernel that makes no sense: too short, a name without an end, a count beyond its bytes."""
+    """A malformed request from the kernel: too short, an unterminated name, a count beyond the data."""
 
     errno = errno.EINVAL
 
@@ -111,7 +111,7 @@ class RequestGarbled(KcachefsError):
 
 
 class MountError(KcachefsError):
-    """The mount cannot be made, found or undone."""
+    """The mount cannot be made, found or ended."""
 
     exit_code = 4
 
@@ -123,14 +123,14 @@ class MountBusy(MountError):
 
 
 class MountDenied(MountError):
-    """This user may not mount there, or may not see what is there."""
+    """This user may not mount there, or may not look there."""
 
     errno = errno.EACCES
     exit_code = 6
 
 
 class DaemonError(MountError):
-    """The daemon did not start, does not answer, or died. The exit code is that of the cause, where it is known."""
+    """The daemon did not start, does not answer, or died. The exit code is that of the cause, if it is known."""
 
     def __init__(self, message: str, exit_code: int = 4) -> None:
         super().__init__(message)
@@ -138,7 +138,7 @@ class DaemonError(MountError):
 
 
 def or_no_space(error: OSError, thing: object) -> Exception:
-    """`error`, or NoSpace naming `thing` when a full disk or quota is what it means."""
+    """A NoSpace that names `thing` if `error` means a full disk or quota, else `error` itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return NoSpace(f"{thing}: the disk is full; free some space and try again")
     return error
@@ -148,7 +148,7 @@ def or_no_space(error: OSError, thing: object) -> Exception:
 
 
 class Unkeyable(KcachefsError):
-    """A value whose meaning cannot be read, so that any key made of it could serve the wrong kernel."""
+    """A value whose meaning cannot be determined, so that a key made from it could return the wrong kernel."""
 
     errno = errno.EINVAL
     exit_code = 2
@@ -165,13 +165,13 @@ class CacheClosed(CacheError):
 
 
 class CacheRecursion(CacheError):
-    """The computation of a key asked the cache for that same key, which would wait for itself for ever."""
+    """The computation of a key asked the cache for that same key, and would wait for itself forever."""
 
     errno = errno.EDEADLK
 
 
 class CompileFailed(KcachefsError):
-    """The compiler refused a program; its log is in the message."""
+    """The compiler rejected a program; its output is in the message."""
 
     exit_code = 1
 
@@ -190,21 +190,21 @@ def describe(error: BaseException) -> str:
     return str(error).replace("\n", " ") or type(error).__name__
 
 
-_PASSED_ON = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOMEM))
-"""Errors of the disk beneath that answer the request as it was made; any other is a fault of ours."""
+_ORDINARY = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOMEM))
+"""Errors of the underlying disk that the request itself explains; any other error is our fault."""
 
 
 def errno_of(error: BaseException) -> int:
-    """The errno that a filesystem request answered with `error` returns."""
+    """The errno with which a filesystem request that raised `error` is answered."""
     if isinstance(error, KcachefsError):
         return error.errno
-    if isinstance(error, OSError) and error.errno in _PASSED_ON:
+    if isinstance(error, OSError) and error.errno in _ORDINARY:
         return error.errno
     return errno.EIO
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code of a command that ended with `error`."""
+    """The exit code of a command that raised `error`."""
     if isinstance(error, KcachefsError):
         return error.exit_code
     if isinstance(error, PermissionError):

@@ -1,4 +1,4 @@
-"""Where a command goes: to the daemon of a mount, or to a store that nobody has mounted."""
+"""Where an administrator's command goes: to the daemon of a mount, or to a store that is not mounted."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import typer
 from kcachefs import config
 from kcachefs.errors import MountError, UsageError
 
-Mount = Annotated[Path | None, typer.Option("--mount", metavar="DIR", help="A mount; needed when there are several.")]
-Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="A store, mounted or at rest.")]
-Json = Annotated[bool, typer.Option("--json", help="For programs.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Mount = Annotated[Path | None, typer.Option("--mount", metavar="DIR", help="The mount; needed if there are several.")]
+Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The store, mounted or not.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 _T = TypeVar("_T")
 
 
 def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **arguments: Any) -> _T:
-    """Run an administrator's command where it belongs, and return its result."""
+    """Run a command where it belongs and return its result."""
     from kcachefs.daemon import control, registry
 
     mounted = _find_mount(mount, store)
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
-    result: _T = _at_rest(Path(store or config.default_store()), verb, arguments)
+    result: _T = _run_on_store(Path(store or config.default_store()), verb, arguments)
     return result
 
 
@@ -37,25 +37,25 @@ def _find_mount(mount: Path | None, store: Path | None) -> str | None:
 
     mounts = registry.all_mounts()
     configured = config.configured_mount() if mount is None and store is None else None
-    asked = mount or configured
-    if asked is not None:
-        wanted = {os.path.abspath(asked), os.path.realpath(asked)}
-        found = [state for state in mounts if state.mountpoint in wanted]
+    wanted = mount or configured
+    if wanted is not None:
+        paths = {os.path.abspath(wanted), os.path.realpath(wanted)}
+        found = [state for state in mounts if state.mountpoint in paths]
         if not found:
-            named = ", though KCACHEFS_MOUNT names it" if configured else ""
-            raise MountError(f"{asked}: is no kcachefs mount of yours{named}; see: kcachefs status")
+            named = " (named by KCACHEFS_MOUNT)" if configured else ""
+            raise MountError(f"{wanted}{named}: is not one of your kcachefs mounts; see: kcachefs status")
         return found[0].mountpoint
     if store is not None:
         found = [state for state in mounts if os.path.realpath(state.store) == os.path.realpath(store)]
         return found[0].mountpoint if found else None
     if len(mounts) > 1:
         raise UsageError(
-            f"there are {len(mounts)} mounts; say which with --mount: {', '.join(m.mountpoint for m in mounts)}"
+            f"there are {len(mounts)} mounts ({', '.join(m.mountpoint for m in mounts)}); choose one with --mount DIR"
         )
     return mounts[0].mountpoint if mounts else None
 
 
-def _at_rest(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
+def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
     from kcachefs.core import Filesystem
     from kcachefs.core.administration import Administration
     from kcachefs.daemon import control
@@ -65,4 +65,4 @@ def _at_rest(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
     with OpenStore(store, Options(create=False)) as opened:
         fs = Filesystem(opened)
         fs.settle()
-        return control.command(Administration(fs), verb)(**arguments)
+        return control.find_command(Administration(fs), verb)(**arguments)

@@ -1,4 +1,7 @@
-"""The control socket: one JSON line in, one out. Answers to the mount's owner and to root, by what the kernel says."""
+"""The control socket: one JSON request, one JSON reply, per connection; for the mount's owner and root only.
+
+The kernel says who is asking (SO_PEERCRED). docs/protocols.md lists every verb with its arguments and its result.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,14 @@ _LINE_MAX = 1 << 20
 
 
 class Request(msgspec.Struct):
-    """What is asked: a command and its arguments."""
+    """A verb and its arguments."""
 
     verb: str
     arguments: dict[str, Any] = {}
 
 
-class Answer(msgspec.Struct):
-    """The result, or why there is none."""
+class Reply(msgspec.Struct):
+    """A result, or the reason why there is none."""
 
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
@@ -41,12 +44,12 @@ class Answer(msgspec.Struct):
 async def serve(
     path: Path, administration: Administration, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Answer on the socket at `path` until cancelled."""
+    """Reply on the socket at `path` until cancelled."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with listener:
-        with _within_reach(path) as address:
+        with _short_address(path) as address:
             await listener.bind(address)
         os.chmod(path, 0o600)
         listener.listen()
@@ -54,12 +57,12 @@ async def serve(
         async with trio.open_nursery() as nursery:
             while True:
                 connection, _ = await listener.accept()
-                nursery.start_soon(_converse, trio.SocketStream(connection), administration)
+                nursery.start_soon(_serve_connection, trio.SocketStream(connection), administration)
 
 
 @contextlib.contextmanager
-def _within_reach(path: Path) -> Iterator[str]:
-    """The same file under a name that is short enough for a socket's address, which ends at 107 bytes."""
+def _short_address(path: Path) -> Iterator[str]:
+    """The same file under a name that fits into a socket address, which holds at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -67,7 +70,7 @@ def _within_reach(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-async def _converse(stream: trio.SocketStream, administration: Administration) -> None:
+async def _serve_connection(stream: trio.SocketStream, administration: Administration) -> None:
     async with stream:
         with contextlib.suppress(trio.BrokenResourceError):
             line = b""
@@ -76,11 +79,11 @@ async def _converse(stream: trio.SocketStream, administration: Administration) -
                 if not chunk:
                     break
                 line += chunk
-            if not _may_ask(stream):  # said after it was heard: hanging up on someone who speaks loses the answer too
-                await stream.send_all(msgspec.json.encode(Answer(error="not your mount", exit_code=6)) + b"\n")
+            if not _may_ask(stream):  # checked after reading: closing on a peer that still writes would lose the reply
+                await stream.send_all(msgspec.json.encode(Reply(error="not your mount", exit_code=6)) + b"\n")
                 return
-            answer = await trio.to_thread.run_sync(_answer, line, administration)
-            await stream.send_all(msgspec.json.encode(answer) + b"\n")
+            reply = await trio.to_thread.run_sync(_reply_to, line, administration)
+            await stream.send_all(msgspec.json.encode(reply) + b"\n")
 
 
 def _may_ask(stream: trio.SocketStream) -> bool:
@@ -90,46 +93,45 @@ def _may_ask(stream: trio.SocketStream) -> bool:
     return uid in (0, os.getuid())
 
 
-def _answer(line: bytes, administration: Administration) -> Answer:
+def _reply_to(line: bytes, administration: Administration) -> Reply:
     try:
         request = msgspec.json.decode(line, type=Request)
-        result = command(administration, request.verb)(**request.arguments)
-        return Answer(result=msgspec.Raw(msgspec.json.encode(result)))
+        result = find_command(administration, request.verb)(**request.arguments)
+        return Reply(result=msgspec.Raw(msgspec.json.encode(result)))
     except (KcachefsError, OSError) as error:
-        return Answer(error=str(error), exit_code=exit_code_of(error))
+        return Reply(error=str(error), exit_code=exit_code_of(error))
     except (msgspec.DecodeError, TypeError) as error:
-        return Answer(error=f"the request makes no sense: {error}", exit_code=2)
+        return Reply(error=f"the request is malformed: {error}", exit_code=2)
     except Exception as error:
         log.exception("a control request failed")
-        return Answer(error=f"{type(error).__name__}: {error}", exit_code=70)
+        return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
 
 
-COMMANDS = ("stats", "ls", "pin", "evict", "prune", "gc")
+VERBS = ("stats", "ls", "pin", "evict", "prune", "gc")
 
 
-def command(administration: Administration, verb: str) -> Callable[..., Any]:
-    if verb not in COMMANDS:
-        raise UsageError(f"there is no command {verb!r}")
+def find_command(administration: Administration, verb: str) -> Callable[..., Any]:
+    """The method of the administration that a verb stands for."""
+    if verb not in VERBS:
+        raise UsageError(f"{verb!r}: no such command; use one of {', '.join(VERBS)}")
     found: Callable[..., Any] = getattr(administration, verb)
     return found
 
 
 def ask(path: Path, verb: str, arguments: dict[str, Any]) -> bytes:
-    """Send a command to a running mount; the result, as JSON."""
+    """Send a command to a running mount and return the result as JSON."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
-            with _within_reach(path) as address:
+            with _short_address(path) as address:
                 sock.connect(address)
             sock.sendall(msgspec.json.encode(Request(verb, arguments)) + b"\n")
             raw = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         except OSError as error:
             raise DaemonError(f"{path}: the daemon does not answer ({error.strerror}); see: kcachefs status") from None
     try:
-        answer = msgspec.json.decode(raw, type=Answer)
+        reply = msgspec.json.decode(raw, type=Reply)
     except msgspec.DecodeError:
-        raise DaemonError(f"{path}: the daemon hung up; see its log: kcachefs status") from None
-    if answer.error:
-        failure = DaemonError(answer.error)
-        failure.exit_code = answer.exit_code
-        raise failure
-    return bytes(answer.result)
+        raise DaemonError(f"{path}: the daemon closed the connection; find its log with: kcachefs status") from None
+    if reply.error:
+        raise DaemonError(reply.error, reply.exit_code)
+    return bytes(reply.result)

@@ -1,11 +1,11 @@
-"""The daemon's log: one line per event, as text or JSON, the same event only so often; and the signals that concern it.
+"""The daemon's log: one line per event, as text or JSON, rate-limited; and the signals that control it.
 
-SIGHUP opens the log file anew, for whoever rotates it. SIGUSR1 writes down what the process is doing: its state, every
-thread's stack, every trio task. Both are taken by a thread of their own, which waits for nothing else, so that they are
-answered even when the other threads hang. The supervisor passes them on to its worker.
+SIGHUP reopens the log file after it was rotated. SIGUSR1 logs what the process is doing: its state, the stack of every
+thread, and every trio task. A thread of its own takes both signals and waits for nothing else, so they are answered
+even when all other threads hang. The supervisor forwards them to its worker.
 
-The log is the standard error of both processes, which in the background is the log file: so tracebacks and the
-interpreter's own last words are in it too, and reopening it is a matter of putting another file in its place.
+Both processes log to standard error, which in the background is the log file. So tracebacks and the interpreter's last
+words end up in it too, and reopening the log means putting another file in place of standard error.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import trio  # the supervisor has no use for it
+    import trio  # the supervisor does not need it at run time
 
 log = logging.getLogger(__name__)
 
 FORMATS = ("text", "json")
 PER_MINUTE = 20
-"""How often the same event is written down within a minute. Which event it is, its text without its figures says."""
+"""How often the same event is logged within a minute. Two lines are the same event if their templates are equal."""
 MINUTE = 60.0
 SIGNALS = frozenset((signal.SIGHUP, signal.SIGUSR1))
 STACK_DEPTH = 12
-"""Innermost calls of each stack that are written down."""
+"""How many of the innermost calls of each stack are logged."""
 
 Facts = Mapping[str, Any]
 
 
 class Log:
-    """The log of this process, and the thread that looks after it. `start` makes it."""
+    """The log of this process and the thread that answers its signals. `start` makes it."""
 
     def __init__(self, path: str, source: str, signals: frozenset[int] = SIGNALS) -> None:
         self._path = path
@@ -49,75 +49,75 @@ class Log:
         self._started = time.monotonic()
         self.limit = RateLimit(PER_MINUTE, MINUTE)
         self.on_signal: Callable[[int], None] = lambda number: None
-        """Told of every signal after it was answered here."""
+        """Called with every signal after it was answered here."""
         self.state: Callable[[], Facts] = dict
-        """What SIGUSR1 writes down beside the stacks. Must take no lock: it may be a lock that everything waits for."""
+        """What SIGUSR1 logs besides the stacks. Must take no lock: all threads may be waiting for that one."""
         self.root_task: trio.lowlevel.Task | None = None
 
     def watch(self) -> None:
-        """Answer signals until the process ends. The thread that looks after the log."""
+        """Answer signals until the process ends. Runs in a thread of its own."""
         while True:
-            taken = signal.sigtimedwait(self.signals, MINUTE / 6)
+            received = signal.sigtimedwait(self.signals, MINUTE / 6)
             try:
-                if taken is None:
-                    self.limit.sum_up()
-                elif taken.si_signo == signal.SIGHUP:
+                if received is None:
+                    self.limit.report_suppressed()
+                elif received.si_signo == signal.SIGHUP:
                     self.reopen()
                 else:
                     self.dump()
-                if taken is not None:
-                    self.on_signal(taken.si_signo)
-            except Exception:  # the next one has to be answered all the same
+                if received is not None:
+                    self.on_signal(received.si_signo)
+            except Exception:  # the next signal must still be answered
                 log.exception("a signal could not be answered")
 
     def reopen(self) -> None:
-        """Put the file that has the log's name now in the place of the one that had it."""
+        """Log to the file that has the log's name now instead of the one that had it before."""
         if not self._path:
-            log.info("asked to reopen the log, which is standard error and stays as it is")
+            log.info("asked to reopen the log, but it is standard error and stays as it is")
             return
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            log.error("the log stays where it is, as it cannot be reopened: %s: %s", self._path, error.strerror)
+            log.error("the log cannot be reopened and stays where it is: %s: %s", self._path, error.strerror)
             return
         sys.stderr.flush()
         for standard in (1, 2):
             os.dup2(file, standard)
         os.close(file)
-        log.info("the log was reopened")
+        log.info("reopened the log")
 
     def dump(self) -> None:
-        """Write down what this process is doing."""
+        """Log what this process is doing."""
         facts: dict[str, Any] = {"uptime_s": round(time.monotonic() - self._started, 1), **self.state()}
-        stacks = dict(_stacks_of_threads())
-        tasks = list(_stacks_of_tasks(self.root_task)) if self.root_task is not None else []
+        stacks = dict(_thread_stacks())
+        tasks = list(_task_stacks(self.root_task)) if self.root_task is not None else []
         log.info("state of the %s", self._source, extra={"facts": {**facts, "threads": stacks, "tasks": tasks}})
 
 
-def start(path: str, source: str, form: str = "text", *, debug: bool = False, hangup: bool = True) -> Log:
-    """Log to standard error, and answer signals. `source` is who logs; `path` is the file that standard error is.
+def start(path: str, source: str, log_format: str = "text", *, debug: bool = False, hangup: bool = True) -> Log:
+    """Log to standard error, which is the file at `path`, as `source`, and answer signals.
 
-    `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal is gone.
+    `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal was closed.
     """
-    made = Log(path, source, SIGNALS if hangup else SIGNALS - {signal.SIGHUP})
-    handler = _Handler(made.limit)
-    handler.setFormatter(JsonForm(source) if form == "json" else TextForm(source))
+    log_of_process = Log(path, source, SIGNALS if hangup else SIGNALS - {signal.SIGHUP})
+    handler = _StandardErrorHandler(log_of_process.limit)
+    handler.setFormatter(JsonFormatter(source) if log_format == "json" else TextFormatter(source))
     logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
-    logging.raiseExceptions = False  # a full disk or a closed terminal must not become a traceback per line
+    logging.raiseExceptions = False  # a full disk or a closed terminal must not cause a traceback per line
     if not faulthandler.is_enabled():
         faulthandler.enable()
-    # Blocked here before there is another thread, hence in all of them, and in every process started from now on: what
-    # comes before its own thread waits for it is kept for it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, made.signals)
-    threading.Thread(target=made.watch, name="kcachefs-log", daemon=True).start()
-    return made
+    # Blocked before any other thread or process is started, and so in all of them: a signal that arrives before the
+    # log's thread waits for it stays pending until then.
+    signal.pthread_sigmask(signal.SIG_BLOCK, log_of_process.signals)
+    threading.Thread(target=log_of_process.watch, name="kcachefs-log", daemon=True).start()
+    return log_of_process
 
 
-class _Handler(logging.Handler):
-    """Standard error, as often as the limit allows, and at the end what it did not.
+class _StandardErrorHandler(logging.Handler):
+    """Writes to standard error as often as the limit allows, and at the end reports what was suppressed.
 
-    Not through `sys.stderr`: what a closed terminal refuses would stay there, and be tried again when we end, which
-    then counts as a failure.
+    Bypasses `sys.stderr`: what a closed terminal does not accept would stay in its buffer and be written again at exit,
+    which would then fail.
     """
 
     def __init__(self, limit: RateLimit) -> None:
@@ -126,7 +126,7 @@ class _Handler(logging.Handler):
         self.addFilter(limit)
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):  # a full disk, a closed terminal: there is nobody else to tell
+        with contextlib.suppress(Exception):  # a full disk, a closed terminal: nowhere else to report it
             os.write(2, f"{self.format(record)}\n".encode(errors="backslashreplace"))
 
     def close(self) -> None:
@@ -135,7 +135,7 @@ class _Handler(logging.Handler):
 
 
 def has_terminal() -> bool:
-    """Whether a terminal can hang up on this process."""
+    """Whether this process has a controlling terminal, which could close."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -143,57 +143,57 @@ def has_terminal() -> bool:
     return True
 
 
-# --- how often -------------------------------------------------------------------------------------------------------
+# --- rate limit ------------------------------------------------------------------------------------------------------
 
 
 class RateLimit(logging.Filter):
-    """Lets the same event through so many times in so many seconds, and then says how many more there were."""
+    """Lets the same event through `limit` times in `seconds`, and afterwards reports how many more there were."""
 
-    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limit: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._most = most
+        self._limit = limit
         self._seconds = seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._windows: dict[tuple[str, int, str], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if hasattr(record, "held_back"):  # our own summary
+        if hasattr(record, "held_back"):  # our own report
             return True
         event = (record.name, record.levelno, str(record.msg))
-        self.sum_up()
+        self.report_suppressed()
         with self._lock:
             window = self._windows.setdefault(event, _Window(self._clock()))
             window.seen += 1
             window.last = record
-            return window.seen <= self._most
+            return window.seen <= self._limit
 
-    def sum_up(self) -> None:
-        """Say what was held back in windows that are over."""
+    def report_suppressed(self) -> None:
+        """Report what was suppressed in windows that have ended."""
         with self._lock:
             now = self._clock()
-            over = {event: window for event, window in self._windows.items() if now - window.began >= self._seconds}
-            for event in over:
+            ended = {event: window for event, window in self._windows.items() if now - window.began >= self._seconds}
+            for event in ended:
                 del self._windows[event]
-        for window in over.values():
-            self._tell(window)
+        for window in ended.values():
+            self._report(window)
 
     def close(self) -> None:
-        """Say it now: the process ends."""
+        """Report everything now, because the process ends."""
         with self._lock:
             windows, self._windows = list(self._windows.values()), {}
         for window in windows:
-            self._tell(window)
+            self._report(window)
 
-    def _tell(self, window: _Window) -> None:
-        more, last = window.seen - self._most, window.last
+    def _report(self, window: _Window) -> None:
+        more, last = window.seen - self._limit, window.last
         if more > 0 and last is not None:
-            where, said = logging.getLogger(last.name), "… and %d more, the last: %s"
-            where.log(last.levelno, said, more, last.getMessage(), extra={"held_back": more})
+            logger = logging.getLogger(last.name)
+            logger.log(last.levelno, "… and %d more, the last: %s", more, last.getMessage(), extra={"held_back": more})
 
 
 class _Window:
-    """One event since it was first seen."""
+    """The occurrences of one event since it was first seen."""
 
     __slots__ = ("began", "last", "seen")
 
@@ -203,11 +203,11 @@ class _Window:
         self.last: logging.LogRecord | None = None
 
 
-# --- how it looks ----------------------------------------------------------------------------------------------------
+# --- formats --------------------------------------------------------------------------------------------------------
 
 
-class TextForm(logging.Formatter):
-    """A line for people; what belongs to it and does not fit on it follows, indented."""
+class TextFormatter(logging.Formatter):
+    """One line for people; facts that belong to it follow on indented lines."""
 
     def __init__(self, source: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s {source}[%(process)d] %(name)s: %(message)s")
@@ -237,8 +237,8 @@ def _indented(name: str, value: Any, depth: int = 1) -> Iterator[str]:
         yield f"{margin}{name}: {value}"
 
 
-class JsonForm(logging.Formatter):
-    """One object per line. `event` is the message without its figures, the same for the same event."""
+class JsonFormatter(logging.Formatter):
+    """One object per line. `event` is the template of the message, which is equal for equal events."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -262,28 +262,28 @@ class JsonForm(logging.Formatter):
         if hasattr(record, "held_back"):
             line["held_back"] = record.held_back
         line |= getattr(record, "facts", {})
-        return json.dumps(line, default=str)  # in ASCII, which holds even names that are not UTF-8
+        return json.dumps(line, default=str)  # ASCII, which can express even names that are not UTF-8
 
 
-# --- what runs -------------------------------------------------------------------------------------------------------
+# --- stacks ----------------------------------------------------------------------------------------------------------
 
 
-def _stacks_of_threads() -> Iterator[tuple[str, list[str]]]:
+def _thread_stacks() -> Iterator[tuple[str, list[str]]]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for number, frame in sys._current_frames().items():
         if number != threading.get_ident():
             yield names.get(number) or str(number), _lines(traceback.walk_stack(frame))
 
 
-def _stacks_of_tasks(task: trio.lowlevel.Task) -> Iterator[dict[str, Any]]:
-    """Of a task and all below it. Read beside the loop that runs them, so one may be missing that just came or went."""
+def _task_stacks(task: trio.lowlevel.Task) -> Iterator[dict[str, Any]]:
+    """The stacks of a task and its children, read while the loop runs: a task that is just starting may be missing."""
     yield {"name": task.name, "stack": _lines(reversed(list(task.iter_await_frames())))}
     for nursery in list(task.child_nurseries):
         for child in sorted(nursery.child_tasks, key=lambda child: child.name):
-            yield from _stacks_of_tasks(child)
+            yield from _task_stacks(child)
 
 
 def _lines(frames: Any) -> list[str]:
-    """Innermost call first."""
+    """One line per call, innermost first."""
     found = [f"{frame.f_code.co_filename}:{number} {frame.f_code.co_qualname}" for frame, number in frames]
     return found[:STACK_DEPTH]

@@ -1,9 +1,9 @@
-"""The worker gives up what it does not need, once it serves: what gets into it through a request gets no further.
+"""Drops the privileges that a worker does not need, so that whoever takes it over by a request gains little.
 
-It keeps its user, who owns the store. As root it keeps one capability, to use files whatever their mode (DAC_OVERRIDE:
-the store may be another user's); the rest goes, from the bounding set too, and no program that it might start gets them
-back. Unmounting is the supervisor's. Should it crash, no core file holds what tenants have stored. What the kernel does
-not know or allow is left as it is.
+The worker keeps its user, who owns the store. As root it keeps one capability, DAC_OVERRIDE, because the store may
+belong to another user; all others are dropped, from the bounding set too, so that no program it starts can regain them.
+Unmounting is left to the supervisor. Core dumps are off, because they would hold what tenants have stored. Whatever the
+kernel does not know or allow is left unchanged.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _CAPABILITIES = 64
 
 
 def drop() -> None:
-    """Give up every privilege that serving does not need; that cannot be undone.
+    """Drop every privilege that serving does not need, for good.
 
-    The kernel keeps them per thread, and a thread inherits them: call it before the first one is started.
+    Privileges are per thread, and a new thread inherits them: call this before the first thread is started.
     """
     _try_prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -49,7 +49,7 @@ def _keep(wanted: int) -> None:
 
 
 def held() -> int:
-    """The capabilities that this thread may use, as bits."""
+    """The permitted capabilities of this thread, as a bit set."""
     try:
         words = struct.unpack("<6I", libc.capget(_THIS_THREAD))
     except OSError:

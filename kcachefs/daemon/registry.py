@@ -1,4 +1,4 @@
-"""The list of mounts: one small JSON file per mount in the runtime directory, written by its supervisor."""
+"""The list of mounts: one small JSON file per mount in the runtime directory, which its supervisor writes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     log_format: str = "text"
     debug: bool = False
     hang_seconds: float = 30.0
-    """How long a worker may give no sign of life before it is replaced."""
+    """How long a worker may send no heartbeat before it is replaced."""
     resend: bool = True
-    """Whether a kernel that can send requests again is asked to."""
+    """Whether to ask the kernel to send unanswered requests again after a failover."""
 
 
 class MountState(msgspec.Struct, kw_only=True):
@@ -53,11 +53,11 @@ class MountState(msgspec.Struct, kw_only=True):
     last_exit: str = ""
     """Why the worker was last replaced."""
     reloads: int = 0
-    """How often it was replaced because somebody asked for it; not counted among the restarts."""
+    """How often the worker was replaced on request; not counted among the restarts."""
     reloads_failed: int = 0
-    """How often the code that was installed then could not start, and the worker stayed."""
+    """How often a reload failed because the newly installed code could not start."""
     version: str = ""
-    """Of the code that the worker runs."""
+    """The version of the code that the worker runs."""
 
     @property
     def uptime_s(self) -> float:
@@ -65,33 +65,33 @@ class MountState(msgspec.Struct, kw_only=True):
 
     @property
     def alive(self) -> bool:
-        """Whether it is served: a worker goes on though its supervisor was killed."""
+        """Whether the mount is served: a worker goes on even if its supervisor is killed."""
         return is_alive(self.supervisor_pid) or is_alive(self.worker_pid)
 
 
 def directory() -> Path:
-    """The runtime directory, made if absent, for its owner alone."""
+    """The runtime directory, created if it is missing, accessible to its owner only."""
     path = config.runtime_directory()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
         raise MountDenied(f"{path}: cannot be used: {error.strerror}; set KCACHEFS_RUNTIME_DIR") from None
-    # In a folder that all may write to, somebody else may have made it first.
+    # In a world-writable folder such as /tmp, somebody else may have created it first.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise MountDenied(f"{path}: is not a directory that is yours alone; remove it, or set KCACHEFS_RUNTIME_DIR")
     return path
 
 
 def name_of(mountpoint: str) -> str:
-    """What a mount's files are called: readable, short enough for a socket, and different for different paths."""
+    """The name of a mount's files: readable, short enough for a socket address, and unique for each path."""
     digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(mountpoint).name)[:32] or 'root'}-{digest}"
 
 
 @contextlib.contextmanager
 def claimed(mountpoint: str) -> Iterator[None]:
-    """Nobody else of this user mounts there until it ends."""
+    """Keep this user's other processes from mounting there during the scope."""
     path = directory() / f"{name_of(mountpoint)}.lock"
     while True:
         with open(path, "wb") as file:
@@ -100,7 +100,7 @@ def claimed(mountpoint: str) -> Iterator[None]:
             except BlockingIOError:
                 raise MountError(f"{mountpoint}: another process is mounting there; see: kcachefs status") from None
             if os.fstat(file.fileno()).st_nlink == 0:
-                continue  # whoever had it has just let go of it and removed it
+                continue  # the previous holder has just released and removed it
             try:
                 yield
                 return
@@ -141,7 +141,7 @@ def remove(mountpoint: str) -> None:
 
 
 def read(mountpoint: str) -> MountState | None:
-    """The state of the mount there, if a supervisor has it."""
+    """The state of the mount there, or None if this user has no mount there."""
     try:
         return msgspec.json.decode(state_path(mountpoint).read_bytes(), type=MountState)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -149,7 +149,7 @@ def read(mountpoint: str) -> MountState | None:
 
 
 def all_mounts() -> list[MountState]:
-    """Every mount whose supervisor lives; what the dead left is tidied away."""
+    """Every mount of this user that is served; removes what dead ones left behind."""
     found = []
     for path in sorted(directory().glob("*.json")):
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
@@ -163,7 +163,7 @@ def all_mounts() -> list[MountState]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether that process is one of ours and no zombie: numbers come round again."""
+    """Whether that process runs and is a kcachefs: pids are reused."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         command = Path(f"/proc/{pid}/cmdline").read_bytes()

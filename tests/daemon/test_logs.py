@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kcachefs.daemon.logs import PER_MINUTE, JsonForm, RateLimit
+from kcachefs.daemon.logs import PER_MINUTE, JsonFormatter, RateLimit
 from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
 from tests.disks import ext4
 
@@ -87,10 +87,10 @@ def test_the_same_event_is_written_so_often_a_minute_and_then_counted(heard: tup
         logger.error("disk %d is bad", number % 2)
     assert handler.lines == [f"{what} is bad" for n in range(3) for what in (f"file {n}", f"disk {n % 2}")]
     handler.now = 59.0
-    handler.limit.sum_up()
+    handler.limit.report_suppressed()
     assert len(handler.lines) == 6
     handler.now = 60.0
-    handler.limit.sum_up()
+    handler.limit.report_suppressed()
     assert handler.lines[6:] == ["… and 7 more, the last: file 9 is bad", "… and 7 more, the last: disk 1 is bad"]
     logger.error("file %d is bad", 11)
     assert handler.lines[8:] == ["file 11 is bad"]
@@ -178,7 +178,7 @@ def test_json_holds_a_name_that_is_not_utf_8_and_an_error_with_its_story() -> No
         raise OSError(5, "bad", name)
     except OSError as error:
         values = ("kcachefs", logging.ERROR, "file", 1, "%s failed: %s", (name, error), sys.exc_info())
-    line = JsonForm("worker").format(logging.LogRecord(*values))
+    line = JsonFormatter("worker").format(logging.LogRecord(*values))
     assert "\n" not in line
     told = json.loads(line)
     assert os.fsencode(told["arguments"][0]) == os.fsencode(name)
@@ -187,7 +187,7 @@ def test_json_holds_a_name_that_is_not_utf_8_and_an_error_with_its_story() -> No
 
 
 def test_a_form_that_is_not_known_is_refused(scene: Scene) -> None:
-    scene.run("mount", scene.mountpoint, "--log-format", "xml").refused_with(2, "xml", "text and json")
+    scene.run("mount", scene.mountpoint, "--log-format", "xml").refused_with(2, "xml", "text or json")
 
 
 # --- SIGHUP ----------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def test_a_log_that_cannot_be_reopened_goes_on_where_it_is(scene: Scene) -> None
     log.rename(aside)
     log.mkdir()
     os.kill(state(scene)["supervisor_pid"], signal.SIGHUP)
-    until(lambda: aside.read_text().count("the log stays where it is, as it cannot be reopened") == ALL)
+    until(lambda: aside.read_text().count("the log cannot be reopened and stays where it is") == ALL)
     scene.umount()
     assert aside.read_text().endswith(f"unmounted {scene.mountpoint}\n")
 
@@ -232,7 +232,7 @@ def test_a_service_without_a_terminal_outlives_sighup(scene: Scene) -> None:
     with foreground(scene, start_new_session=True) as (process, said):
         until(lambda: len(scene.daemons()) == ALL)
         os.kill(process.pid, signal.SIGHUP)
-        until(lambda: said.read_text().count("which is standard error and stays as it is") == ALL)
+        until(lambda: said.read_text().count("it is standard error and stays as it is") == ALL)
         (scene.mountpoint / "triton" / "file").write_text("text")
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

@@ -20,7 +20,7 @@ def test_a_catalog_that_was_read_from_end_to_end_is_let_go_of_and_still_there(tm
         assert sum(1 for _ in store.catalog.walk(b"m")) >= 40_000
         grown = memory.resident_file_bytes()
         assert grown - before > 10 << 20
-        assert not memory.trim(database, most=grown + (1 << 20))
-        assert memory.trim(database, most=grown - 1)
+        assert not memory.trim(database, limit=grown + (1 << 20))
+        assert memory.trim(database, limit=grown - 1)
         assert memory.resident_file_bytes() < grown - (10 << 20)
         assert store.catalog.get(b"m7.7") == bytes(500)

@@ -158,5 +158,5 @@ def test_rotating_the_logs_makes_every_daemon_open_a_new_one(node: Node) -> None
     script = config.partition("postrotate\n")[2].partition("endscript")[0]
     path = f"{node.scene.folder / 'bin'}:{os.environ['PATH']}"
     subprocess.run(["sh", "-euc", script], env={**node.scene.environment, "PATH": path}, check=True, timeout=PATIENCE)
-    until(lambda: log.exists() and log.read_text().count("the log was reopened") == 3)
+    until(lambda: log.exists() and log.read_text().count("reopened the log") == 3)
     node.run("epilog", 1)
