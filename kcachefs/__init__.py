@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from kcachefs.caches import Cache as Cache
     from kcachefs.caches import Entry as Entry
     from kcachefs.caches import cached as cached
-    from kcachefs.frameworks.startup import TooLate as TooLate
-    from kcachefs.frameworks.startup import init as init
+    from kcachefs.session.init import TooLate as TooLate
+    from kcachefs.session.init import init as init
     from kcachefs.store import ContentStore as ContentStore
 
 __version__ = "0.1.0"
@@ -19,8 +19,8 @@ _PUBLIC = {
     "ContentStore": "kcachefs.store",
     "Entry": "kcachefs.caches",
     "cached": "kcachefs.caches",
-    "TooLate": "kcachefs.frameworks.startup",
-    "init": "kcachefs.frameworks.startup",
+    "TooLate": "kcachefs.session.init",
+    "init": "kcachefs.session.init",
 }
 """Public names and where they live: imported on first use, so that `import kcachefs` costs next to nothing."""
 

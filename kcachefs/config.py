@@ -1,14 +1,15 @@
-"""Where things are and how they are set: the only place that reads the environment.
+"""Locations, sizes and environment variables: the only module that reads the environment.
 
-| variable | meaning | else |
+| variable | meaning | default |
 | --- | --- | --- |
-| `KCACHEFS_STORE` | the store's directory | the user's cache directory, `kcachefs` in it |
-| `KCACHEFS_MOUNT` | the mount that commands and the library mean when none is named | the only one there is |
-| `KCACHEFS_RUNTIME_DIR` | control sockets, the list of mounts | root: `/run/kcachefs`, others: see below |
-| `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: their log directory |
-| `KCACHEFS_CACHE_DIR` | the directory of the library's caches | the user's cache directory, `kcachefs-library` in it |
-| `KCACHEFS_CACHE_SIZE` | the bound of each library cache in a plain directory | none |
-| `NOTIFY_SOCKET` | set by a service manager that wants to know when the mount answers | nothing is told |
+| `KCACHEFS_STORE` | the store's directory | `kcachefs` in the user's cache directory |
+| `KCACHEFS_MOUNT` | the mount that commands and the library use | the only one there is |
+| `KCACHEFS_RUNTIME_DIR` | control sockets, list of mounts | root: `/run/kcachefs`, others: see `runtime_directory` |
+| `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: the user's log directory |
+| `KCACHEFS_CACHE_DIR` | the directory of the library's caches | `kcachefs-library` in the user's cache directory |
+| `KCACHEFS_CACHE_SIZE` | size limit of each library cache in a plain directory | none |
+| `KCACHEFS_RESEND` | `0`: never ask the kernel to send requests again, as if it were older than Linux 6.9 | ask |
+| `NOTIFY_SOCKET` | set by a service manager that waits until the mount answers | no notification |
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import platformdirs
 
 from kcachefs.errors import UsageError
 
+DEFAULT_MAX_SIZE = "20GiB"
+DEFAULT_MIN_FREE = "64MiB"
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE_MAX = 1 << 62
 
@@ -41,7 +44,7 @@ def runtime_directory() -> Path:
         return Path(configured)
     if os.getuid() == 0:
         return Path("/run/kcachefs")
-    # The user's runtime directory, else one of our own in /tmp. After `su` the variable may still be that of another.
+    # The user's runtime directory, else one of our own in /tmp. After `su`, XDG_RUNTIME_DIR may be another user's.
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
         if parent and _is_mine(Path(parent)):
             return Path(parent) / "kcachefs"
@@ -56,7 +59,7 @@ def _is_mine(directory: Path) -> bool:
 
 
 def use_resend() -> bool:
-    """Whether the kernel may be asked to send requests again; KCACHEFS_RESEND=0 does without, as older ones must."""
+    """Whether to ask the kernel to send requests again after a failover; KCACHEFS_RESEND=0 switches that off."""
     return os.environ.get("KCACHEFS_RESEND") != "0"
 
 
@@ -69,14 +72,14 @@ def log_directory() -> Path:
     return platformdirs.user_log_path("kcachefs")
 
 
-# Namespace of the mount that the library's own caches live in.
 LIBRARY_NAMESPACE = "library"
+"""The namespace of the library's own caches in a mount."""
 
 
 def mount_point() -> Path | None:
-    """The mount named by KCACHEFS_MOUNT, where something really is mounted there.
+    """The mount that KCACHEFS_MOUNT names, if something is mounted there.
 
-    A mount point with nothing on it is no cache: what is written there disappears beneath the next mount.
+    A bare mountpoint is no cache: the next mount would hide whatever was written to it.
     """
     configured = os.environ.get("KCACHEFS_MOUNT")
     if not configured or not os.path.ismount(configured):
@@ -85,55 +88,55 @@ def mount_point() -> Path | None:
 
 
 def library_directory(name: str) -> Path:
-    """Where the library cache `name` is: in KCACHEFS_CACHE_DIR, else on the mount, else in the user's cache."""
+    """Where the library cache `name` is: in KCACHEFS_CACHE_DIR, else in the mount, else in the user's cache."""
     if configured := os.environ.get("KCACHEFS_CACHE_DIR"):
         return Path(configured).absolute() / name
     if mount := mount_point():
         return mount / LIBRARY_NAMESPACE / name
-    # Not the store's own default, which is `kcachefs` in the same place and belongs to the daemon.
+    # Not `kcachefs` in the same place, which is the default store and belongs to the daemon.
     return platformdirs.user_cache_path("kcachefs-library") / name
 
 
 def is_on_mount(path: Path) -> bool:
-    """Whether `path` lies inside the mount, which then does the bounding and the LRU itself."""
+    """Whether `path` is inside the mount, which then limits the size and evicts by itself."""
     mount = mount_point()
     return mount is not None and path.absolute().is_relative_to(mount)
 
 
 def library_limit() -> int | None:
-    """The size bound of a library cache in a plain directory, or None."""
+    """The size limit of a library cache in a plain directory, or None."""
     configured = os.environ.get("KCACHEFS_CACHE_SIZE")
     return parse_size(configured) or None if configured else None
 
 
 def triton_directory() -> Path | None:
-    """Triton's own choice of cache directory, which TorchInductor also sets and reads."""
+    """The cache directory that TRITON_CACHE_DIR names; TorchInductor sets and reads it too."""
     configured = os.environ.get("TRITON_CACHE_DIR")
     return Path(configured).absolute() if configured else None
 
 
 def notify_socket() -> str:
-    """Where a service manager wants to hear of us; empty where there is none."""
+    """The service manager's notification socket; empty if there is none."""
     return os.environ.get("NOTIFY_SOCKET", "")
 
 
 def for_daemon() -> dict[str, str]:
-    """The environment of a daemon in the background: what a service manager gave its starter is not for it."""
+    """The environment of a background daemon, without what a service manager set for the command that starts it."""
     return {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
 
 
 def parse_size(text: str, *, least: int = 0) -> int:
-    """Bytes of a size as people write it.
+    """The bytes in a size as people write it.
 
     >>> parse_size("20GiB"), parse_size("512M"), parse_size("1000")
     (21474836480, 536870912, 1000)
     """
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,20})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
     if match is None:
-        raise UsageError(f"{text!r} is no size; write it like 20GiB, 512M or 1000000")
+        raise UsageError(f"{text!r} is not a size; write it like 20GiB, 512M or 1000000")
     size = int(float(match[1]) * _UNITS[match[2]])
     if not least <= size < _SIZE_MAX:
-        raise UsageError(f"{text!r} is no size that anything can have; write it like 20GiB, 512M or 1000000")
+        raise UsageError(f"{text!r} is not a possible size; write it like 20GiB, 512M or 1000000")
     return size
 
 

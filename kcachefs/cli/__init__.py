@@ -1,4 +1,4 @@
-"""The command line: one module per verb, registered here; errors become one line and an exit code here."""
+"""The `kcachefs` command: registers one module per verb, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from kcachefs.errors import KcachefsError, describe, exit_code_of
 
 app = typer.Typer(
     name="kcachefs",
-    help="A cache directory for compiled GPU kernels that is shared, deduplicated and bounded.",
-    epilog="Exit codes: 0 done · 1 the answer is no, or something was repaired · 2 wrong usage, or damage left · "
+    help="A shared, deduplicated and size-limited cache directory for compiled GPU kernels.",
+    epilog="Exit codes: 0 success · 1 the answer is no, or damage was repaired · 2 wrong usage, or damage remains · "
     "3 the store cannot be used · 4 the mount cannot be used · 5 no space · 6 no permission · 70 a bug in kcachefs",
     no_args_is_help=True,
     add_completion=False,
@@ -61,8 +61,8 @@ for _verb in (
 
 _debug = False
 
-_Refused: Any = typer.BadParameter.__bases__[0]
-"""What the parser raises for wrong usage. typer does not export it."""
+_UsageError: Any = typer.BadParameter.__bases__[0]
+"""What the parser raises for wrong usage; typer does not export it."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -73,7 +73,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something goes wrong.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when a command fails.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
@@ -84,7 +84,7 @@ def _root(
 
 def main() -> None:
     """The `kcachefs` command."""
-    _keep_what_is_called(sys.argv[1:])
+    _keep_only_command_in(sys.argv[1:])
     try:
         sys.exit(app(prog_name="kcachefs", standalone_mode=False))
     except (KcachefsError, OSError) as error:
@@ -92,23 +92,23 @@ def main() -> None:
             raise
         print(f"kcachefs: {describe(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))
-    except _Refused as error:
-        if error.format_message():  # without arguments the help has been shown instead
-            print(f"kcachefs: {_usage(error)}", file=sys.stderr)
+    except _UsageError as error:
+        if error.format_message():  # empty when the help was shown instead
+            print(f"kcachefs: {_usage_line(error)}", file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
 
 
-def _keep_what_is_called(arguments: list[str]) -> None:
-    """Forget the other commands: to make them ready would take the parser a fifth of the time that we start in."""
-    called = next((word for word in arguments if not word.startswith("-")), "")
-    if kept := [one for one in app.registered_commands if one.callback and one.callback.__name__ == called]:
+def _keep_only_command_in(arguments: list[str]) -> None:
+    """Drop all other commands: preparing their parsers would take a noticeable part of the start-up time."""
+    name = next((word for word in arguments if not word.startswith("-")), "")
+    if kept := [one for one in app.registered_commands if one.callback and one.callback.__name__ == name]:
         app.registered_commands = kept
 
 
-def _usage(error: _Refused) -> str:
-    """What the parser found wrong, in one line that says where to read on."""
+def _usage_line(error: _UsageError) -> str:
+    """The parser's complaint in one line that ends with where to read more."""
     command = error.ctx.command_path if error.ctx is not None else "kcachefs"
-    said = " ".join(error.format_message().split()).rstrip(".")
-    return f"{said}; see: {command} --help"
+    complaint = " ".join(error.format_message().split()).rstrip(".")
+    return f"{complaint}; see: {command} --help"

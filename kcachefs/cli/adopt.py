@@ -1,4 +1,4 @@
-"""`kcachefs adopt`."""
+"""`kcachefs adopt`: copies existing caches into a mount."""
 
 from __future__ import annotations
 
@@ -14,48 +14,59 @@ from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
 
 if TYPE_CHECKING:
-    from kcachefs.frameworks.adoption import Found, Tally
+    from kcachefs.frameworks.adoption import SourceEntry, Tally
 
 INTERRUPTED = 130
 
 
 def adopt(
-    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Caches, for example ~/.triton/cache.")],
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Existing caches, for example ~/.triton/cache.")
+    ],
     namespace: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Whose cache it is.", show_default="told by its place")
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="The namespace it belongs to.",
+            show_default="recognized by location or content",
+        ),
     ] = None,
-    mount: Annotated[Path | None, typer.Option(metavar="DIR", help="The mount.", show_default="the only one")] = None,
+    mount: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The mount to copy into.", show_default="the only one")
+    ] = None,
 ) -> None:
-    """Copy existing caches into a mount, entry by entry, times kept. The source is left as it is.
+    """Copy existing caches into a mount, entry by entry, keeping their times. The source is left as it is.
 
-    Can be interrupted and run again: what is there already is not copied twice.
+    You can interrupt this and run it again: entries that are in the mount already are not copied twice.
     """
-    from kcachefs.frameworks import adoption, mounts
+    from kcachefs.frameworks import adoption
+    from kcachefs.mounts.finding import find
 
     if namespace is not None and namespace not in NAMESPACES:
-        raise UsageError(f"--as {namespace}: there are {', '.join(NAMESPACES)}")
-    where = mounts.find(mount)
-    found: list[adoption.Found] = []
+        raise UsageError(f"--as {namespace}: unknown; choose one of {', '.join(NAMESPACES)}")
+    where = find(mount)
+    found: list[adoption.SourceEntry] = []
     for directory in directories:
         if not directory.is_dir():
-            raise UsageError(f"{directory}: is no directory")
+            raise UsageError(f"{directory}: is not a directory")
         if directory.resolve().is_relative_to(where):
-            raise UsageError(f"{directory}: is in the mount already")
+            raise UsageError(f"{directory}: is already in the mount")
         found += adoption.find(directory, namespace or adoption.namespace_of(directory, os.environ))
     tally = adoption.Tally()
     try:
         _copy(found, where, tally)
     except KeyboardInterrupt:
-        _say(tally, "interrupted; run it again to go on: ")
+        _report(tally, "interrupted; run it again to continue: ")
         sys.exit(INTERRUPTED)
-    _say(tally, "")
+    _report(tally)
     for path in tally.unreadable:
-        print(f"kcachefs: {path}: cannot be read, and was left out", file=sys.stderr)
+        print(f"kcachefs: {path}: cannot be read and was skipped", file=sys.stderr)
     if tally.unreadable:
         sys.exit(1)
 
 
-def _copy(found: list[Found], where: Path, tally: Tally) -> None:
+def _copy(found: list[SourceEntry], where: Path, tally: Tally) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -70,7 +81,7 @@ def _copy(found: list[Found], where: Path, tally: Tally) -> None:
             adoption.adopt(one, where, tally, lambda count: progress.advance(task, count))
 
 
-def _say(tally: Tally, before: str) -> None:
+def _report(tally: Tally, prefix: str = "") -> None:
     size = config.format_size(tally.bytes)
-    there = f", {tally.there:,} were there already" if tally.there else ""
-    print(f"{before}{tally.adopted:,} entries adopted ({size}){there}")
+    present = f", {tally.present:,} were there already" if tally.present else ""
+    print(f"{prefix}{tally.adopted:,} entries adopted ({size}){present}")

@@ -1,4 +1,4 @@
-"""`kcachefs doctor`."""
+"""`kcachefs doctor`: prints what is missing or unusual on this machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from kcachefs import config
 
 
 def doctor(
-    store: Annotated[Path | None, typer.Option(help="The store to look at.", show_default="the usual one")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The store to check.", show_default="the default store")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is missing or odd on this machine and how to mend it. Exit code 1 when something does not work."""
-    from kcachefs.frameworks import checkup
+    """Report what is missing or unusual on this machine and how to fix it. Exit code 1 if something does not work."""
+    from kcachefs.doctor import NOTE, OK, PROBLEM, examine
 
-    findings = list(checkup.examine(Path(store or config.default_store()).absolute(), os.environ))
+    findings = list(examine(Path(store or config.default_store()).absolute(), os.environ))
     if as_json:
         import dataclasses
         import json
@@ -30,13 +32,13 @@ def doctor(
         from rich.text import Text
 
         console = Console(highlight=False, soft_wrap=True)
-        marks = {checkup.OK: ("✓", "green"), checkup.NOTE: ("!", "yellow"), checkup.PROBLEM: ("✗", "red")}
+        marks = {OK: ("✓", "green"), NOTE: ("!", "yellow"), PROBLEM: ("✗", "red")}
         for one in findings:
             mark, colour = marks[one.level]
-            message = one.message.replace("\n", "\\n")  # a path may have one in it, and a complaint is one line
+            message = one.message.replace("\n", "\\n")  # a path may contain one, and a finding is one line
             console.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", message))
             if one.remedy:
                 remedy = one.remedy.replace("\n", "\\n")
                 console.print(Text(f"    → {remedy}", style="cyan"))
-    if any(one.level == checkup.PROBLEM for one in findings):
+    if any(one.level == PROBLEM for one in findings):
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""`kcachefs evict`."""
+"""`kcachefs evict`: evicts entries by name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from kcachefs.cli.outcome import show
 
 
 def evict(
-    entries: Annotated[list[str], typer.Argument(metavar="ENTRY...", help="As `ls` shows them: triton/KEY; * works.")],
+    entries: Annotated[
+        list[str],
+        typer.Argument(metavar="ENTRY...", help="As `ls` shows them, for example triton/KEY; * matches anything."),
+    ],
     mount: target.Mount = None,
     store: target.Store = None,
     dry_run: target.DryRun = False,
     as_json: target.Json = False,
 ) -> None:
-    """Evict entries now, unless they are in use or pinned."""
+    """Evict entries now, except those in use or pinned."""
     from kcachefs.core.administration import Outcome
 
     outcome = target.call(mount, store, "evict", Outcome, patterns=entries, dry_run=dry_run)
-    show(outcome, "evicted", as_json)
+    show(outcome, "evict", "evicted", as_json)
     if outcome.refused:
         raise typer.Exit(1)

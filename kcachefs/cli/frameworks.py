@@ -1,4 +1,4 @@
-"""`kcachefs frameworks`."""
+"""`kcachefs frameworks`: lists the frameworks that kcachefs knows."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 
 def frameworks(
-    installed: Annotated[bool, typer.Option("--installed", help="Only those that are installed here.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    installed: Annotated[bool, typer.Option("--installed", help="Only frameworks that are installed here.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the frameworks kcachefs knows, and where their caches are now."""
+    """List the frameworks that kcachefs knows and where each keeps its cache now."""
     from kcachefs.frameworks import FRAMEWORKS
     from kcachefs.frameworks.environment import installed_version, where_now
 

@@ -1,4 +1,4 @@
-"""`kcachefs fsck`: check a store that nobody has open, and repair it."""
+"""`kcachefs fsck`: checks a store that nobody has open, and repairs it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ def fsck(
     store: Annotated[
         Path | None,
         typer.Option(
-            help="The store's directory. Without it: $KCACHEFS_STORE, else kcachefs in the user's cache directory.",
-            show_default=False,
+            metavar="DIR", help="The store's directory.", show_default="$KCACHEFS_STORE or the user's cache directory"
         ),
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what is found.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every record and every byte of a store, and with --repair drop what cannot be trusted.
 
-    A file whose bytes are lost or wrong is removed, so that it is compiled again; nothing that is whole is lost.
-    The store must not be mounted. Exit code: 0 clean, 1 repaired, 2 damage left.
+    A file whose bytes are lost or wrong is removed, so that it is compiled again; nothing intact is lost. The store
+    must not be mounted. Exit code: 0 clean, 1 repaired, 2 damage remains.
     """
     from kcachefs.store.fsck import run
 
@@ -44,14 +43,14 @@ def fsck(
 def _text(report: Report, *, repair: bool) -> str:
     lines = []
     for finding in report.findings:
-        outcome = finding.remedy if finding.repaired else "damage left" if repair else f"repair: {finding.remedy}"
+        outcome = finding.remedy if finding.repaired else "damage remains" if repair else f"repair: {finding.remedy}"
         lines.append(f"{finding.check}: {finding.thing}: {finding.problem} ({outcome})")
     held = f"{report.objects} objects, {report.inodes} inodes"
     verdict = {
         0: f"{report.store}: clean ({held})",
-        1: f"{report.store}: repaired, {len(report.findings)} things mended ({held})",
-        2: f"{report.store}: damaged, {sum(not f.repaired for f in report.findings)} things to mend"
-        + ("; move the store away and start another" if repair else "; run: kcachefs fsck --repair"),
+        1: f"{report.store}: repaired, {len(report.findings)} problems fixed ({held})",
+        2: f"{report.store}: damaged, {sum(not f.repaired for f in report.findings)} problems found"
+        + ("; move the store away and start a new one" if repair else "; run: kcachefs fsck --repair"),
     }[report.exit_code]
     return "\n".join([*lines, verdict])
 

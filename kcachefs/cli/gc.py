@@ -1,4 +1,4 @@
-"""`kcachefs gc`."""
+"""`kcachefs gc`: frees disk space that deleted entries still occupy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def gc(
     dry_run: target.DryRun = False,
     as_json: target.Json = False,
 ) -> None:
-    """Give back disk space that deleted entries still take."""
+    """Free the disk space that deleted entries still occupy."""
     import msgspec
 
     from kcachefs.core.administration import Outcome
@@ -21,4 +21,4 @@ def gc(
     if as_json:
         print(msgspec.json.encode(outcome).decode())
     else:
-        print(f"{'would have given' if dry_run else 'gave'} back {format_size(outcome.freed_bytes)}")
+        print(f"{'would free' if dry_run else 'freed'} {format_size(outcome.freed_bytes)}")

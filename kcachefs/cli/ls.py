@@ -1,4 +1,4 @@
-"""`kcachefs ls`."""
+"""`kcachefs ls`: lists entries."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from kcachefs.config import format_size
 
 
 def ls(
-    namespace: Annotated[str, typer.Argument(help="Only this one: triton, inductor, …", show_default=False)] = "",
-    sort: Annotated[str, typer.Option(help="used, size, hits or age.")] = "used",
+    namespace: Annotated[str, typer.Argument(help="Only this namespace: triton, inductor, …", show_default=False)] = "",
+    sort: Annotated[str, typer.Option(help="Order: used, size, hits or age.")] = "used",
     mount: target.Mount = None,
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """List entries, by what people call them."""
+    """List entries under names that people recognize."""
     import msgspec
     from rich.console import Console
     from rich.table import Table

@@ -1,9 +1,9 @@
-"""`mount.kcachefs STORE DIR [-o options]`, which mount(8) runs for lines of type kcachefs in fstab.
+"""`mount.kcachefs STORE DIR [-o options]`: what mount(8) runs for an fstab line of type kcachefs.
 
     /var/cache/kcachefs  /mnt/kcache  kcachefs  max_size=100GiB,nofail  0 0
 
-The options are those of `kcachefs mount`, with `_` for `-`; `writers=uid:1000` may stand several times.
-The exit codes are mount(8)'s: 1 wrong usage, 32 the mount failed.
+The options are those of `kcachefs mount`, with `_` for `-`; `writers=uid:1000` may be given several times.
+The exit codes are those of mount(8): 1 for wrong usage, 32 if the mount failed.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from kcachefs.cli.mount import checked, serve_in_background, shared_how
 from kcachefs.errors import KcachefsError, UsageError, describe
+from kcachefs.mounts.making import serve_in_background
+from kcachefs.mounts.settings import mount_settings, sharing_settings
 
 if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountConfig
 
 USAGE = "mount.kcachefs STORE DIR [-o ro,max_size=20GiB,policy=publish,engine=direct,allow_other,no_allow_other]"
-_OF_SHARING = ("read_only", "policy", "writers", "base", "uid", "gid", "umask", "idmap")
+_SHARING_OPTIONS = ("read_only", "policy", "writers", "base", "uid", "gid", "umask", "idmap")
 
-_FOR_MOUNT_8 = {
+_IGNORED = {
     *("defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "comment"),
     *("atime", "noatime", "diratime", "nodiratime", "relatime", "norelatime", "strictatime", "nostrictatime"),
     *("lazytime", "nolazytime", "iversion", "noiversion", "mand", "nomand", "sync", "async", "dirsync"),
     *("silent", "loud", "nosuid", "nodev"),
 }
-"""Options that mean something to mount(8) or to other filesystems, and here nothing that is not so anyway."""
+"""Options for mount(8) or other filesystems that change nothing here."""
 
 
-class Wanted(TypedDict, total=False):
-    """What the options ask for, in the words of `kcachefs mount`."""
+class MountOptions(TypedDict, total=False):
+    """The options by their names in `kcachefs mount`."""
 
     max_size: str
     max_size_per_uid: str
@@ -63,7 +64,7 @@ def _run(arguments: list[str]) -> None:
     except getopt.GetoptError as error:
         raise UsageError(f"{error}; use: {USAGE}") from None
     if len(operands) != 2:
-        raise UsageError(f"takes a store and a directory; use: {USAGE}")
+        raise UsageError(f"needs a store and a directory; use: {USAGE}")
     source, directory = operands
     options = ",".join(value for flag, value in flags if flag == "-o")
     sloppy, fake = any(flag == "-s" for flag, _ in flags), any(flag == "-f" for flag, _ in flags)
@@ -73,20 +74,20 @@ def _run(arguments: list[str]) -> None:
         serve_in_background(settings)
 
 
-def settings_of(directory: Path, store: Path | None, wanted: Wanted) -> MountConfig:
-    """What these options mount there, if it makes sense."""
-    plain = {name: value for name, value in wanted.items() if name not in _OF_SHARING}
-    sharing = {name: value for name, value in wanted.items() if name in _OF_SHARING}
-    return checked(directory, store, **plain, sharing=shared_how(**sharing))  # type: ignore[arg-type]
+def settings_of(directory: Path, store: Path | None, wanted: MountOptions) -> MountConfig:
+    """The settings that these options ask for."""
+    plain = {name: value for name, value in wanted.items() if name not in _SHARING_OPTIONS}
+    sharing = {name: value for name, value in wanted.items() if name in _SHARING_OPTIONS}
+    return mount_settings(directory, store, **plain, sharing=sharing_settings(**sharing))  # type: ignore[arg-type]
 
 
-def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
-    """What a list of options asks for.
+def parse_options(text: str, *, sloppy: bool = False) -> MountOptions:
+    """Parse a list of options.
 
     >>> parse_options("ro,max_size=5G,noauto,x-systemd.requires=network.target")
     {'read_only': True, 'max_size': '5G'}
     """
-    wanted: Wanted = {}
+    wanted: MountOptions = {}
     executable = True
     for option in filter(None, text.split(",")):
         name, _, value = option.partition("=")
@@ -99,7 +100,7 @@ def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
                 wanted[name] = value
             case "uid" | "gid":
                 if not value.isascii() or not value.isdigit():
-                    raise UsageError(f"option {option}: is no number; use: {USAGE}")
+                    raise UsageError(f"option {option}: is not a number; use: {USAGE}")
                 wanted[name] = int(value)
             case "writers":
                 wanted["writers"] = [*wanted.get("writers", ()), value]
@@ -108,13 +109,13 @@ def parse_options(text: str, *, sloppy: bool = False) -> Wanted:
             case "exec" | "noexec":
                 executable = name == "exec"
             case "suid" | "dev":
-                raise UsageError(f"option {name}: a cache is always mounted no{name}; leave it out")
+                raise UsageError(f"option {name}: a cache is always mounted no{name}; remove the option")
             case "remount":
-                raise UsageError("option remount: cannot be done; unmount it and mount it again")
-            case _ if not sloppy and name not in _FOR_MOUNT_8 and not name.lower().startswith("x-"):
-                raise UsageError(f"option {option}: is not known; use: {USAGE}")
-    if not executable:  # `user` means noexec too, unless exec stands behind it
-        raise UsageError("option noexec: generated libraries could not be loaded; add exec behind it")
+                raise UsageError("option remount: is not supported; unmount and mount again")
+            case _ if not sloppy and name not in _IGNORED and not name.lower().startswith("x-"):
+                raise UsageError(f"option {option}: unknown; use: {USAGE}")
+    if not executable:  # `user` implies noexec, unless exec follows it
+        raise UsageError("option noexec: compiled libraries could not be loaded; add exec after it")
     return wanted
 
 

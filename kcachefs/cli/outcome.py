@@ -1,4 +1,4 @@
-"""How the result of a command on entries is shown."""
+"""Prints the result of a command on entries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from kcachefs.core.administration import Outcome
 
 
-def show(outcome: Outcome, done: str, as_json: bool) -> None:
-    """`done` is the participle: "evicted 3 entries, 1.2 MiB"."""
+def show(outcome: Outcome, verb: str, participle: str, as_json: bool) -> None:
+    """Print for example "evicted 3 entries, 1.2 MiB", or "would evict …" after a dry run."""
     import msgspec
 
     if as_json:
@@ -20,9 +20,9 @@ def show(outcome: Outcome, done: str, as_json: bool) -> None:
     for path in outcome.entries:
         print(path)
     count = len(outcome.entries)
-    word = f"would have {done}" if outcome.dry_run else done
-    print(f"{word} {count} {'entry' if count == 1 else 'entries'}, {format_size(outcome.stored_bytes)}")
+    done = f"would {verb}" if outcome.dry_run else participle
+    print(f"{done} {count} {'entry' if count == 1 else 'entries'}, {format_size(outcome.stored_bytes)}")
     if outcome.refused:
-        print(f"left alone, because in use or pinned: {', '.join(outcome.refused[:10])}")
+        print(f"left alone, in use or pinned: {', '.join(outcome.refused[:10])}")
         if len(outcome.refused) > 10:
             print(f"and {len(outcome.refused) - 10} more")

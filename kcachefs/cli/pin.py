@@ -1,4 +1,4 @@
-"""`kcachefs pin` and `kcachefs unpin`."""
+"""`kcachefs pin` and `kcachefs unpin`: protect entries from eviction."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import typer
 from kcachefs.cli import target
 from kcachefs.cli.outcome import show
 
-Entries = Annotated[list[str], typer.Argument(metavar="ENTRY...", help="As `ls` shows them: triton/KEY; * works.")]
+Entries = Annotated[
+    list[str],
+    typer.Argument(metavar="ENTRY...", help="As `ls` shows them, for example triton/KEY; * matches anything."),
+]
 
 
 def pin(entries: Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False) -> None:
-    """Keep entries whatever else is evicted."""
+    """Protect entries from eviction."""
     _pin(entries, mount, store, as_json, pinned=True)
 
 
 def unpin(
     entries: Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False
 ) -> None:
-    """Let pinned entries grow old again."""
+    """Let pinned entries be evicted again."""
     _pin(entries, mount, store, as_json, pinned=False)
 
 
@@ -28,4 +31,4 @@ def _pin(entries: list[str], mount: target.Mount, store: target.Store, as_json: 
     from kcachefs.core.administration import Outcome
 
     outcome = target.call(mount, store, "pin", Outcome, patterns=entries, pinned=pinned)
-    show(outcome, "pinned" if pinned else "unpinned", as_json)
+    show(outcome, "pin" if pinned else "unpin", "pinned" if pinned else "unpinned", as_json)

@@ -1,4 +1,4 @@
-"""`kcachefs prune`."""
+"""`kcachefs prune`: evicts entries by age, use or size."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def prune(
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Entries not used for so long: 30d, 12h, 90m.")
+        str | None, typer.Option(metavar="AGE", help="Evict entries not used for this long: 30d, 12h, 90m.")
     ] = None,
     max_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The oldest, until the rest takes no more than this.")
+        str | None, typer.Option(metavar="SIZE", help="Evict the oldest entries until the rest fits in this size.")
     ] = None,
-    unused: Annotated[bool, typer.Option("--unused", help="Entries that nobody but their writer ever used.")] = False,
+    unused: Annotated[bool, typer.Option("--unused", help="Evict entries not used since they were written.")] = False,
     mount: target.Mount = None,
     store: target.Store = None,
     dry_run: target.DryRun = False,
     as_json: target.Json = False,
 ) -> None:
-    """Evict what is old, unused, or too much."""
+    """Evict entries that are old, unused, or beyond a size."""
     from kcachefs.core.administration import Outcome
 
     if older_than is None and max_size is None and not unused:
-        raise UsageError("prune what? give --older-than, --max-size or --unused")
+        raise UsageError("nothing to prune by; give --older-than, --max-size or --unused")
     outcome = target.call(
         mount,
         store,
@@ -43,16 +43,16 @@ def prune(
         unused=unused,
         dry_run=dry_run,
     )
-    show(outcome, "pruned", as_json)
+    show(outcome, "prune", "pruned", as_json)
 
 
 def parse_age(text: str) -> float:
-    """Seconds of an age as people write it.
+    """The seconds in an age as people write it.
 
     >>> parse_age("30d"), parse_age("90m")
     (2592000.0, 5400.0)
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
     if match is None:
-        raise UsageError(f"{text!r} is no age; write it like 30d, 12h or 90m")
+        raise UsageError(f"{text!r} is not an age; write it like 30d, 12h or 90m")
     return float(match[1]) * _UNITS[match[2]]

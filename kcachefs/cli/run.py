@@ -1,4 +1,4 @@
-"""`kcachefs run`."""
+"""`kcachefs run`: runs a command with its compile caches in a mount."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kcachefs import config
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
-    from kcachefs.frameworks.account import Account
+    from kcachefs.session.account import Account
 
 NOT_WARM = 1
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run.")],
-    mount: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Mount to use, or to make for this command.")
-    ] = None,
-    store: Annotated[Path | None, typer.Option(help="Store of the mount.")] = None,
-    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota, should a mount be made.")] = "20GiB",
-    engine: Annotated[str, typer.Option(help="Engine, should a mount be made.")] = "direct",
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")],
+    mount: Annotated[Path | None, typer.Option(metavar="DIR", help="The mount to use, or where to make one.")] = None,
+    store: Annotated[Path | None, typer.Option(metavar="DIR", help="The store of the mount.")] = None,
+    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota, if a mount is made.")] = config.DEFAULT_MAX_SIZE,
+    engine: Annotated[str, typer.Option(help="Engine, if a mount is made.")] = "direct",
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these frameworks. Repeatable.")] = None,
     assert_warm: Annotated[
-        bool, typer.Option("--assert-warm", help="Exit with 1 when anything had to be compiled.")
+        bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No line at the end.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")] = False,
 ) -> None:
-    """Run COMMAND with every compile cache in a mount, and say what that saved.
+    """Run COMMAND with every compile cache in a mount, and print what that saved.
 
-    Uses the mount that runs, or makes one for as long as commands use it. Signals and the exit code pass through.
+    Uses a running mount, or makes one that lasts while commands use it. Signals and the exit code pass through.
     """
-    from kcachefs.frameworks import environment, headers, make_folders, mounts
-    from kcachefs.frameworks.command import end_like
-    from kcachefs.frameworks.command import run as run_command
+    from kcachefs.frameworks import environment, headers, make_folders
+    from kcachefs.session.command import end_like
+    from kcachefs.session.command import run as run_command
+    from kcachefs.session.temporary_mount import session_mount
 
     if not command:
-        raise UsageError("run what? kcachefs run -- python train.py")
-    with mounts.lasting(mount, store, max_size, engine) as where:
+        raise UsageError("no command given; for example: kcachefs run -- python train.py")
+    with session_mount(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:
             headers.link(where)
@@ -53,7 +53,7 @@ def run(
             _say(f"{command[0]}: no such command")
             sys.exit(NOT_FOUND)
         except PermissionError:
-            _say(f"{command[0]}: may not be run")
+            _say(f"{command[0]}: cannot be executed")
             sys.exit(NOT_EXECUTABLE)
         after = _account(where, assert_warm)
     if before is not None and after is not None:
@@ -61,15 +61,15 @@ def run(
         if not quiet:
             _say(str(done))
         if assert_warm and status == 0 and done.misses:
-            _say(f"not warm: {done.misses:,} had to be compiled")
+            _say(f"not warm: {done.misses:,} entries had to be compiled")
             sys.exit(NOT_WARM)
     sys.stdout.flush()
     end_like(status)
 
 
 def _account(mount: Path, needed: bool) -> Account | None:
-    """The mount's counters. A command is not kept from running because they cannot be read."""
-    from kcachefs.frameworks import account
+    """The mount's counters, or None: unreadable counters are no reason not to run a command."""
+    from kcachefs.session import account
 
     try:
         return account.read(mount)

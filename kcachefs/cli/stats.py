@@ -1,4 +1,4 @@
-"""`kcachefs stats`."""
+"""`kcachefs stats`: shows what a cache holds and how well it works."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NARROW_COLUMNS = ("entries", "size", "stored", "hits", "misses", "last use")
 def stats(
     mount: target.Mount = None,
     store: target.Store = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on showing them, until ^C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     as_json: target.Json = False,
 ) -> None:
-    """Show what a cache holds and what it has been good for."""
+    """Show what a cache holds and how well it works."""
     from rich.console import Console
     from rich.live import Live
 
@@ -41,13 +41,13 @@ def stats(
     console = Console()
     wide = console.width >= _WIDE
     if not watch:
-        console.print(_drawn(numbers, wide))
+        console.print(_render(numbers, wide))
         return
-    with Live(_drawn(numbers, wide), console=console, auto_refresh=False) as live:
+    with Live(_render(numbers, wide), console=console, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(1.0)
-                live.update(_drawn(_ask(mount, store), wide), refresh=True)
+                live.update(_render(_ask(mount, store), wide), refresh=True)
         except KeyboardInterrupt:
             pass
 
@@ -58,7 +58,7 @@ def _ask(mount: Path | None, store: Path | None) -> Statistics:
     return target.call(mount, store, "stats", Statistics)
 
 
-def _drawn(numbers: Statistics, wide: bool) -> RenderableType:
+def _render(numbers: Statistics, wide: bool) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -72,16 +72,16 @@ def _drawn(numbers: Statistics, wide: bool) -> RenderableType:
         table.add_row(Text(name), *_cells(row, wide))
     table.add_section()
     table.add_row("total", *_cells(numbers.total, wide))
-    beneath = numbers.store
-    share = beneath.used_bytes / beneath.max_bytes if beneath.max_bytes else 0.0
+    below = numbers.store
+    share = below.used_bytes / below.max_bytes if below.max_bytes else 0.0
     return Group(
         table,
         Text(""),
         Text(
-            f"on disk  {_bar(share)} {format_size(beneath.used_bytes)} of {format_size(beneath.max_bytes)}, "
-            f"{format_size(beneath.bytes_saved)} saved; {beneath.objects} objects, shared {beneath.dedup_ratio:g}x"
+            f"on disk  {_bar(share)} {format_size(below.used_bytes)} of {format_size(below.max_bytes)}, "
+            f"{format_size(below.bytes_saved)} saved; {below.objects} objects, shared {below.dedup_ratio:g}x"
         ),
-        Text(f"damaged  {beneath.damaged} objects set aside" if beneath.damaged else ""),
+        Text(f"damaged  {below.damaged} objects set aside" if below.damaged else ""),
     )
 
 

@@ -1,4 +1,4 @@
-"""`kcachefs status`."""
+"""`kcachefs status`: lists the mounts of this user."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountState
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """List the mounts of this user."""
+def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List your mounts."""
     import msgspec
 
     from kcachefs.daemon import registry
@@ -29,10 +29,10 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="For programs.")
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
-        last = f", the last after {state.last_exit}" if state.last_exit else ""
+        last = f", the last one after {state.last_exit}" if state.last_exit else ""
         print(f"  restarts  {state.restarts}{last}" + (f"; {state.reloads} reloads" if state.reloads else ""))
         if state.engine == "pyfuse3":
-            print("            (this engine cannot take over from a dead worker: the mount would end with it)")
+            print("            (this engine cannot take over from a dead worker: the mount ends with its worker)")
         print(f"  log       {state.log or 'standard error of the supervisor'}")
 
 

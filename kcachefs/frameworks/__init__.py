@@ -1,4 +1,4 @@
-"""The frameworks that keep compiled kernels: which variable, which folder, and how to point them at a mount."""
+"""The frameworks that cache compiled kernels: their variables and folders, and how to point them at a mount."""
 
 from __future__ import annotations
 

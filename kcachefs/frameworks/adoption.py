@@ -1,10 +1,10 @@
-"""Bring an existing cache into a mount, entry by entry; the source is only read.
+"""Copies an existing cache into a mount, entry by entry; the source is only read.
 
-An entry appears in the mount at once and whole: it is copied under a temporary name, which the mount itself clears away
-should this process die, and renamed. By that name the mount also knows that nobody had to compile it, and counts no
-miss. What is there already is left, so an adoption that was interrupted is simply run again. Times are kept: ninja and
-Numba compare them. Triton's group files hold absolute paths, and get those of the mount: without that Triton would go
-on reading the source, and miss once it is deleted.
+An entry appears in the mount all at once: it is copied under a temporary name and then renamed. The mount removes the
+temporary name if this process dies, and recognizes by it that nobody compiled the entry, so that it counts no miss.
+Entries that are in the mount already are left alone, so an interrupted adoption can simply be run again. Times are
+kept, because ninja and Numba compare them. Triton's group files hold absolute paths, which are changed to those in the
+mount: otherwise Triton would keep reading the source, and miss once that is deleted.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ from kcachefs.errors import UsageError
 from kcachefs.frameworks.environment import where_now
 from kcachefs.frameworks.records import FRAMEWORKS
 
-_INTO = {"flashinfer": (".cache", "flashinfer")}
-"""Caches that lie deeper in the mount than in their usual place."""
+_SUBFOLDERS = {"flashinfer": (".cache", "flashinfer")}
+"""Where a cache goes in its namespace, if not to the top."""
 
 
 @dataclass(slots=True)
-class Found:
-    """An entry of a source: a folder with all below it, or files side by side."""
+class SourceEntry:
+    """An entry of the source: a folder with everything below it, or a group of files in one folder."""
 
     namespace: str
     path: tuple[str, ...]
-    """In the namespace: of a tree its folder, of a group its files' folder."""
+    """The folder in the namespace: the entry itself, or the folder that holds the group."""
     source: Path
-    """The same in the source."""
+    """The same folder in the source."""
     names: list[str] = field(default_factory=list)
-    """Of a group, its files; empty for a tree."""
+    """The files of a group; empty for a folder."""
     bytes: int = 0
 
 
 @dataclass(slots=True)
 class Tally:
-    """What an adoption did."""
+    """What an adoption did so far."""
 
     adopted: int = 0
-    there: int = 0
+    present: int = 0
+    """Entries that were in the mount already."""
     bytes: int = 0
     unreadable: list[str] = field(default_factory=list)
     _listed: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def holds(self, folder: Path, name: str) -> bool:
-        """Whether a folder of the mount held that name when this first looked. To ask for the name would be a use."""
+        """Whether a folder of the mount held that name when we first listed it. A lookup would count as a use."""
         found = self._listed.get(folder)
         if found is None:
             found = self._listed[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
@@ -61,7 +62,7 @@ class Tally:
 
 
 def namespace_of(source: Path, environ: Mapping[str, str]) -> str:
-    """Whose cache a folder is: by where it is, or by what is in it."""
+    """The namespace that a cache belongs to, recognized by its location or its contents."""
     real = source.resolve()
     for framework in FRAMEWORKS:
         for known in (where_now(framework, environ), where_now(framework, {})):
@@ -83,34 +84,36 @@ def namespace_of(source: Path, environ: Mapping[str, str]) -> str:
     for name in itertools.islice(sorted(names), 100):
         if (source / name).is_dir() and any(child.startswith("__grp__") for child in os.listdir(source / name)):
             return "triton"
-    raise UsageError(f"{source}: cannot tell whose cache this is; say it with --as, for example --as triton")
+    raise UsageError(
+        f"{source}: cannot tell which framework this cache belongs to; name it, for example with --as triton"
+    )
 
 
-def find(source: Path, namespace: str) -> Iterator[Found]:
-    """The entries of a source, as the layout of its framework tells them."""
-    yield from _find(source, namespace, _INTO.get(namespace, ()))
+def find(source: Path, namespace: str) -> Iterator[SourceEntry]:
+    """The entries of a source, according to its framework's layout."""
+    yield from _find(source, namespace, _SUBFOLDERS.get(namespace, ()))
 
 
-def _find(folder: Path, namespace: str, path: tuple[str, ...]) -> Iterator[Found]:
-    groups: dict[bytes, Found] = {}
+def _find(folder: Path, namespace: str, path: tuple[str, ...]) -> Iterator[SourceEntry]:
+    groups: dict[bytes, SourceEntry] = {}
     with os.scandir(folder) as children:
         for child in sorted(children, key=lambda one: one.name):
             below = (*path, child.name)
             is_dir = child.is_dir(follow_symlinks=False)
             spot = place(namespace.encode(), tuple(map(os.fsencode, below)), is_dir)
             if spot.kind is Kind.STRUCTURE:
-                yield from _find(Path(child.path), *_home(namespace, below))
+                yield from _find(Path(child.path), *_destination(namespace, below))
             elif spot.kind is Kind.TREE:
-                yield Found(namespace, below, Path(child.path), bytes=_size(Path(child.path)))
+                yield SourceEntry(namespace, below, Path(child.path), bytes=_size(Path(child.path)))
             elif spot.kind is Kind.GROUP:
-                found = groups.setdefault(spot.group, Found(namespace, path, folder))
+                found = groups.setdefault(spot.group, SourceEntry(namespace, path, folder))
                 found.names.append(child.name)
                 found.bytes += child.stat(follow_symlinks=False).st_size
     yield from groups.values()
 
 
-def _home(namespace: str, path: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Where a folder of entries belongs: what TorchInductor keeps of others has a namespace of its own in a mount."""
+def _destination(namespace: str, path: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Where a folder of entries goes: what TorchInductor keeps for other tools has its own namespace in a mount."""
     if namespace == "inductor":
         if path == ("precompiled_headers",):
             return "precompiled_headers", ()
@@ -119,8 +122,8 @@ def _home(namespace: str, path: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     return namespace, path
 
 
-def adopt(found: Found, mount: Path, tally: Tally, copied: Callable[[int], None] = lambda count: None) -> None:
-    """Copy one entry into the mount, unless it is there."""
+def adopt(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int], None] = lambda count: None) -> None:
+    """Copy one entry into the mount, unless it is there already."""
     target = mount / found.namespace / Path(*found.path)
     try:
         if found.names:
@@ -136,7 +139,7 @@ def adopt(found: Found, mount: Path, tally: Tally, copied: Callable[[int], None]
         tally.adopted += 1
         tally.bytes += found.bytes
     else:
-        tally.there += 1
+        tally.present += 1
         copied(found.bytes)
 
 
@@ -150,7 +153,7 @@ def _adopt_tree(source: Path, target: Path, copied: Callable[[int], None]) -> bo
         except OSError:
             if not target.is_dir():
                 raise
-            return False  # somebody made it meanwhile
+            return False  # somebody else created it in the meantime
         return True
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -169,7 +172,7 @@ def _copy_tree(source: Path, staging: Path, target: Path, copied: Callable[[int]
     _keep_times(source, staging)
 
 
-def _adopt_group(found: Found, folder: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
+def _adopt_group(found: SourceEntry, folder: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     missing = [name for name in found.names if not tally.holds(folder, name)]
     staging = folder / _staging_name()
@@ -183,7 +186,7 @@ def _adopt_group(found: Found, folder: Path, tally: Tally, copied: Callable[[int
 
 
 def _staging_name() -> str:
-    """Nobody else's: in two containers that share a mount, processes have the same numbers."""
+    """A unique name. Not the pid: processes in two containers that share a mount may have the same one."""
     return f"{ADOPTING.decode()}{uuid.uuid4().hex}"
 
 
@@ -194,9 +197,9 @@ def _copy_file(source: Path, staging: Path, folder: Path, copied: Callable[[int]
         return
     if not stat.S_ISREG(found.st_mode):
         return
-    with open(source, "rb", opener=_without_a_trace) as reader, open(staging, "wb") as writer:
+    with open(source, "rb", opener=_open_without_atime) as reader, open(staging, "wb") as writer:
         if source.name.startswith("__grp__"):
-            writer.write(_at_home(reader.read(), folder))
+            writer.write(_relocated(reader.read(), folder))
             copied(found.st_size)
         else:
             while chunk := reader.read(1 << 20):
@@ -206,8 +209,8 @@ def _copy_file(source: Path, staging: Path, folder: Path, copied: Callable[[int]
     _keep_times(source, staging, found)
 
 
-def _at_home(raw: bytes, folder: Path) -> bytes:
-    """Triton's group file with the paths that its members have in the mount."""
+def _relocated(raw: bytes, folder: Path) -> bytes:
+    """A group file of Triton with the paths of its members in the mount."""
     try:
         group = json.loads(raw)
         group["child_paths"] = {name: str(folder / name) for name in group["child_paths"]}
@@ -221,8 +224,8 @@ def _keep_times(source: Path, copy: Path, found: os.stat_result | None = None) -
     os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def _without_a_trace(path: str, flags: int) -> int:
-    """Open without touching the source's atime, where this user may ask for that."""
+def _open_without_atime(path: str, flags: int) -> int:
+    """Open without changing the source's atime, where this user is allowed to."""
     try:
         return os.open(path, flags | os.O_NOATIME)
     except PermissionError:

@@ -1,4 +1,4 @@
-"""The variables that point every framework at a mount, and the folders that must be there before they are read."""
+"""The variables that point every framework at a mount, and the folders that must exist before they are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOUNT_VARIABLE = "KCACHEFS_MOUNT"
 
 
 def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
-    """The frameworks meant by `only`, by namespace or by name in any case; all when it is empty."""
+    """The frameworks that `only` names, by namespace or by name in any case; all of them if it is empty."""
     wanted = [name.strip() for part in only for name in part.split(",") if name.strip()]
     if not wanted:
         return FRAMEWORKS
@@ -27,13 +27,13 @@ def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
         key = _key(name)
         found = [one for one in FRAMEWORKS if key in (_key(one.name), _key(one.namespace)) and key]
         if not found:
-            raise UsageError(f"{name}: no framework is called that; see: kcachefs frameworks")
+            raise UsageError(f"{name}: no such framework; see: kcachefs frameworks")
         chosen += [one for one in found if one not in chosen]
     return tuple(chosen)
 
 
 def environment(mount: Path, only: Iterable[str] = ()) -> dict[str, str]:
-    """Every variable and its value, for this mount."""
+    """Every variable and its value for this mount."""
     values = {MOUNT_VARIABLE: str(mount)}
     for framework in select(only):
         for variable, folder in framework.variables.items():
@@ -43,17 +43,17 @@ def environment(mount: Path, only: Iterable[str] = ()) -> dict[str, str]:
 
 
 def make_folders(mount: Path, only: Iterable[str] = ()) -> None:
-    """Make what the variables name: some frameworks give up their cache for good when it is not there."""
+    """Create the folders that the variables name: some frameworks stop caching for good if theirs is missing."""
     for framework in select(only):
         for folder in framework.variables.values():
             (mount / folder_of(framework, folder)).mkdir(parents=True, exist_ok=True)
 
 
 def folder_of(framework: Framework, folder: str) -> str:
-    """The folder relative to the mount; for extensions with a level that tells Pythons and torches apart.
+    """The folder relative to the mount; torch's extensions get one level per version of Python and torch.
 
-    torch adds such a level by itself, but not to a folder that it was given; without it two environments that share
-    a mount would build over each other.
+    torch adds such a level to its default folder, but not to one that a variable names. Without it, two environments
+    that share a mount would overwrite each other's builds.
     """
     if framework.namespace != "torch_extensions":
         return folder
@@ -68,7 +68,7 @@ def folder_of(framework: Framework, folder: str) -> str:
 
 
 def where_now(framework: Framework, environ: Mapping[str, str]) -> str:
-    """Where a process with this environment keeps the framework's cache: its variable, or else its default."""
+    """Where a process with this environment keeps the framework's cache: its variable, else its default."""
     for variable in framework.variables:
         if environ.get(variable):
             return environ[variable]
@@ -77,7 +77,7 @@ def where_now(framework: Framework, environ: Mapping[str, str]) -> str:
 
 
 def installed_version(framework: Framework) -> str | None:
-    """The version that is installed beside kcachefs, if any."""
+    """The version installed in the same environment as kcachefs, if any."""
     for package in framework.packages:
         try:
             return importlib.metadata.version(package)

@@ -1,6 +1,6 @@
-"""Variables as text that a shell, a file or another program reads back exactly, whatever is in the paths.
+"""Writes variables as text that a shell, a file or another program reads back exactly, whatever the paths contain.
 
-A format that cannot hold a value says so instead of writing something that means another thing.
+A format that cannot express a value raises an error rather than write something that means something else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kcachefs.frameworks import headers
 
 
 def render(values: dict[str, str], format: str, mount: Path) -> bytes:
-    """The variables in a format, as bytes: a path need not be UTF-8."""
+    """The variables in the given format; bytes, because a path need not be UTF-8."""
     if format not in FORMATS:
-        raise UsageError(f"--format {format}: there are {', '.join(FORMATS)}")
+        raise UsageError(f"--format {format}: unknown; choose one of {', '.join(FORMATS)}")
     return os.fsencode(FORMATS[format](values, mount))
 
 
@@ -37,12 +37,12 @@ def _fish(values: dict[str, str], mount: Path) -> str:
 
 
 def _dotenv(values: dict[str, str], mount: Path) -> str:
-    """A .env file. Dialects differ on what a backslash means, so only single quotes are used, where nothing does."""
+    """A .env file. Dialects disagree about backslashes, so values are in single quotes, where nothing is special."""
     return "".join(f"{name}='{_plain(value, 'dotenv', also=chr(39))}'\n" for name, value in values.items())
 
 
 def _docker(values: dict[str, str], mount: Path) -> str:
-    """For `docker run --env-file FILE -v DIR:DIR:rslave`: no quotes, the rest of a line is the value."""
+    """For `docker run --env-file FILE -v DIR:DIR:rslave`: no quoting, the value is the rest of the line."""
     return "".join(f"{name}={_plain(value, 'docker')}\n" for name, value in values.items())
 
 
@@ -51,19 +51,19 @@ def _json(values: dict[str, str], mount: Path) -> str:
 
 
 def _k8s(values: dict[str, str], mount: Path) -> str:
-    """The parts of a pod that see the mount at the same path as the host does. JSON strings are YAML strings.
+    """The parts of a pod that show it the mount at the host's path. JSON strings are valid YAML strings.
 
-    The container's torch looks for its precompiled header in its own temporary directory (see headers.py), so a hook
-    puts the link there; it must not fail, or the container would be ended.
+    torch in the container looks for its precompiled header in the container's temporary directory (see headers.py),
+    so a hook creates the link there. The hook must not fail, or Kubernetes would stop the container.
     """
     path = json.dumps(_text(str(mount), "k8s"))
-    lines = ["# of the container", "env:"]
+    lines = ["# in the container", "env:"]
     for name, value in values.items():
         lines += [f"  - name: {name}", f"    value: {json.dumps(_text(value, 'k8s').replace('$(', '$$('))}"]
     lines += ["volumeMounts:", "  - name: kcachefs", f"    mountPath: {path}", "    mountPropagation: HostToContainer"]
     lines += ["lifecycle:", "  postStart:", "    exec:"]
     lines += [f"      command: {json.dumps(['sh', '-c', _LINK_HEADERS, 'sh', str(mount / headers.NAMESPACE)])}"]
-    lines += ["# of the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
+    lines += ["# in the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
     lines += ["      type: Directory"]
     return "\n".join(lines) + "\n"
 
@@ -87,7 +87,7 @@ FORMATS: dict[str, Callable[[dict[str, str], Path], str]] = {
 
 def _plain(value: str, format: str, also: str = "") -> str:
     if bad := [character for character in "\n\r\0" + also if character in value]:
-        raise UsageError(f"{value!r} has {bad[0]!r} in it, which --format {format} cannot hold; use sh or json")
+        raise UsageError(f"{value!r} contains {bad[0]!r}, which --format {format} cannot express; use sh or json")
     return value
 
 
@@ -95,5 +95,5 @@ def _text(value: str, format: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise UsageError(f"{value!r} is no UTF-8, which --format {format} cannot hold; use sh") from None
+        raise UsageError(f"{value!r} is not UTF-8, which --format {format} cannot express; use sh") from None
     return value

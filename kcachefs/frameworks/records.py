@@ -1,6 +1,6 @@
-"""One record per framework: its variables, its folder in the mount, and what is known of its cache.
+"""One record per framework: its variables, its folder in the mount, and what is known about its cache.
 
-A framework that cannot be told where to keep its cache has no variable, and a note that says what to do instead.
+A framework that cannot be told where to keep its cache has no variable, and a note on what to do instead.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What kcachefs knows of one framework's cache."""
+    """What kcachefs knows about one framework's cache."""
 
     name: str
     namespace: str
     """Its folder in the mount."""
     default: str
-    """Where its cache is when nothing is set."""
+    """Where its cache is if no variable is set."""
     layout: str
-    """What lies in it; an entry is what kcachefs/core/layouts.py says."""
+    """What it contains. kcachefs/core/layouts.py defines its entries."""
     needs: str
-    """What it asks of a filesystem, beyond files and folders."""
+    """What it needs from a filesystem beyond files and folders."""
     source: str
-    """Where these facts are from."""
+    """Where these facts come from."""
     variables: dict[str, str] = field(default_factory=dict)
     """Each variable and the folder, relative to the mount, that it is set to."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Variables that are no folder."""
+    """Variables that name no folder."""
     packages: tuple[str, ...] = ()
-    """Distributions, any of which means that it is installed."""
+    """Distributions; if any of them is installed, the framework is."""
     modules: tuple[str, ...] = ()
-    """Modules that, once imported, have read the variable: it is too late then."""
+    """Modules that read the variable when they are imported; setting it later has no effect."""
     note: str = ""
 
     @property
@@ -40,7 +40,7 @@ class Framework:
 
 
 _READ = "the framework's source, August 2026"
-_WATCHED = "the framework's source and its system calls"
+_TRACED = "the framework's source and a trace of its system calls"
 _RENAME = "rename over a file; rmdir of a folder in use refused"
 _NINJA = "mtimes in nanoseconds, files rewritten in place, dlopen"
 _SQLITE = "record locks, files rewritten in place, fsync"
@@ -53,7 +53,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "~/.triton/cache",
         "<KEY>/ with seven files per kernel and a group file that names them",
         _RENAME,
-        _WATCHED,
+        _TRACED,
         {"TRITON_CACHE_DIR": "triton"},
         packages=("triton", "pytorch-triton", "triton-windows"),
     ),
@@ -63,7 +63,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "$TMPDIR/torchinductor_<user>",
         "fxgraph/, aotautograd/, two-character folders of generated code, locks/",
         "flock; objects written in place; dlopen",
-        _WATCHED,
+        _TRACED,
         {"TORCHINDUCTOR_CACHE_DIR": "inductor"},
         packages=("torch",),
     ),
@@ -73,9 +73,9 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "$TMPDIR/torchinductor_<user>/precompiled_headers",
         "<key>.h with a .gch of 150 MB, locks/",
         "flock; 40,000 writes in place, mapped privately",
-        _WATCHED,
+        _TRACED,
         packages=("torch",),
-        note="reads no variable: kcachefs puts a link in its place (see kcachefs/frameworks/headers.py)",
+        note="reads no variable: kcachefs puts a link there instead (see kcachefs/frameworks/headers.py)",
     ),
     Framework(
         "torch C++ extensions",
@@ -86,7 +86,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         _READ,
         {"TORCH_EXTENSIONS_DIR": "torch_extensions"},
         packages=("torch",),
-        note="in a folder per Python and torch if torch is installed beside kcachefs: torch adds none to a given one",
+        note="gets a folder per Python and torch version if torch is installed beside kcachefs",
     ),
     Framework(
         "torch jiterator",
@@ -104,10 +104,10 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "~/.nv/ComputeCache",
         "index, and files under two levels of folders",
         "files rewritten in place",
-        "seen on an H200",
+        "observed on an H200",
         {"CUDA_CACHE_PATH": "cuda"},
         {"CUDA_CACHE_MAXSIZE": "4294967296"},
-        note="its own limit is set to the largest it takes: the mount's quota is what bounds it",
+        note="its own limit is set to the maximum, so that only the mount's quota applies",
     ),
     Framework(
         "cuda.core",
@@ -115,7 +115,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "~/.cache/cuda-python/program-cache",
         "entries/<2 hex>/<62 hex>, tmp/",
         "explicit atimes, rename over a file",
-        _WATCHED,
+        _TRACED,
         packages=("cuda-core",),
         note="reads no variable: pass FileStreamProgramCache(path=os.environ['KCACHEFS_MOUNT'] + '/cuda_core')",
     ),
@@ -128,7 +128,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         _READ,
         {"VLLM_CACHE_ROOT": "vllm"},
         packages=("vllm",),
-        note="points TorchInductor and Triton into its own folder",
+        note="keeps the caches of TorchInductor and Triton in its own folder",
     ),
     Framework(
         "SGLang",
@@ -159,7 +159,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         },
         packages=("flashinfer-python", "flashinfer"),
         modules=("flashinfer",),
-        note="FLASHINFER_CACHE_DIR is not read by it",
+        note="it does not read FLASHINFER_CACHE_DIR",
     ),
     Framework(
         "DeepGEMM",
@@ -262,7 +262,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "Helion",
         "helion",
-        "in TorchInductor's",
+        "in TorchInductor's cache",
         "<hash>.best_config",
         _RENAME,
         _READ,
@@ -289,12 +289,12 @@ FRAMEWORKS: tuple[Framework, ...] = (
         _READ,
         {"CUPY_CACHE_DIR": "cupy"},
         packages=("cupy", "cupy-cuda12x", "cupy-cuda13x"),
-        note="its cache was tried without a GPU, its compiler was not: that needs one even to name a kernel",
+        note="only its cache was tested, without a GPU: its compiler needs one even to name a kernel",
     ),
     Framework(
         "JAX",
         "jax",
-        "none: its cache is off",
+        "none: caching is off by default",
         "<key>-cache with <key>-atime",
         "fcntl locks",
         _READ,
@@ -312,7 +312,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         {"NUMBA_CACHE_DIR": "numba"},
         packages=("numba",),
         modules=("numba",),
-        note="only functions declared with cache=True",
+        note="caches only functions declared with cache=True",
     ),
     Framework(
         "MIOpen",
@@ -371,6 +371,6 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "nothing",
         _READ,
         packages=("ninetoothed",),
-        note="its folder is hard-coded; nothing can move it but a link at ~/.ninetoothed",
+        note="its folder is hard-coded; only a symbolic link at ~/.ninetoothed can move it",
     ),
 )

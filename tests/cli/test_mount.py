@@ -103,7 +103,7 @@ def test_a_symlink_leads_to_the_mount(scene: Scene) -> None:
         (["mount", "--store", "mount/store"], 2, ["{}/mount", "inside each other"]),
         (["store/mount", "--store", "store"], 2, ["{}/store/mount", "inside each other"]),
         (["new/mount", "--store", "/proc/nothing"], 3, ["/proc/nothing"]),
-        (["/proc/nothing/mount"], 4, ["/proc/nothing/mount", "cannot be made"]),
+        (["/proc/nothing/mount"], 4, ["/proc/nothing/mount", "cannot be created"]),
         ([b"not-utf8-\xff"], 2, ["not-utf8-", "UTF-8"]),
     ],
     ids=lambda value: " ".join(map(str, value))[:30] if isinstance(value, list) else "",
@@ -153,16 +153,16 @@ def test_a_directory_where_another_filesystem_is_mounted_is_refused(scene: Scene
 @as_root
 def test_a_directory_of_someone_else_is_refused_to_a_user_without_rights(scene: Scene) -> None:
     # The check is the command's own, made before any process is started.
-    from kcachefs.cli.mount import made, refuse_what_is_there
     from kcachefs.errors import MountDenied
+    from kcachefs.mounts.making import created_directory, refuse_non_empty
 
     closed = scene.folder / "closed"
     closed.mkdir(mode=0o700)
 
     def attempt() -> None:
-        with pytest.raises(MountDenied, match="not yours to read"):
-            refuse_what_is_there(closed)
-        with pytest.raises(MountDenied, match="cannot be made"), made(closed / "new"):
+        with pytest.raises(MountDenied, match="may not read it"):
+            refuse_non_empty(closed)
+        with pytest.raises(MountDenied, match="cannot be created"), created_directory(closed / "new"):
             pass
 
     in_child(attempt, OTHER)

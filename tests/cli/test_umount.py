@@ -134,7 +134,7 @@ def test_what_is_no_mount_of_ours_is_left_alone(scene: Scene, what: str) -> None
     (scene.folder / "plain").mkdir()
     (scene.folder / "file").touch()
     outcome = scene.run("umount", what)
-    outcome.refused_with(4, str(scene.folder / what), "is no kcachefs mount", "kcachefs status")
+    outcome.refused_with(4, str(scene.folder / what), "is not a kcachefs mount", "kcachefs status")
 
 
 def test_it_returns_only_when_a_long_seal_is_done(scene: Scene) -> None:

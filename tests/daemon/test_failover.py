@@ -158,7 +158,7 @@ def test_a_reload_of_code_that_cannot_start_changes_nothing(base: Path, installe
         change(installed / "daemon" / "worker.py", "import trio", "import no_such_thing")
         refused = reload(mount.mountpoint)
         assert refused.returncode == 4
-        assert "did not start, the old one goes on" in refused.stderr
+        assert "did not start, the old one keeps serving" in refused.stderr
         assert refused.stderr.count("\n") == 1
         (mount.mountpoint / "triton" / "file").write_bytes(b"content")
         assert state(mount).worker_pid == before.worker_pid

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kcachefs.daemon import registry
-from kcachefs.frameworks import account
+from kcachefs.session import account
 from tests.deploy.containers import PATIENCE, Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import kcachefs

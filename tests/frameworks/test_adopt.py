@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from kcachefs.errors import UsageError
-from kcachefs.frameworks import account, adoption, headers
+from kcachefs.frameworks import adoption, headers
+from kcachefs.session import account
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
 
@@ -189,7 +190,7 @@ def test_whose_cache_it_is_is_told_by_place_or_content(base: Path) -> None:
     assert adoption.namespace_of(base / "somewhere", {"CUPY_CACHE_DIR": str(base / "somewhere")}) == "cupy"
     with pytest.raises(UsageError, match="--as"):
         adoption.namespace_of(base / "somewhere", {})
-    place = headers.place_of_headers()
+    place = headers.header_folder()
     place.mkdir(parents=True)
     assert adoption.namespace_of(place, {}) == "precompiled_headers"
     place.rmdir()

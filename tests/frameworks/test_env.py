@@ -47,7 +47,7 @@ def test_two_mounts_must_be_chosen_from(mount: Mount, base: Path) -> None:
 
 
 def test_torchs_header_is_led_into_the_mount_and_back(mount: Mount) -> None:
-    place = headers.place_of_headers()
+    place = headers.header_folder()
     kcachefs("env", "--mount", mount.mountpoint)
     assert place.resolve() == mount.mountpoint / "precompiled_headers"
     mount.umount()
@@ -56,7 +56,7 @@ def test_torchs_header_is_led_into_the_mount_and_back(mount: Mount) -> None:
 
 
 def test_a_folder_with_headers_in_it_is_left_alone(mount: Mount) -> None:
-    place = headers.place_of_headers()
+    place = headers.header_folder()
     place.mkdir(parents=True)
     (place / "c1.h.gch").write_bytes(b"header")
     try:
@@ -75,4 +75,4 @@ def test_a_folder_with_headers_in_it_is_left_alone(mount: Mount) -> None:
 def test_torch_keeps_its_header_where_we_think_it_does() -> None:
     script = "import torch._inductor.codecache as c; print(c._HEADER_DIR)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert Path(done.stdout.strip()) == headers.place_of_headers()
+    assert Path(done.stdout.strip()) == headers.header_folder()

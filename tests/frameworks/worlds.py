@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kcachefs.frameworks import account, environment, headers, make_folders
+from kcachefs.frameworks import environment, headers, make_folders
+from kcachefs.session import account
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import kcachefs
 from tests.frameworks.programs import run_program

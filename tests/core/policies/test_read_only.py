@@ -243,7 +243,7 @@ def test_a_lock_in_memory_outlives_the_worker() -> None:
 @pytest.mark.mount
 def test_the_flag_and_another_policy_contradict_each_other() -> None:
     with (
-        pytest.raises(RuntimeError, match="--read-only: is --policy read-only"),
+        pytest.raises(RuntimeError, match="--read-only: means --policy read-only"),
         mounted("direct", "--read-only", "--policy", "publish"),
     ):
         pass

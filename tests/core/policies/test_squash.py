@@ -90,14 +90,14 @@ def _kernel() -> tuple[int, int]:
     ("options", "complaint"),
     [
         (("--policy", "open"), "is not known"),
-        (("--umask", "9"), "no mask of modes"),
+        (("--umask", "9"), "not an octal mask"),
         (("--writers", "everybody"), "names nobody"),
         (("--writers", "uid:5"), "means something with"),
         (("--base", "--writers", "uid:0"), "add --policy private"),
-        (("--policy", "private", "--base"), "say who writes it when root mounts"),
+        (("--policy", "private", "--base"), "when root mounts, name who writes"),
         (("--policy", "private", "--uid", "5"), "hide whose a file is"),
         (("--policy", "publish", "--idmap"), "goes with --policy shared only"),
-        (("--max-size-per-uid", "much"), "is no size"),
+        (("--max-size-per-uid", "much"), "is not a size"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: tuple[str, ...], complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""What a mount did between two moments, told in one line from the statistics that it keeps about itself."""
+"""What a mount did during a session, in one line: its own statistics before and after."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from kcachefs.errors import DaemonError, MountError
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Counters of a mount; subtract an earlier one to see what happened since."""
+    """Counters of a mount; subtract an earlier account to see what happened since."""
 
     hits: int = 0
     misses: int = 0
     bytes_served: int = 0
     bytes_saved: int = 0
-    """Of all that is in the mount, how much less it takes than its files' sizes: not a counter, and as it is now."""
+    """How much less the whole mount takes on disk than its files hold: the present state, not a counter."""
 
     def __sub__(self, earlier: Account) -> Account:
         return Account(
@@ -30,15 +30,15 @@ class Account:
         )
 
     def __str__(self) -> str:
-        looked = self.hits + self.misses
-        rate = f" ({100 * self.hits / looked:.1f} % hits)" if looked else ""
+        lookups = self.hits + self.misses
+        rate = f" ({100 * self.hits / lookups:.1f} % hits)" if lookups else ""
         served, saved = config.format_size(self.bytes_served), config.format_size(self.bytes_saved)
-        counted = f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
-        return f"{counted}{rate}, {served} served, {saved} saved on disk"
+        counts = f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
+        return f"{counts}{rate}, {served} served, {saved} saved on disk"
 
 
 def read(mount: Path) -> Account:
-    """The counters now: from the daemon, which counts what was just written too, or else from the mount's own file."""
+    """The counters now: from our own daemon, which includes what was just written, else from the mount's own file."""
     try:
         state = registry.read(str(mount))
         if state is not None:
@@ -52,5 +52,5 @@ def read(mount: Path) -> Account:
         raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

@@ -1,7 +1,7 @@
-"""Run a command as if it had been started directly: it gets the signals, and we end the way it ended.
+"""Runs a command as if it had been started directly: it gets our signals, and we end the way it ended.
 
-The signals are blocked and taken one by one, so none is lost between two looks. What a terminal sends (Ctrl-C) goes to
-the command by itself, as it is in the same process group; only what was sent to us alone is passed on.
+Signals are blocked and taken one by one, so none is lost. The command is in our process group, so Ctrl-C in a terminal
+reaches it without us; only signals that were sent to us alone are forwarded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 _SI_KERNEL = 0x80
-_PASSED_ON = (
+_FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -27,22 +27,22 @@ _PASSED_ON = (
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The command's wait status. Raises OSError when it cannot be started."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    """Run the command and return its wait status; raises OSError if it cannot be started."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     try:
-        defaults = [number for number in _PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
+        defaults = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
         child = os.posix_spawnp(
             arguments[0], list(arguments), environment, setsigmask=before, setsigdef=[*defaults, signal.SIGPIPE]
         )
-        return _attend(child)
+        return _forward_signals_until_exit(child)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _attend(child: int) -> int:
-    """Pass signals on until the command has ended. The child is ours and not yet waited for: its number is its own."""
+def _forward_signals_until_exit(child: int) -> int:
+    """The child's wait status. Until we have waited for it, no other process can have its pid."""
     while True:
-        information = signal.sigwaitinfo({*_PASSED_ON, signal.SIGCHLD})
+        information = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
         if information.si_signo == signal.SIGCHLD:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
@@ -55,7 +55,7 @@ def end_like(status: int) -> NoReturn:
     """End this process with the same exit code, or by the same signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command left a core if one was wanted
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped core already, if that was wanted
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

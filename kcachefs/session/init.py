@@ -1,4 +1,4 @@
-"""`kcachefs.init()`: the variables set in this process, for code that cannot change how it is launched."""
+"""`kcachefs.init()`: sets the variables in this process, for code whose launch command cannot be changed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kcachefs.frameworks import headers, mounts
+from kcachefs import config
+from kcachefs.frameworks import headers
 from kcachefs.frameworks.environment import environment, make_folders, select
+from kcachefs.mounts.finding import find
 
 
 class TooLate(UserWarning):
-    """A framework read its variable before it was set."""
+    """A framework was imported before `init()` and has read its variable already."""
 
 
 def init(
@@ -24,26 +26,28 @@ def init(
     only: Iterable[str] = (),
     mount: bool = False,
     store: str | os.PathLike[str] | None = None,
-    max_size: str = "20GiB",
+    max_size: str = config.DEFAULT_MAX_SIZE,
 ) -> Path:
-    """Point every framework in this process, and in those it starts, at a mount. Returns the mount's path.
+    """Point every framework in this process and its children at a mount, and return the mount's path.
 
-    `directory` is the mount; without it, $KCACHEFS_MOUNT or the only one there is. With `mount=True` one is made when
-    there is none, and goes when the last process that uses it ends. Call it first: a framework that was imported before
-    may have read its variable already, and each such one is named in a warning.
+    `directory` is the mount; by default $KCACHEFS_MOUNT, else the only mount there is. With `mount=True` a mount is
+    made if none is running, and unmounted when the last process that uses it ends. Call this before importing any
+    framework: one that was imported earlier may have read its variable already, and a warning names it.
     """
     chosen = tuple(only)
-    asked = Path(directory) if directory is not None else None
+    wanted = Path(directory) if directory is not None else None
     if mount:
+        from kcachefs.session.temporary_mount import session_mount
+
         scope = contextlib.ExitStack()
-        where = Path(store) if store is not None else None
-        path = scope.enter_context(mounts.lasting(asked, where, max_size))
+        store_path = Path(store) if store is not None else None
+        path = scope.enter_context(session_mount(wanted, store_path, max_size))
         atexit.register(scope.close)
     else:
-        path = mounts.find(asked)
+        path = find(wanted)
     make_folders(path, chosen)
     values = environment(path, chosen)
-    late = list(_late(values, chosen))
+    late = list(_imported_too_early(values, chosen))
     os.environ.update(values)
     if not chosen:
         headers.link(path)
@@ -56,8 +60,8 @@ def init(
     return path
 
 
-def _late(values: Mapping[str, str], only: tuple[str, ...]) -> Iterable[str]:
-    """Frameworks that were imported, read their variable at import, and would have found another value."""
+def _imported_too_early(values: Mapping[str, str], only: tuple[str, ...]) -> Iterable[str]:
+    """Frameworks that read their variable when they were imported, and found another value there."""
     for framework in select(only):
         imported = any(module in sys.modules for module in framework.modules)
         changed = any(os.environ.get(name) != values[name] for name in framework.variables)

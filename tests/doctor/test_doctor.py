@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.frameworks import checkup, headers
+from kcachefs.doctor import host, places
+from kcachefs.frameworks import headers
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import kcachefs
 
@@ -114,12 +115,12 @@ def test_a_store_inside_a_mount_is_refused(mount: Mount) -> None:
 
 def test_a_store_on_a_network_is_refused() -> None:
     for kind in ("nfs4", "lustre"):
-        assert checkup.judge_store(Path("/home/me/store"), kind).level == "problem"
-    assert checkup.judge_store(Path("/home/me/store"), "overlay").level == "note"
+        assert places.judge_store(Path("/home/me/store"), kind).level == "problem"
+    assert places.judge_store(Path("/home/me/store"), "overlay").level == "note"
 
 
 def test_a_link_that_leads_nowhere_is_found(base: Path) -> None:
-    place = headers.place_of_headers()
+    place = headers.header_folder()
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(base / "gone" / "precompiled_headers")
     try:
@@ -135,14 +136,14 @@ def test_a_link_that_leads_nowhere_is_found(base: Path) -> None:
     ("release", "level"), [("4.18.0-477.el8", "problem"), ("5.15.0-91-generic", "note"), ("6.9.1", "ok"), ("7.0", "ok")]
 )
 def test_what_a_kernel_lacks(release: str, level: str) -> None:
-    [found] = checkup.kernel(release)
+    [found] = host.kernel(release)
     assert found.level == level
 
 
 def test_who_may_see_a_mount(base: Path) -> None:
     configuration = base / "fuse.conf"
-    assert [one.level for one in checkup.sharing(configuration)] == ["note"]
+    assert [one.level for one in host.sharing_with_others(configuration)] == ["note"]
     configuration.write_text("# user_allow_other\n")
-    assert [one.level for one in checkup.sharing(configuration)] == ["note"]
+    assert [one.level for one in host.sharing_with_others(configuration)] == ["note"]
     configuration.write_text("mount_max = 1000\nuser_allow_other\n")
-    assert [one.level for one in checkup.sharing(configuration)] == ["ok"]
+    assert [one.level for one in host.sharing_with_others(configuration)] == ["ok"]

@@ -265,7 +265,7 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     assert cold.returncode == 1
     first, second = cold.stderr.splitlines()
     assert first.startswith("kcachefs: 0 hits, 4 misses (0.0 % hits), 0 B served, ")
-    assert second == "kcachefs: not warm: 4 had to be compiled"
+    assert second == "kcachefs: not warm: 4 entries had to be compiled"
     warm = kcachefs("run", "--assert-warm", *command, env=quiet)
     total = json.loads(kcachefs("stats", "--store", base / "s", "--json").stdout)["total"]
     assert total["bytes_served"] == total["plain_bytes"] > 0

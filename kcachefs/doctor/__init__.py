@@ -1,0 +1,26 @@
+"""What `kcachefs doctor` checks: the host, the places of store and caches, and the mounts. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kcachefs.doctor import host, places, present_mounts
+from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
+from kcachefs.engines import mounting
+
+__all__ = ["NOTE", "OK", "PROBLEM", "Finding", "examine"]
+
+
+def examine(store: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Every finding, what mounting depends on first."""
+    yield from host.fuse_device()
+    yield from host.mount_helper()
+    yield from host.sharing_with_others(Path("/etc/fuse.conf"))
+    yield from host.kernel(os.uname().release)
+    yield from host.framework_versions()
+    yield from places.store_location(store)
+    yield from present_mounts.mounts(mounting.mounts())
+    yield from places.cache_locations(environ)
+    yield from places.header_link()

@@ -1,0 +1,102 @@
+"""Checks where the store and the frameworks' caches are, and torch's link to its precompiled header."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kcachefs import config
+from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
+from kcachefs.engines import mounting
+from kcachefs.frameworks import headers
+from kcachefs.frameworks.environment import installed_version, where_now
+from kcachefs.frameworks.records import FRAMEWORKS
+
+NETWORK = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "9p",
+    "fuse.sshfs",
+    "fuse.gcsfuse",
+    "glusterfs",
+)
+
+
+def store_location(store: Path) -> Iterator[Finding]:
+    found = mounting.filesystem_of(store)
+    yield judge_store(store, found.fstype if found is not None else "unknown")
+
+
+def judge_store(store: Path, fstype: str) -> Finding:
+    if fstype in NETWORK:
+        return Finding(
+            PROBLEM, "store", f"{store} is on {fstype}, where its catalog does not work", "--store on a local disk"
+        )
+    if fstype in ("tmpfs", "ramfs"):
+        return Finding(NOTE, "store", f"{store} is in memory ({fstype}) and lost at a reboot", "--store on a disk")
+    if fstype == "overlay":
+        return Finding(NOTE, "store", f"{store} is in a container's own layer and lost with it", "--store on a volume")
+    if fstype == mounting.FSTYPE:
+        return Finding(PROBLEM, "store", f"{store} is inside a kcachefs mount", "--store outside of it")
+    return Finding(OK, "store", f"{store} on {fstype}, {config.format_size(_free(store))} free")
+
+
+def cache_locations(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Caches of installed frameworks that are outside any mount, on filesystems that do not suit them."""
+    for framework in FRAMEWORKS:
+        now = where_now(framework, environ)
+        if not framework.variables or installed_version(framework) is None or not now.startswith("/"):
+            continue
+        found = mounting.filesystem_of(Path(now))
+        if found is None or found.fstype == mounting.FSTYPE:
+            continue
+        if found.fstype in (*NETWORK, "tmpfs", "ramfs"):
+            cost = "slow and unsafe to share" if found.fstype in NETWORK else "lost at a reboot, and counts as memory"
+            yield Finding(
+                NOTE, framework.name, f"keeps its cache at {now}, on {found.fstype}: {cost}", 'eval "$(kcachefs env)"'
+            )
+    temporary = mounting.filesystem_of(Path(tempfile.gettempdir()))
+    if temporary is not None and "noexec" in temporary.options.split(","):
+        yield Finding(
+            NOTE,
+            tempfile.gettempdir(),
+            "is noexec, and TorchInductor's cache is there unless it is told otherwise",
+            'eval "$(kcachefs env)"',
+        )
+
+
+def header_link() -> Iterator[Finding]:
+    place = headers.header_folder()
+    target = headers.link_target(place)
+    if target is not None and not target.is_dir():
+        yield Finding(
+            PROBLEM,
+            "torch's header",
+            f"{place} links to {target}, which does not exist: torch.compile fails",
+            f"rm {place}",
+        )
+    elif place.is_dir() and not place.is_symlink():
+        yield Finding(
+            NOTE,
+            "torch's header",
+            f"{place} is an ordinary folder, and kcachefs leaves it alone",
+            f"to keep it in the mount: kcachefs adopt {place}, then rm -r {place}",
+        )
+
+
+def _free(path: Path) -> int:
+    for folder in (path, *path.absolute().parents):
+        try:
+            found = os.statvfs(folder)
+        except OSError:
+            continue
+        return found.f_bavail * found.f_frsize
+    return 0

@@ -1,0 +1,113 @@
+"""Checks the mounts of the host: whether they answer, allow execution, and are at the path they were filled at.
+
+Asking a mount that does not answer can block forever, so each is asked from a thread that is abandoned when it does not
+come back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kcachefs.daemon import registry
+from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
+from kcachefs.engines import mounting
+from kcachefs.errors import KcachefsError
+
+ANSWER_SECONDS = 5.0
+GROUPS_SAMPLED = 20
+
+
+def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
+    """Mounts that are dead, that forbid what compilers need, or that were filled at another path."""
+    for mount in table:
+        if mount.fstype != mounting.FSTYPE:
+            continue
+        where = Path(mount.mountpoint)
+        if not _answers(where):
+            yield Finding(
+                PROBLEM, "mount", f"{where} does not answer", f"kcachefs umount --lazy {where}; kcachefs mount {where}"
+            )
+            continue
+        if "noexec" in mount.options.split(","):
+            yield Finding(
+                PROBLEM,
+                "mount",
+                f"{where} is noexec: compiled libraries cannot be loaded",
+                f"mount -o remount,exec {where}",
+            )
+        elsewhere = _filled_at(where)
+        if elsewhere is not None:
+            yield Finding(
+                PROBLEM,
+                "mount",
+                f"{where} was filled at {elsewhere}: cached files hold that path, and are not found at this one",
+                f"mount it at {elsewhere} here too (docker run -v {elsewhere}:{elsewhere}:rslave)",
+            )
+        if _engine(where) == "pyfuse3":
+            yield Finding(
+                NOTE,
+                "mount",
+                f"{where} is served by pyfuse3, and does not survive its daemon",
+                f"kcachefs umount {where}; kcachefs mount {where} --engine direct",
+            )
+        elif "noexec" not in mount.options.split(",") and elsewhere is None:
+            yield Finding(OK, "mount", f"{where} answers")
+
+
+def _answers(mountpoint: Path) -> bool:
+    answered = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            os.statvfs(mountpoint)
+            answered.set()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    return answered.is_set()
+
+
+def _engine(mountpoint: Path) -> str:
+    """The engine that serves a mount of this user; empty for the mounts of others."""
+    with contextlib.suppress(KcachefsError, OSError):
+        state = registry.read(str(mountpoint))
+        return state.engine if state is not None else ""
+    return ""
+
+
+def _filled_at(mountpoint: Path) -> str | None:
+    """Another path at which Triton wrote into this mount, as its group files show; None if it was this one."""
+    others: list[str] = []
+    for group in _some_groups(mountpoint / "triton"):
+        try:
+            paths = list(json.loads(group.read_bytes())["child_paths"].values())
+        except (OSError, ValueError, KeyError, AttributeError):
+            continue
+        if not paths:
+            continue
+        written_to = Path(paths[0]).parent.parent
+        if written_to == mountpoint / "triton":
+            return None
+        if written_to.name == "triton":
+            others.append(str(written_to.parent))
+    return others[0] if others else None
+
+
+def _some_groups(folder: Path) -> Iterator[Path]:
+    seen = 0
+    try:
+        with os.scandir(folder) as kernels:
+            for kernel_folder in kernels:
+                for group in Path(kernel_folder.path).glob("__grp__*.json"):
+                    yield group
+                    seen += 1
+                if seen >= GROUPS_SAMPLED:
+                    return
+    except OSError:
+        return

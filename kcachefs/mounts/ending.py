@@ -1,0 +1,72 @@
+"""Ends a mount: unmounts it and waits until its daemon has written everything to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+from kcachefs.daemon import registry
+from kcachefs.engines import mounting
+from kcachefs.engines.mounting import Mounted
+from kcachefs.errors import MountBusy, MountError
+from kcachefs.frameworks import headers
+
+SHOWN = 5
+"""How many users of a busy mount an error names; the others are only counted."""
+
+
+def unmount(directory: Path, *, lazy: bool = False) -> None:
+    """Unmount and return once everything is on disk.
+
+    A lazy unmount hides the mount and returns at once; the daemon ends when the last user is gone. Changes
+    the working directory to /, because a process inside the mount would keep it busy.
+    """
+    mountpoint = Path(os.path.realpath(directory))
+    os.chdir("/")
+    found = mounting.mounted_at(mountpoint)
+    if found is None or found.fstype != mounting.FSTYPE:
+        raise MountError(f"{mountpoint}: is not a kcachefs mount; see: kcachefs status")
+    with _daemon_of(mountpoint) as daemon:
+        try:
+            if daemon and not lazy and _bound_elsewhere(found):
+                raise MountBusy  # the kernel would take this mount away, and the daemon would keep serving the other
+            mounting.unmount(mountpoint, lazy=lazy)
+        except MountBusy:
+            raise MountBusy(f"{mountpoint}: is in use by {_users(found)}; close that, or use --lazy") from None
+        headers.unlink(mountpoint)
+        if not lazy:
+            for process in daemon:
+                select.select([process], [], [])  # a pidfd becomes readable when its process has ended
+
+
+@contextlib.contextmanager
+def _daemon_of(mountpoint: Path) -> Iterator[list[int]]:
+    """Descriptors of the processes that serve a mount of this user."""
+    state = registry.read(str(mountpoint))
+    numbers = [state.supervisor_pid, state.worker_pid] if state is not None else []
+    with contextlib.ExitStack() as opened:
+        processes = []
+        for number in filter(registry.is_alive, numbers):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                processes.append(os.pidfd_open(number))
+                opened.callback(os.close, processes[-1])
+        yield processes
+
+
+def _users(found: Mounted) -> str:
+    users = [*_bound_elsewhere(found), *mounting.users_of(Path(found.mountpoint))]
+    more = f" and {len(users) - SHOWN} more" if len(users) > SHOWN else ""
+    return "; ".join(users[:SHOWN]) + more or "something that cannot be seen from here"
+
+
+def _bound_elsewhere(found: Mounted) -> list[str]:
+    """Other places where the mount, or a part of it, is bound. One below it keeps the kernel from unmounting anyway."""
+    inside = f"{found.mountpoint}/"
+    return [
+        f"a mount: {one.mountpoint}"
+        for one in mounting.mounts()
+        if one.device == found.device and not f"{one.mountpoint}/".startswith(inside)
+    ]

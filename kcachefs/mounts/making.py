@@ -1,0 +1,122 @@
+"""Makes a mount: claims its directory, clears away a dead mount, and starts the daemon here or in the background."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.daemon.service_manager import notify
+from kcachefs.daemon.supervisor import Supervisor, launch
+from kcachefs.daemon.worker_protocol import Refusal
+from kcachefs.engines import mounting
+from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
+
+_DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+
+
+def serve_in_background(settings: MountConfig) -> None:
+    """Start the daemon and return once the mount answers."""
+    with _claimed_mountpoint(settings):
+        launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
+
+
+def serve_in_foreground(settings: MountConfig) -> None:
+    """Be the supervisor: tell a service manager when the mount answers, and return when it is gone."""
+    refusals: list[Refusal] = []
+    with contextlib.ExitStack() as claim:
+        claim.enter_context(_claimed_mountpoint(settings))
+
+        def ready(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                refusals.append(refusal)
+                return
+            claim.pop_all().close()
+            os.statvfs(settings.mountpoint)
+            notify("READY=1")
+
+        os.chdir("/")
+        code = Supervisor(settings).run(ready, foreground=True)
+        if refusals:
+            raise DaemonError(refusals[0].message, refusals[0].exit_code)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
+    """Make the directory ours to mount on; on failure leave everything as it was found."""
+    mountpoint = Path(settings.mountpoint)
+    with registry.claimed(settings.mountpoint):
+        remove_dead_mount(mountpoint)
+        refuse_store_in_use(settings.store)
+        with created_directory(mountpoint):
+            refuse_non_empty(mountpoint)
+            yield
+
+
+def remove_dead_mount(mountpoint: Path) -> None:
+    """Unmount a kcachefs mount whose daemon has died; refuse any other mount."""
+    while (found := mounting.mounted_at(mountpoint)) is not None:
+        if found.fstype != mounting.FSTYPE:
+            raise MountError(f"{mountpoint}: a {found.fstype} filesystem is mounted there; choose another directory")
+        try:
+            os.statvfs(mountpoint)  # always reaches the daemon; the kernel may answer a stat from its cache
+        except OSError as error:
+            if error.errno in _DEAD:
+                mounting.unmount(mountpoint, lazy=True)
+                continue
+        raise MountError(f"{mountpoint}: is mounted already; see: kcachefs status")
+
+
+def refuse_store_in_use(store: str) -> None:
+    """Name the mount that uses the store. Any other process that has it open is found when the daemon opens it."""
+    for other in registry.all_mounts():
+        if os.path.realpath(other.store) != os.path.realpath(store):
+            continue
+        if mounting.mounted_at(Path(other.mountpoint)) is None:
+            raise StoreBusy(
+                f"{store}: what was mounted at {other.mountpoint} is still in use; "
+                f"end what uses it (process {other.worker_pid} serves it), or choose another --store"
+            )
+        raise StoreBusy(
+            f"{store}: is mounted at {other.mountpoint}; "
+            f"unmount that first (kcachefs umount {other.mountpoint}), or choose another --store"
+        )
+
+
+@contextlib.contextmanager
+def created_directory(directory: Path) -> Iterator[None]:
+    """Create the directory and its parents where they are missing; remove them again if the scope fails."""
+    missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise MountDenied(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
+    except (FileExistsError, NotADirectoryError):
+        raise MountError(f"{directory}: is a file, or leads through one; choose a directory") from None
+    except OSError as error:
+        raise MountError(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
+    try:
+        yield
+    except BaseException:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def refuse_non_empty(directory: Path) -> None:
+    """A mount hides what its directory holds, so the directory must be empty."""
+    try:
+        empty = not any(directory.iterdir())
+    except PermissionError:
+        raise MountDenied(f"{directory}: you may not read it; choose another directory") from None
+    if not empty:
+        raise MountError(f"{directory}: is not empty, and a mount would hide its contents; choose an empty directory")

@@ -1,0 +1,134 @@
+"""The mount of a session: one that is already running, or one that is made for the session and ends with it.
+
+When many sessions start at once on one store, the first one mounts and the last one unmounts. Each holds a shared lock
+on a file while it runs; mounting and unmounting happen under a second lock that is held only for that long. A session
+that is killed drops its lock, and the next one to end unmounts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kcachefs import config
+from kcachefs.daemon import registry
+from kcachefs.errors import MountBusy, MountError
+from kcachefs.mounts.ending import unmount
+from kcachefs.mounts.finding import answers, mount_at
+from kcachefs.mounts.making import serve_in_background
+from kcachefs.mounts.settings import mount_settings
+
+
+@contextmanager
+def session_mount(directory: Path | None, store: Path | None, max_size: str, engine: str = "direct") -> Iterator[Path]:
+    """A mount for the length of the scope: the one that is running, or one made for it."""
+    config.parse_size(max_size, least=1)  # a size that makes no sense is an error even if no mount is made
+    running = _running(directory, store)
+    if running is not None and not _is_temporary(running):
+        yield running
+        return
+    place = running or directory or _own_mountpoint(_location(store))
+    settings = mount_settings(place, store or _store_of(running), max_size=max_size, engine=engine, allow_other=False)
+    with _in_use(settings):
+        yield Path(settings.mountpoint)
+
+
+def _running(directory: Path | None, store: Path | None) -> Path | None:
+    """The running mount that suits the session: the one at that directory, of that store, or the only one."""
+    wanted = directory or (config.configured_mount() if store is None else None)
+    if wanted is not None:
+        return mount_at(wanted) if answers(wanted) else None
+    location = _location(store)
+    mounts = [state for state in registry.all_mounts() if store is None or state.store == location]
+    if len(mounts) > 1:
+        mounts = [state for state in mounts if state.store == location]
+    if len(mounts) > 1:
+        raise MountError("several mounts are possible; choose one with --mount DIR")
+    return Path(mounts[0].mountpoint) if mounts else None
+
+
+def _location(store: Path | None) -> str:
+    return os.path.abspath(store or config.default_store())
+
+
+def _store_of(running: Path | None) -> Path | None:
+    state = registry.read(str(running)) if running is not None else None
+    return Path(state.store) if state is not None else None
+
+
+def _own_mountpoint(store: str) -> Path:
+    """Always the same for a store: cached files hold absolute paths and are found again only at the same path."""
+    return registry.directory() / "mounts" / registry.name_of(store)
+
+
+def _marker(mountpoint: Path) -> Path:
+    """The file that marks a mount as temporary; it holds the pid of the supervisor that serves it."""
+    return registry.directory() / f"{registry.name_of(str(mountpoint))}.transient"
+
+
+def _is_temporary(mountpoint: Path) -> bool:
+    state = registry.read(str(mountpoint))
+    try:
+        return state is not None and int(_marker(mountpoint).read_text()) == state.supervisor_pid
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _in_use(settings: registry.MountConfig) -> Iterator[None]:
+    mountpoint = Path(settings.mountpoint)
+    marker = _marker(mountpoint)
+    turn = os.open(marker.with_suffix(".turn"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    users = os.open(marker.with_suffix(".users"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        with _locked(turn):
+            if not answers(mountpoint):
+                _make(settings)
+            fcntl.flock(users, fcntl.LOCK_SH)
+        process = os.getpid()
+        try:
+            yield
+        finally:
+            if os.getpid() == process:  # a fork shares the locks, and would drop those of its parent
+                with _locked(turn):
+                    fcntl.flock(users, fcntl.LOCK_UN)
+                    _leave(users, mountpoint)
+    finally:
+        os.close(users)
+        os.close(turn)
+
+
+def _make(settings: registry.MountConfig) -> None:
+    serve_in_background(settings)
+    state = registry.read(settings.mountpoint)
+    if state is not None:
+        _marker(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))
+
+
+def _leave(users: int, mountpoint: Path) -> None:
+    """Unmount, unless other sessions still use the mount."""
+    if not _is_temporary(mountpoint):
+        return
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    try:
+        unmount(mountpoint)
+        _marker(mountpoint).unlink(missing_ok=True)
+    except MountBusy:
+        return  # a process that outlives its session still uses it; the next session to end tries again
+    finally:
+        fcntl.flock(users, fcntl.LOCK_UN)  # closing our descriptor would not unlock: a fork may have it too
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
