@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from benchmarks import gpu_programs
-from tests.cli.scene import runs, until
+from tests.cli.scene import runs
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

@@ -7,15 +7,16 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+from tests.waiting import until as until
+
 ROOT = Path(__file__).parents[2]
-PATIENCE = 150
 
 
 class Worker:
@@ -72,11 +73,3 @@ def start() -> Iterator[Callable[..., Worker]]:
             with contextlib.suppress(OSError):
                 assert pipe is not None
                 pipe.close()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition; the deadline is only there so that a failure ends."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        os.sched_yield()

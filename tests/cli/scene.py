@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,9 @@ from typing import Any
 import kcachefs
 from kcachefs.engines.mounting import mounts
 from kcachefs.store import Options, Store
+from tests.waiting import PATIENCE as PATIENCE
+from tests.waiting import until as until
 
-PATIENCE = 150.0
 PACKAGE = Path(kcachefs.__file__).parent
 KCACHEFS = (sys.executable, "-m", "kcachefs")
 HELPER = (sys.executable, "-m", "kcachefs.cli.mount_helper")
@@ -156,17 +157,6 @@ def scene() -> Iterator[Scene]:
     finally:
         place.take_away()
         shutil.rmtree(folder)
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Return when it holds; fail when it does not come to hold."""
-    with subprocess.Popen(["sleep", str(PATIENCE)]) as clock:
-        try:
-            while not condition():
-                assert clock.poll() is None, "waited in vain"
-                select.select([], [], [], 0.01)
-        finally:
-            clock.kill()
 
 
 def runs(pid: int) -> bool:

@@ -18,6 +18,7 @@ from kcachefs.errors import UsageError
 from kcachefs.store.records import entry_key, pack_number, temporary_key
 from kcachefs.store.slots import SLOT_SIZE
 from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
+from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 
@@ -250,8 +251,7 @@ def test_what_a_thread_of_a_living_process_began_is_not_reaped(tmp_path: Path) -
         thread = threading.Thread(target=begin)
         thread.start()
         thread.join()
-        while os.path.exists(f"/proc/{thread.native_id}"):
-            time.sleep(0.001)
+        until(lambda: not os.path.exists(f"/proc/{thread.native_id}"), "the thread is gone from the kernel's list too")
         fs.evictor.temporary_seconds = -1.0
         assert fs.evictor.reap() == 0
         assert exists(fs, "inductor/ab/.4712.1.tmp")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,11 +21,11 @@ from tests.core.cachers import SUFFIXES, Cacher, content
 from tests.disks import ext4, need_root
 from tests.engines.callers import Child, in_child
 from tests.engines.mounting import Mount, kill, temporary_folder
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
 
 STORM_SECONDS = float(os.environ.get("KCACHEFS_STORM_SECONDS", "20"))
-PATIENCE = 150.0
 CORPUS_NAMESPACES = ("triton", "inductor", "cuda")
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
 
@@ -55,13 +55,6 @@ def _told(mount: Mount) -> dict[str, dict[str, int]]:
 
 def _files(mount: Mount) -> int:
     return _told(mount)["total"]["files"]
-
-
-def wait_until(condition: Callable[[], bool], pause: float = 0.05) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(pause)
 
 
 def kernel(root: Path, key: str, size: int = 40_000) -> None:
@@ -164,7 +157,7 @@ def test_an_open_and_a_mapped_file_keep_their_entries(base: Path) -> None:
                 kernel(root, f"new{number}")
                 number += 1
                 assert number < 500, "nothing was evicted"
-            wait_until(lambda: _told(mount)["store"]["used_bytes"] <= 6 << 20)
+            until(lambda: _told(mount)["store"]["used_bytes"] <= 6 << 20)
             assert file.read() == content("open", "cubin", 40_000)
             assert view[:] == content("mapped", "ptx", 40_000)
             for key in ("open", "mapped"):
@@ -186,7 +179,7 @@ def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:
                     (root / f"triton/K{number}/kernel.{suffix}").read_bytes()
 
         in_child(write)
-        wait_until(lambda: _files(mount) == 30 * (len(SUFFIXES) + 1))
+        until(lambda: _files(mount) == 30 * (len(SUFFIXES) + 1))
         mount.remount()  # so that the kernel asks for each name again, at once
         in_child(read)
         in_child(lambda: (root / "triton/absent").exists())
@@ -204,7 +197,7 @@ def test_the_numbers_are_in_the_mount_and_always_fresh(base: Path) -> None:
         assert ".kcachefs" in os.listdir(mount.mountpoint)
         assert json.loads((report / "stats.json").read_text())["total"]["entries"] == 0
         kernel(mount.mountpoint, "KEY")
-        wait_until(lambda: _files(mount) == len(SUFFIXES) + 1)
+        until(lambda: _files(mount) == len(SUFFIXES) + 1)
         lines = (report / "metrics").read_text().splitlines()
         assert 'kcachefs_entries{namespace="triton"} 1' in lines
         with pytest.raises(PermissionError):
@@ -222,8 +215,8 @@ def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
                 free = os.statvfs(disk.path)
                 assert free.f_bavail * free.f_frsize > 0
                 if number % 10 == 0:
-                    wait_until(lambda: _free(disk.path) > 4 << 20)
-            wait_until(lambda: _told(mount)["total"]["misses"] == 300)  # the last is counted when it is sealed
+                    until(lambda: _free(disk.path) > 4 << 20)
+            until(lambda: _told(mount)["total"]["misses"] == 300)  # the last is counted when it is sealed
             assert _evictions(mount) > 0
             assert (mount.mountpoint / "triton/K299/kernel.ptx").read_bytes() == content("K299", "ptx", 60_000)
         clean(mount.store)
@@ -243,11 +236,11 @@ def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None
             assert attempt < 20, "no kill landed while entries were being evicted"
             for number in range(count):
                 kernel(mount.mountpoint, f"{attempt}-{number}", 4000)
-            wait_until(lambda: _sealed(mount))
+            until(lambda: _sealed(mount))
             daemon = mount.daemon()
             before = _evictions(mount)
             with Child(partial(_evict, mount, f"triton/{attempt}-*")) as evictor:
-                wait_until(lambda before=before: _evictions(mount) > before, pause=0)  # type: ignore[misc]
+                until(lambda before=before: _evictions(mount) > before, pause=0)  # type: ignore[misc]
                 kill(*daemon)
                 evictor.result(PATIENCE)
             subprocess.run(["umount", "-l", str(mount.mountpoint)], check=False, capture_output=True)
@@ -278,7 +271,7 @@ def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         for key in ("A", "B", "C"):
             kernel(mount.mountpoint, key)
-        wait_until(lambda: _files(mount) == 3 * (len(SUFFIXES) + 1))
+        until(lambda: _files(mount) == 3 * (len(SUFFIXES) + 1))
         where = ("--mount", str(mount.mountpoint))
         listed = json.loads(kcachefs("ls", "triton", "--json", *where))
         assert sorted(info["path"] for info in listed) == ["triton/A", "triton/B", "triton/C"]
@@ -304,7 +297,7 @@ def test_real_caches_shrink_as_measured_and_every_use_is_counted(base: Path) -> 
     with Mount(base / "mount", base / "store", "direct") as mount:
         # Counted by who unpacks it: to look for the files from here would be a use of every entry.
         files = in_child(lambda: _unpack_corpus(mount.mountpoint))
-        wait_until(lambda: _files(mount) == files)
+        until(lambda: _files(mount) == files)
         numbers = stats(mount)
         total, beneath = numbers["total"], numbers["store"]
         assert 6.0 < total["compression_ratio"] < 9.0

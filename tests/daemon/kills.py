@@ -20,8 +20,8 @@ from kcachefs.daemon.registry import MountState
 from tests.daemon.users import OWN, Reader, User, Writer
 from tests.engines.callers import Child
 from tests.engines.mounting import Mount, kill, temporary_folder
+from tests.waiting import until
 
-PATIENCE = 120.0
 WRITERS = READERS = 8
 OPTIONS = ("--max-size", "12MiB", "--grace", "1", "--floor", f"{OWN}=1GiB")
 """So little that entries are evicted all the time; of what the writers keep to themselves, nothing is."""
@@ -83,11 +83,14 @@ def kill_worker(mount: Mount) -> float:
 
 def wait_for_another(mount: Mount, worker: int) -> MountState:
     """The state of the mount as soon as it names another worker, which is a moment after that one serves."""
-    until = time.monotonic() + PATIENCE
-    while (now := registry.read(str(mount.mountpoint))) is None or now.worker_pid == worker:
-        assert time.monotonic() < until, f"nobody took over from process {worker}"
-        time.sleep(0.001)
-    return now
+
+    def another() -> MountState | None:
+        now = registry.read(str(mount.mountpoint))
+        return now if now is not None and now.worker_pid != worker else None
+
+    found = until(another, f"another worker took over from process {worker}", pause=0.001)
+    assert found is not None
+    return found
 
 
 def reload_worker(mount: Mount) -> float:
@@ -108,14 +111,12 @@ def leave_nothing(mount: Mount) -> None:
     """Remove everything, and wait until the daemon has nothing left of it either."""
     things = [str(thing) for folder in mount.mountpoint.glob("[!.]*") for thing in folder.iterdir()]
     subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input="\0".join(things).encode(), check=True)
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+
+    def nothing_is_left() -> bool:
         now = numbers(mount)
-        left = (now["total"]["entries"], now["total"]["files"], now["store"]["nameless"])
-        if left == (0, 0, 0):
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"entries, files and nameless files that stay for ever: {left}")
+        return (now["total"]["entries"], now["total"]["files"], now["store"]["nameless"]) == (0, 0, 0)
+
+    until(nothing_is_left, "no entry, file or nameless file is left", pause=0.2)
 
 
 def numbers(mount: Mount) -> dict[str, dict[str, int]]:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
 from tests.daemon import kills
 from tests.engines.mounting import Mount, kill, temporary_folder
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -76,10 +76,7 @@ def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
             kills.kill_worker(mount)
         told = Path(state(mount).log).read_text()
         # Three are for the worker that stands by, and a few more while that is being started.
-        until = time.monotonic() + kills.PATIENCE
-        while len(list(descriptors.iterdir())) > before + 3:
-            assert time.monotonic() < until, "descriptors of the dead stay open"
-            time.sleep(0.01)
+        until(lambda: len(list(descriptors.iterdir())) <= before + 3, "descriptors of dead workers are closed")
     assert "the worker ended (signal SIGKILL); replacing it" in told
     assert "workers in a row died before serving: waiting" in told
 

@@ -11,7 +11,6 @@ import pytest
 
 import kcachefs
 from kcachefs.frameworks import environment
-from tests.cli.scene import until
 from tests.deploy.containers import Share
 from tests.deploy.hosts import (
     ALICE,
@@ -30,6 +29,7 @@ from tests.deploy.hosts import (
     with_compilers,
 )
 from tests.engines.mounting import Mount
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import kcachefs
-from tests.cli.scene import runs, until
+from tests.cli.scene import runs
 from tests.deploy.containers import Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from kcachefs.frameworks import environment
-from tests.cli.scene import PACKAGE, PATIENCE, Scene, kill_and_wait, scene, until
+from tests.cli.scene import PACKAGE, Scene, kill_and_wait, scene
 from tests.deploy.places import DEPLOY
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import PATIENCE, Scene, scene
+from tests.cli.scene import Scene, scene
 from tests.deploy.places import DEPLOY
+from tests.waiting import PATIENCE
 
 UNITS = {"system": DEPLOY / "systemd" / "kcachefs.service", "user": DEPLOY / "systemd" / "user" / "kcachefs.service"}
 

@@ -16,9 +16,9 @@ from typing import Generic, Self, TypeVar
 
 import pytest
 
-T = TypeVar("T")
+from tests.waiting import PATIENCE
 
-PATIENCE = 120.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)

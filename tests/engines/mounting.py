@@ -20,8 +20,7 @@ from typing import Self
 import pytest
 
 from kcachefs.daemon import registry
-
-PATIENCE = 150.0
+from tests.waiting import PATIENCE
 
 KINDS = [
     pytest.param(kind, marks=() if kind == "plain" else pytest.mark.mount)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import until
 from tests.engines.callers import Child
 from tests.engines.mounting import Mount, of_a_mount_only
 from tests.engines.refusals import refused
+from tests.waiting import until
 
 pytestmark = of_a_mount_only
 

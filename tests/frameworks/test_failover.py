@@ -15,6 +15,7 @@ from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import PATIENCE
 from tests.frameworks.programs import INDUCTOR, finish_program, start_program
 from tests.frameworks.worlds import world
+from tests.waiting import until
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
@@ -72,5 +73,4 @@ def test_a_triton_storm_does_not_notice(tmp_path: Path) -> None:
 
 
 def wait_for_work(folder: Path, process: subprocess.Popen[str]) -> None:
-    while process.poll() is None and not any(folder.iterdir()):
-        time.sleep(0.01)
+    until(lambda: process.poll() is not None or any(folder.iterdir()), "the first kernel is being stored")

@@ -41,6 +41,7 @@ from kcachefs.store.records import (
 from tests.disks import ext4, need_root
 from tests.store import damage
 from tests.store.test_objects import delete, put, record
+from tests.waiting import until
 
 SMALL = Options(background=False, volume_size=64 << 10)
 
@@ -299,12 +300,7 @@ def test_closing_waits_for_no_one_and_loses_no_one(tmp_path: Path) -> None:
 def test_the_background_thread_folds(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         digest = put(store, b"a kernel" * 100)
-        deadline = threading.Event()
-        for _ in range(300):
-            if not store.catalog.unfolded_keys():
-                break
-            deadline.wait(0.05)
-        assert not store.catalog.unfolded_keys()
+        until(lambda: not store.catalog.unfolded_keys(), "everything is folded")
         assert store.objects.exists(digest)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,8 @@ from kcachefs.core.report import Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.store import fsck
 from tests.engines.callers import Identity, in_child
-from tests.engines.mounting import PATIENCE, Mount, temporary_folder
+from tests.engines.mounting import Mount, temporary_folder
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -53,10 +53,7 @@ def replace_worker(mount: Mount) -> None:
     """Kill the worker, and return when another serves."""
     _, worker = mount.daemon()
     os.kill(worker, signal.SIGKILL)
-    until = time.monotonic() + PATIENCE
-    while mount.daemon()[1:] == [worker] or not mount.answers():
-        assert time.monotonic() < until, "the worker was not replaced"
-        time.sleep(0.05)
+    until(lambda: mount.daemon()[1:] != [worker] and mount.answers(), "another worker serves the mount")
 
 
 def settled(mount: Mount) -> Statistics:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tests.core.policies.mounts import (
 from tests.engines.callers import Child
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
+from tests.waiting import until
 
 pytestmark = needs_root
 
@@ -325,17 +325,14 @@ def test_an_entry_evicted_from_the_base_is_gone_for_all() -> None:
 def _until_gone(path: Path) -> None:
     """Within the second that the kernel may believe a name of the base."""
 
-    def look() -> None:
-        until = time.monotonic() + 60
-        while True:
-            try:
-                path.read_bytes()
-            except FileNotFoundError:
-                return
-            assert time.monotonic() < until
-            time.sleep(0.05)
+    def is_gone() -> bool:
+        try:
+            path.read_bytes()
+        except FileNotFoundError:
+            return True
+        return False
 
-    as_user(ALICE, look)
+    as_user(ALICE, lambda: until(is_gone, f"{path} is gone"))
 
 
 def test_a_store_that_was_shared_becomes_the_base() -> None:
