@@ -53,7 +53,7 @@ class CacheKey:
 
     >>> key = CacheKey("8f3a", [InputSpec(("batch", 128), "float16")], DeviceClass.cuda(9, 0))
     >>> key.to_storage_key()[:22]
-    'k2-cuda-sm90-8cd9b9991'
+    'k3-cuda-sm90-8cd9b9991'
     """
 
     graph_hash: str | bytes

@@ -17,7 +17,9 @@ _EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 
 
 def _either(*names: str) -> bytes:
-    return b"[" + b"".join(re.escape(bytes([opcode.opmap[name]])) for name in names if name in opcode.opmap) + b"]"
+    # A number above 255 names an operation that only the compiler uses inside; it stands in no code object.
+    numbers = [opcode.opmap[name] for name in names if opcode.opmap.get(name, 256) < 256]
+    return b"[" + b"".join(re.escape(bytes([number])) for number in numbers) + b"]"
 
 
 # Every second byte of the bytecode is an operation. A global's load, then the attributes taken of it at once; between

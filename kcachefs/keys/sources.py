@@ -1,56 +1,66 @@
 """What a function says: its source text where that is provably the code that runs, its bytecode where it is not.
 
-Text is preferred because it does not depend on the Python version. But the file may have been edited since it was
-imported, and a key made of the new text for the old code would later serve the old kernel to the new code. So the text
-is compiled again and taken only if it gives the very code object at hand (about 90 µs for ten lines, once per code
-object). Lambdas, generated functions and anything that does not come out equal are told by their bytecode, which is
-stable for one Python version.
+Text is preferred because it is the same under every Python version. But a file may have been edited since it was
+imported, and a key made of the new text for the old code would later serve the old kernel to the new code. So the whole
+file is compiled again, once, and a function's text is taken only if it compiles to the very code at hand. (The whole
+file, because Python compiles `tl.load(x)` differently where `tl` comes from an import at the top.) Functions made
+without a file, or from a file that no longer says what runs, count by their bytecode, which is stable for one Python
+version only.
 """
 
 from __future__ import annotations
 import __future__
 
+import ast
 import linecache
 import sys
 import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kcachefs.keys.encoding import encode
 
 _FUTURE_FLAGS = 0
 for _name in __future__.all_feature_names:
     _FUTURE_FLAGS |= getattr(__future__, _name).compiler_flag
-_CO_NEWLOCALS = 0x02
 _CO_NESTED = 0x10
-# How many dedented lines of a string or of a bracket a block may run over before the text is given up.
-_EXTENSIONS = 64
+_FILES_LIMIT = 256
 
-# What each code object says, by identity: equal code may stand in different text. Code never changes, and kernels
-# that are generated come and go, so the table holds none of them alive.
-_known: dict[int, tuple[weakref.ref[CodeType], bytes]] = {}
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+class _Found(NamedTuple):
+    """A function that a file defines: the code that it compiles to, its first line, and its text."""
+
+    code: CodeType
+    line: int
+    text: str
+
+
+# The statement of each code object, by identity: equal code may stand in different text. Code objects never change,
+# and generated kernels come and go, so the table keeps none of them alive.
+_statements: dict[int, tuple[weakref.ref[CodeType], bytes]] = {}
+# The functions that each file defines, by name, as long as linecache holds the same lines.
+_files: dict[tuple[str, int], tuple[list[str], dict[str, list[_Found]]]] = {}
 
 
 def statement(function: FunctionType) -> bytes:
-    """The encoded statement of what `function` does, apart from everything it refers to."""
+    """What `function` does, encoded, apart from everything that it refers to."""
     code = function.__code__
     number = id(code)
-    known = _known.get(number)
+    known = _statements.get(number)
     if known is not None and known[0]() is code:
         return known[1]
     text = _source_text(function)
     said = encode(("code", sys.implementation.cache_tag, shape(code))) if text is None else text_statement(text, code)
-    _known[number] = (weakref.ref(code, lambda _: (_known.pop(number, None), None)[1]), said)
+    _statements[number] = (weakref.ref(code, lambda _: (_statements.pop(number, None), None)[1]), said)
     return said
 
 
 def text_statement(text: str, code: CodeType) -> bytes:
-    """The statement of a function by its text.
-
-    Taking the margin off also takes it off the lines inside a string, so strings of more than one line count by value.
-    """
-    return encode(("text", code.co_flags & _FUTURE_FLAGS, dedent(text), tuple(_long_strings(code))))
+    """What a function does, encoded, given its text."""
+    return encode(("text", code.co_flags & _FUTURE_FLAGS, text))
 
 
 def shape(code: CodeType) -> tuple[Any, ...]:
@@ -68,12 +78,6 @@ def shape(code: CodeType) -> tuple[Any, ...]:
     )
 
 
-def dedent(block: str) -> str:
-    """`block` without its first line's margin and without blank lines at its end."""
-    margin = block[: _indent(block)]
-    return "\n".join(line.removeprefix(margin) for line in block.rstrip().split("\n"))
-
-
 def _constant(value: object) -> object:
     if isinstance(value, CodeType):
         return ("code", shape(value))
@@ -84,35 +88,90 @@ def _constant(value: object) -> object:
     return value
 
 
-def _long_strings(code: CodeType) -> Iterator[str | bytes]:
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            yield from _long_strings(value)
-        elif (type(value) is str and "\n" in value) or (type(value) is bytes and b"\n" in value):
-            yield value
-
-
 def _source_text(function: FunctionType) -> str | None:
     code = function.__code__
-    if code.co_name.startswith("<"):
+    named = _definitions(function).get(code.co_name, [])
+    same = [found for found in named if _same(found.code, code)]
+    if not same:
         return None
-    linecache.checkcache(code.co_filename)
-    lines = linecache.getlines(code.co_filename, function.__globals__)
-    start = code.co_firstlineno - 1
-    if start >= len(lines):
-        return None
-    last = max((line for _, _, line in code.co_lines() if line is not None), default=start + 1)
-    end = _end_of_block(lines, start, max(last, start + 1))
-    # A dedented line may sit in a string or in brackets: then the text does not compile, and the block goes on.
-    for _ in range(_EXTENSIONS):
-        block = "".join(lines[start:end])
-        found = _compiled(block, function)
-        if found is not None:
-            return block if _same(found, code) else None
-        if end >= len(lines):
-            return None
-        end = _end_of_block(lines, start, end + 1)
-    return None
+    # The line alone decides nothing: a file that was edited further up still proves what it says further down.
+    here = [found.text for found in same if found.line == code.co_firstlineno]
+    return min(here or (found.text for found in same))
+
+
+def _definitions(function: FunctionType) -> dict[str, list[_Found]]:
+    """Every function that the file of `function` defines now, by name."""
+    name, flags = function.__code__.co_filename, function.__code__.co_flags & _FUTURE_FLAGS
+    linecache.checkcache(name)
+    lines = linecache.getlines(name, function.__globals__)
+    known = _files.get((name, flags))
+    if known is None or known[0] is not lines:
+        if len(_files) >= _FILES_LIMIT:
+            _files.clear()
+        known = _files[name, flags] = (lines, _read(lines, flags) if lines else {})
+    return known[1]
+
+
+def _read(lines: list[str], flags: int) -> dict[str, list[_Found]]:
+    try:
+        tree = ast.parse("".join(lines))
+        nodes = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
+        texts = [_text(node, lines) for node in nodes]
+        starts = _tell_lambdas_apart(nodes, len(lines))
+        codes = {(code.co_name, code.co_firstlineno): code for code in _inside(compile(tree, "", "exec", flags, True))}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found: dict[str, list[_Found]] = {}
+    for node, text, start in zip(nodes, texts, starts, strict=True):
+        name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+        code = codes.get((name, _first_line(node)))
+        if code is not None:  # else the compiler has dropped it, such as what stands under `if 0:`
+            found.setdefault(name, []).append(_Found(code, start, text))
+    return found
+
+
+def _tell_lambdas_apart(nodes: list[_Definition], count: int) -> list[int]:
+    """Move each lambda to a line of its own, so that its code can be told from others; returns the true first lines."""
+    starts = [_first_line(node) for node in nodes]
+    for number, node in enumerate(nodes):
+        if isinstance(node, ast.Lambda):
+            node.lineno = node.end_lineno = count + 1 + number
+            node.col_offset = node.end_col_offset = 0
+    return starts
+
+
+def _first_line(node: _Definition) -> int:
+    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+    return decorators[0].lineno if decorators else node.lineno
+
+
+def _text(node: _Definition, lines: list[str]) -> str:
+    """The text of a function without its margin. Lines inside strings keep theirs, for it is part of the string."""
+    first, last = _first_line(node), node.end_lineno or node.lineno
+    if isinstance(node, ast.Lambda):
+        raw = [line.encode() for line in lines[first - 1 : last]]
+        raw[-1] = raw[-1][: node.end_col_offset]
+        raw[0] = raw[0][node.col_offset :]
+        return b"".join(raw).decode()
+    margin = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip(" \t"))]
+    kept = {line for inner in ast.walk(node) for line in _lines_of_string(inner)} if margin else set()
+    told = (line if at in kept else line.removeprefix(margin) for at, line in enumerate(lines[first - 1 : last], first))
+    return "".join(told).rstrip()
+
+
+def _lines_of_string(node: ast.AST) -> range:
+    """The lines that begin inside a string."""
+    is_string = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and type(node.value) in (str, bytes))
+    if not is_string or not isinstance(node, ast.expr):
+        return range(0)
+    return range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield value
+            yield from _inside(value)
 
 
 def _same(one: CodeType, two: CodeType) -> bool:
@@ -139,58 +198,3 @@ def _same_constant(one: object, two: object) -> bool:
     if type(one) is type(two) and type(one) in (str, bytes, int):
         return one == two
     return encode(_constant(one)) == encode(_constant(two))
-
-
-def _end_of_block(lines: list[str], start: int, line: int) -> int:
-    margin = _indent(lines[start])
-    while line < len(lines) and (not lines[line].strip() or _indent(lines[line]) > margin):
-        line += 1
-    return line
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" \t"))
-
-
-def _compiled(block: str, function: FunctionType) -> CodeType | None:
-    """The code object that `block` gives for `function`, compiled in the scopes that it stood in."""
-    scopes = _scopes(function, block[: _indent(block)])
-    if scopes is None:
-        return None
-    code = function.__code__
-    try:
-        module = compile(scopes + block, "<source>", "exec", code.co_flags & _FUTURE_FLAGS, True)
-    except (SyntaxError, ValueError):
-        return None
-    return _find(module, code.co_name)
-
-
-def _scopes(function: FunctionType, margin: str) -> str | None:
-    """Headers that give a block the closure and the class it had: they decide which names are free or mangled."""
-    free = [name for name in function.__code__.co_freevars if name != "__class__"]
-    owner = function.__qualname__.split(".")[-2:-1]
-    in_class = bool(owner) and owner[0] != "<locals>"
-    if not margin:
-        return None if free or in_class else ""
-    if not free and not in_class:
-        return "if 1:\n"
-    head = f"def __outer__({', '.join(free)}):\n" if free else ""
-    if not in_class:
-        return head
-    if free and len(margin) < 2:
-        return None
-    return f"{head}{margin[:-1] if free else ''}class {owner[0]}:\n"
-
-
-def _find(code: CodeType, name: str) -> CodeType | None:
-    for value in code.co_consts:
-        if not isinstance(value, CodeType):
-            continue
-        if value.co_name == name:
-            return value
-        is_class_body = not value.co_flags & _CO_NEWLOCALS
-        if value.co_name == "__outer__" or is_class_body:
-            found = _find(value, name)
-            if found is not None:
-                return found
-    return None
