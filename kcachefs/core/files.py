@@ -36,7 +36,7 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, RecordDamaged, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.objects import Staged
+from kcachefs.store.ledger import Staged
 from kcachefs.store.records import (
     META_SPOOL,
     NO_DIGEST,

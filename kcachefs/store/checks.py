@@ -14,16 +14,14 @@ from kcachefs.errors import RecordDamaged
 from kcachefs.store import ledger, salvage
 from kcachefs.store.checksum import show_key
 from kcachefs.store.inspection import DIRECTORY, Inspection
+from kcachefs.store.object_records import ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.records import (
     ROOT_INO,
     Content,
-    ObjectRecord,
-    VolumeRecord,
     inode_key,
     name_of,
     names_prefix,
     number_of,
-    object_key,
     orphan_key,
     pack_name,
     pack_number,
@@ -31,7 +29,6 @@ from kcachefs.store.records import (
     spool_key,
     unpack_name,
     unpack_number,
-    volume_key,
 )
 
 
@@ -83,7 +80,7 @@ def check_content(look: Inspection) -> None:
         if record.flags & ObjectRecord.DAMAGED:
             continue
         if (damage := objects.examine(digest)) is not None:
-            mend = partial(objects.condemn, digest, record, damage)
+            mend = partial(objects.set_aside, digest, record, damage)
             look.found("digest", digest.hex(), str(damage), "set aside in the quarantine", mend)
 
 

@@ -12,8 +12,9 @@ from kcachefs.errors import ObjectDamaged, RecordDamaged
 from kcachefs.store.catalog import Catalog
 from kcachefs.store.frames import TRAILER, Trailer, check_tail, decode_trailer, tail_length
 from kcachefs.store.ledger import Staged, read_totals
+from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.objects import Objects
-from kcachefs.store.records import TOTALS_KEY, ObjectRecord, VolumeRecord, number_of, object_key, volume_key
+from kcachefs.store.records import number_of
 from kcachefs.store.volumes import Volumes
 
 
@@ -82,7 +83,7 @@ def _move(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
     try:
         stored = objects.volumes.read(record.volume, record.offset, record.length)
     except (ObjectDamaged, FileNotFoundError) as error:
-        objects.condemn(digest, record, error)
+        objects.set_aside(digest, record, error)
         return
     volume, offset = objects.ledger.append([stored])
     staged = Staged(digest, record.plain, volume, offset, record.length, record.frames)
@@ -106,7 +107,7 @@ def _let_go(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
         if current is None or current.place != record.place:
             return
         totals = read_totals(txn)
-        objects.ledger.bury(txn, current, totals)
+        objects.ledger.release(txn, current, totals)
         current.length = 0
         txn.put(object_key(digest), current.pack())
         txn.put(TOTALS_KEY, totals.pack())

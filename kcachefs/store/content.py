@@ -24,8 +24,9 @@ import msgspec
 from kcachefs.errors import ObjectMissing, UsageError
 from kcachefs.store.frames import FRAME_SIZE, frames_of
 from kcachefs.store.ledger import Staged
+from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.objects import IN_MEMORY_MAX
-from kcachefs.store.records import DIGEST_SIZE, ObjectRecord
+from kcachefs.store.records import DIGEST_SIZE
 from kcachefs.store.store import Options, Store
 
 Digest = bytes | str

@@ -8,20 +8,8 @@ from pathlib import Path
 import msgspec
 
 from kcachefs.store import ledger
-from kcachefs.store.records import (
-    TOTALS_KEY,
-    Content,
-    Inode,
-    ObjectRecord,
-    VolumeRecord,
-    inode_key,
-    number_of,
-    object_key,
-    orphan_key,
-    slot_key,
-    spool_key,
-    unpack_name,
-)
+from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, VolumeRecord, object_key
+from kcachefs.store.records import Content, Inode, inode_key, number_of, orphan_key, slot_key, spool_key, unpack_name
 from kcachefs.store.store import Store
 
 Progress = Callable[[str, int, int], None]
@@ -131,7 +119,7 @@ class Inspection:
                 txn.delete(object_key(digest))
                 totals.objects -= 1
                 totals.plain -= record.plain
-                self.store.objects.ledger.bury(txn, record, totals)
+                self.store.objects.ledger.release(txn, record, totals)
             txn.put(TOTALS_KEY, totals.pack())
 
     def release(self, digest: bytes) -> None:

@@ -12,20 +12,16 @@ from dataclasses import dataclass
 
 from kcachefs.errors import RecordDamaged
 from kcachefs.store.catalog import Catalog, Transaction
-from kcachefs.store.records import (
+from kcachefs.store.object_records import (
     META_ACTIVE,
-    META_INO,
-    META_SPOOL,
     META_VOLUME,
     TOTALS_KEY,
     ObjectRecord,
     Totals,
     VolumeRecord,
-    number_of,
-    pack_number,
-    unpack_number,
     volume_key,
 )
+from kcachefs.store.records import META_INO, META_SPOOL, number_of, pack_number, unpack_number
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
 
@@ -42,7 +38,7 @@ class Staged:
     offset: int = 0
     length: int = 0
     frames: int = 1
-    own: bool = False
+    own_volume: bool = False
     end: bytes = b""
     """The last frame, as it was before it was encoded."""
 
@@ -73,21 +69,21 @@ class Ledger:
             totals.plain += staged.plain
         else:
             record.refs, record.flags = old.refs, old.flags & ~ObjectRecord.DAMAGED
-            self.bury(txn, old, totals)
+            self.release(txn, old, totals)
         key = volume_key(staged.volume)
         raw = txn.get(key)
         volume = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0)
         grown = max(volume.size, staged.offset + staged.length) - volume.size
         volume.size += grown
         volume.live += staged.length
-        if staged.own:
+        if staged.own_volume:
             volume.flags |= VolumeRecord.CLOSED
         totals.live += staged.length
         totals.volumes += grown
         txn.put(key, volume.pack())
         return record
 
-    def bury(self, txn: Transaction, record: ObjectRecord, totals: Totals) -> None:
+    def release(self, txn: Transaction, record: ObjectRecord, totals: Totals) -> None:
         """An object's bytes die; a closed volume with nothing alive goes with them."""
         totals.live -= record.length
         key = volume_key(record.volume)
@@ -135,7 +131,7 @@ class Ledger:
             number = self.reserve()
             fd = self._volumes.open_active(number, 0)
             assert fd is not None
-            # One step, as `bury` sees it: were the old volume closed and still appended to, it could be deleted with
+            # One step, as `release` sees it: were the old volume closed and still appended to, it could be deleted with
             # an object in it that waits for its link.
             with self._catalog.lock:
                 with self._catalog.transaction() as txn:

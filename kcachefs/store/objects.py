@@ -1,12 +1,12 @@
 """Objects: bytes by the BLAKE3 digest of their plain form, stored once, checked on every decode.
 
-Storing has two steps. `stage` hashes, compresses and appends the bytes, with no lock that a reader or another writer
-waits for; `link` then makes them known, inside a transaction of the caller's, so that an inode and the object it refers
-to appear at the same instant; `settle` comes after it, whether it went well or not. Bytes staged and never linked are
-dead space, no more.
+Storing takes three steps. `stage` hashes, compresses and appends the bytes, without a lock that a reader or another
+writer would wait for. `link` makes them known inside the caller's transaction, so that an inode and the object it
+refers to appear at the same instant. `settle` comes last, whether that went well or not. Bytes that were staged and
+never linked are dead space, nothing worse.
 
-Wrong bytes are never returned. What fails its check is copied to the quarantine, its record is marked, and from then on
-it is absent; storing the same bytes again heals it.
+Wrong bytes are never returned. An object that fails its check is copied to the quarantine and its record is marked;
+from then on it is absent, until somebody stores the same bytes again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import contextlib
 import errno
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -24,38 +23,31 @@ from blake3 import blake3
 from kcachefs.errors import NoSpace, ObjectDamaged, ObjectMissing, or_no_space
 from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.frame_cache import FrameCache
+from kcachefs.store.frame_reader import FrameReader
 from kcachefs.store.frames import (
     DEFAULT_LEVEL,
     FRAME_SIZE,
-    TRAILER,
     Codec,
-    Frame,
-    decode_tail,
     encode_tail,
     frame_check,
     last_frame,
     read_frames,
     split,
-    tail_length,
 )
-from kcachefs.store.ledger import Ledger, read_totals
-from kcachefs.store.ledger import Staged as Staged
-from kcachefs.store.records import TOTALS_KEY, ObjectRecord, Totals, object_key, volume_key
+from kcachefs.store.ledger import Ledger, Staged, read_totals
+from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, Totals, object_key, volume_key
 from kcachefs.store.volumes import Volumes
 
 log = logging.getLogger(__name__)
 
 DEFAULT_VOLUME_SIZE = 16 << 20
-"""A full volume. Small enough that compacting one is quick, large enough that a store has few."""
+"""A full volume: small enough to be compacted quickly, large enough that a store has few."""
 SHARED_MAX = 512 << 10
-"""Stored bytes up to which an object shares a volume; a larger one has its own, so that unlinking frees its blocks."""
+"""Stored bytes up to which an object shares a volume. A larger one gets its own, so that unlinking frees its blocks."""
 IN_MEMORY_MAX = 4 << 20
 """Plain bytes up to which an object is put together in memory before it is written."""
 CACHE_BYTES = 32 << 20
-"""Decoded frames kept."""
-AHEAD_FRAMES = 16
-"""So many frames, 4 MiB of plain bytes, the disk is asked for ahead of a reader of large pieces."""
-_TABLES_MAX = 256
+"""Bytes of decoded frames to keep."""
 _QUARANTINE_MAX = 64 << 20
 
 
@@ -80,12 +72,12 @@ class Objects:
         self._quarantine = quarantine
         self._codec = Codec(level)
         self._cache = FrameCache(cache_bytes)
-        self._tables: OrderedDict[bytes, list[Frame]] = OrderedDict()
+        self._frames = FrameReader(volumes, self._codec)
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def stage(self, data: bytes) -> Staged:
-        """Hash, and unless they are there already, compress and append. Thread-safe."""
+        """Hash the bytes; compress and append them unless they are in the store already. Any thread."""
         digest = blake3(data).digest()
         if self.exists(digest):
             return Staged(digest, len(data), end=data[last_frame(len(data)) :])
@@ -94,13 +86,13 @@ class Objects:
         return self._append(digest, len(data), plain, stored)
 
     def stage_file(self, fd: int) -> Staged:
-        """The same for an open file, of any size, in constant memory."""
+        """The same for an open file of any size, in constant memory."""
         if os.fstat(fd).st_size <= IN_MEMORY_MAX:
             return self.stage(b"".join(read_frames(fd)))
         return self.stage_frames(read_frames(fd))
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
-        """The same for bytes that come frame by frame. What is there already is found when it is linked."""
+        """The same for bytes that come frame by frame. That they were there already shows only when they are linked."""
         hasher, rows, plain, frame = blake3(), [], 0, b""
         with self._own_volume() as (number, fd):
             for frame in frames:
@@ -113,17 +105,17 @@ class Objects:
             tail = encode_tail(hasher.digest(), plain, rows)
             _write_all(fd, tail, self.volumes.path(number))
         length = sum([row[0] for row in rows]) + len(tail)
-        return Staged(hasher.digest(), plain, number, 0, length, len(rows), own=True, end=frame)
+        return Staged(hasher.digest(), plain, number, 0, length, len(rows), own_volume=True, end=frame)
 
     def link(self, txn: Transaction, staged: Staged, *, held: bool = False) -> None:
-        """Add one reference to staged bytes, inside `txn`. A holder has at most one."""
+        """Add one reference to staged bytes, inside `txn`. A held object has at most one for being held."""
         key = object_key(staged.digest)
         raw = txn.get(key)
         totals = read_totals(txn)
         record = ObjectRecord.unpack(raw) if raw is not None else None
         if record is None or record.flags & ObjectRecord.DAMAGED:
             if staged.known:
-                # Found when it was staged, gone now: the caller stages again.
+                # It was there when it was staged and is gone now: the caller stages again.
                 raise ObjectMissing(f"object {staged.digest.hex()} went away while it was being stored")
             record = self.ledger.place(txn, staged, totals, record)
         elif held and record.flags & ObjectRecord.HELD:
@@ -137,10 +129,10 @@ class Objects:
         txn.put(TOTALS_KEY, totals.pack())
 
     def settle(self, staged: Staged) -> None:
-        """After the transaction, whether it went well or not: what was staged finds its place or goes."""
+        """After the transaction, whether it went well or not: move what was staged to its place, or remove it."""
         if staged.known:
             return
-        if not staged.own:
+        if not staged.own_volume:
             self.volumes.unstage(staged.volume)
         elif self.catalog.get(volume_key(staged.volume)) is not None:
             self.volumes.finish(staged.volume)
@@ -148,7 +140,7 @@ class Objects:
             self.volumes.abandon(staged.volume)
 
     def unlink(self, txn: Transaction, digest: bytes, *, held: bool = False) -> bool:
-        """Take one reference away, inside `txn`; the last one takes the object. False if there was none to take."""
+        """Take one reference away, inside `txn`; the object goes with the last one. False if there was none."""
         key = object_key(digest)
         raw = txn.get(key)
         if raw is None:
@@ -167,7 +159,7 @@ class Objects:
             txn.delete(key)
             totals.objects -= 1
             totals.plain -= record.plain
-            self.ledger.bury(txn, record, totals)
+            self.ledger.release(txn, record, totals)
             self._forget(digest, record)
         txn.put(TOTALS_KEY, totals.pack())
         return True
@@ -175,7 +167,7 @@ class Objects:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def remember(self, staged: Staged) -> None:
-        """Keep the last frame of what was just stored: if it is asked for soon, it need not be decoded."""
+        """Keep the last frame of what was just stored: a reader who comes soon need not decode it."""
         start = last_frame(staged.plain)
         if len(staged.end) == staged.plain - start:
             self._cache.put((staged.digest, start // FRAME_SIZE), staged.end)
@@ -201,7 +193,7 @@ class Objects:
         return self.read(digest, 0, 1 << 62)
 
     def read(self, digest: bytes, offset: int, size: int) -> bytes:
-        """The bytes from `offset` on, at most `size` of them; decodes only the frames that hold them."""
+        """At most `size` bytes from `offset` on; decodes only the frames that hold them."""
         if offset < FRAME_SIZE:
             cached = self._cache.get((digest, 0))
             if cached is not None and (len(cached) < FRAME_SIZE or offset + size <= FRAME_SIZE):
@@ -210,17 +202,17 @@ class Objects:
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
     def read_parts(self, digest: bytes, offset: int, size: int) -> list[bytes | memoryview]:
-        """The same in pieces, each as it was decoded: to put them together would cost as much as to read them."""
+        """The same as a list of pieces, each as it was decoded: joining them would cost as much as reading them."""
         record = self._live_record(digest)
         end = min(offset + size, record.plain)
         if size > FRAME_SIZE and record.frames > 1 and offset < end:
-            self._read_ahead(digest, record, offset // FRAME_SIZE)
+            self._frames.read_ahead(digest, record, offset // FRAME_SIZE)
         parts: list[bytes | memoryview] = []
         while offset < end:
             index, start = divmod(offset, FRAME_SIZE)
             whole = min(FRAME_SIZE, record.plain - index * FRAME_SIZE)
             length = min(whole - start, end - offset)
-            # A frame that is read whole, as one of many, is in the kernel's cache from then on and not needed here.
+            # One of many frames, read whole, is in the kernel's page cache from now on and not needed here.
             frame = self._frame(digest, record, index, keep=length < whole or record.frames == 1)
             parts.append(frame if length == len(frame) else memoryview(frame)[start : start + length])
             offset += length
@@ -233,13 +225,22 @@ class Objects:
         record = self.record(digest)
         return record is None or record.plain <= FRAME_SIZE // 4
 
+    def totals(self) -> Totals:
+        return read_totals(self.catalog)
+
+    def close(self) -> None:
+        self._cache.clear()
+        self._frames.clear()
+
+    # --- verifying ----------------------------------------------------------------------------------------------------
+
     def verify(self, digest: bytes) -> bool:
-        """Read it all from the disk, past every cache, and compare it with its digest. Damage is set aside."""
+        """Read it all from the disk, past every cache, and compare it with its digest. Sets it aside if damaged."""
         while (damage := self.examine(digest)) is not None:
             record = self.record(digest)
             if record is None:
                 raise ObjectMissing(f"object {digest.hex()} is not in the store")
-            if record.flags & ObjectRecord.DAMAGED or self.condemn(digest, record, damage):
+            if record.flags & ObjectRecord.DAMAGED or self.set_aside(digest, record, damage):
                 return False
         return True
 
@@ -251,11 +252,11 @@ class Objects:
             return error
         hasher = blake3()
         try:
-            self._read_tail(digest, record)
+            self._frames.read_table(digest, record)
             for index in range(record.frames):
-                hasher.update(self._decode(digest, record, index))
+                hasher.update(self._frames.read(digest, record, index))
             if hasher.digest() != digest:
-                raise ObjectDamaged("the frames are whole but do not add up to the digest")
+                raise ObjectDamaged("each frame is intact, but together they do not match the digest")
         except (ObjectDamaged, OSError) as error:
             if not _is_damage(error):
                 raise
@@ -265,10 +266,10 @@ class Objects:
             return error
         return None
 
-    def condemn(self, digest: bytes, record: ObjectRecord, error: Exception) -> bool:
-        """Set a damaged object aside: its bytes to the quarantine, a mark on its record, a line in the log.
+    def set_aside(self, digest: bytes, record: ObjectRecord, error: Exception) -> bool:
+        """Mark an object as damaged, copy its bytes to the quarantine and log it.
 
-        False, and nothing is done, if it is no longer where `record` says: compaction moved it, and it may be whole.
+        False, and nothing is done, if it is no longer where `record` says: compaction moved it, and it may be intact.
         """
         try:
             with self.catalog.transaction() as txn:
@@ -281,7 +282,7 @@ class Objects:
                 current.flags |= ObjectRecord.DAMAGED
                 txn.put(object_key(digest), current.pack())
         except NoSpace:
-            log.warning("object %s is damaged, and the disk too full to write that down", digest.hex())
+            log.warning("object %s is damaged, and the disk is too full to record it", digest.hex())
         self.damaged += 1
         log.error("object %s is damaged (%s) and was set aside", digest.hex(), error)
         self._forget(digest, record)
@@ -292,14 +293,7 @@ class Objects:
             log.debug("object %s could not be copied to the quarantine: %s", digest.hex(), reason)
         return True
 
-    def totals(self) -> Totals:
-        return read_totals(self.catalog)
-
-    def close(self) -> None:
-        self._cache.clear()
-        self._tables.clear()
-
-    # --- storing, inside ----------------------------------------------------------------------------------------------
+    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _append(self, digest: bytes, length: int, plain: Sequence[bytes], stored: list[bytes]) -> Staged:
         rows = (
@@ -314,11 +308,11 @@ class Objects:
             return Staged(digest, length, volume, offset, total, len(stored), end=plain[-1])
         with self._own_volume() as (number, fd):
             _write_all(fd, b"".join(parts), self.volumes.path(number))
-        return Staged(digest, length, number, 0, total, len(stored), own=True, end=plain[-1])
+        return Staged(digest, length, number, 0, total, len(stored), own_volume=True, end=plain[-1])
 
     @contextlib.contextmanager
     def _own_volume(self) -> Iterator[tuple[int, int]]:
-        """The number of a new volume and a descriptor to write it to. It is gone if that fails."""
+        """The number of a new volume and a descriptor to write it to. Removes it if that fails."""
         number = self.ledger.reserve()
         fd = self.volumes.begin(number)
         try:
@@ -328,9 +322,7 @@ class Objects:
             raise
         finally:
             os.close(fd)
-        self.volumes.touched([number])
-
-    # --- reading, inside ----------------------------------------------------------------------------------------------
+        self.volumes.mark_unsynced([number])
 
     def _live_record(self, digest: bytes) -> ObjectRecord:
         record = self.record(digest)
@@ -340,63 +332,28 @@ class Objects:
             raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside")
         return record
 
-    def _read_ahead(self, digest: bytes, record: ObjectRecord, index: int) -> None:
-        """Have the disk begin with what a reader who comes for whole frames needs now and next."""
-        with contextlib.suppress(ObjectDamaged, OSError):  # said when it is read
-            table = self._table(digest, record)
-            last = table[min(index + AHEAD_FRAMES, len(table)) - 1]
-            start = table[index].offset
-            self.volumes.will_need(record.volume, record.offset + start, last.offset + last.stored - start)
-
     def _frame(self, digest: bytes, record: ObjectRecord, index: int, *, keep: bool = True) -> bytes:
         plain = self._cache.get((digest, index))
         if plain is None:
             try:
-                plain = self._decode(digest, record, index)
+                plain = self._frames.read(digest, record, index)
             except (ObjectDamaged, OSError) as error:
                 if not _is_damage(error):
                     raise
-                if not self.condemn(digest, record, error):
+                if not self.set_aside(digest, record, error):
                     return self._frame(digest, self._live_record(digest), index, keep=keep)
                 raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside: {error}") from error
             if keep:
                 self._cache.put((digest, index), plain)
         return plain
 
-    def _decode(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
-        if record.frames == 1:
-            stored = self.volumes.read(record.volume, record.offset, record.length - TRAILER.size)
-            plain = self._codec.decode_frame(stored, record.plain)
-            if blake3(plain).digest() != digest:
-                raise ObjectDamaged("the bytes do not match the digest")
-            return plain
-        frame = self._table(digest, record)[index]
-        stored = self.volumes.read(record.volume, record.offset + frame.offset, frame.stored)
-        plain = self._codec.decode_frame(stored, frame.plain)
-        if frame_check(plain) != frame.check:
-            raise ObjectDamaged(f"frame {index} does not match its digest")
-        return plain
-
-    def _table(self, digest: bytes, record: ObjectRecord) -> list[Frame]:
-        table = self._tables.get(digest)
-        if table is None:
-            table = self._tables[digest] = self._read_tail(digest, record)
-            if len(self._tables) > _TABLES_MAX:
-                self._tables.popitem(last=False)
-        return table
-
-    def _read_tail(self, digest: bytes, record: ObjectRecord) -> list[Frame]:
-        length = tail_length(record.frames)
-        tail = self.volumes.read(record.volume, record.offset + record.length - length, length)
-        return decode_tail(tail, digest, record.length)
-
     def _forget(self, digest: bytes, record: ObjectRecord) -> None:
-        self._tables.pop(digest, None)
+        self._frames.forget(digest)
         self._cache.drop(digest, record.frames)
 
 
 def _is_damage(error: Exception) -> bool:
-    """Too many open files or too little memory say nothing of the object; a file that is gone or unreadable does."""
+    """Whether it tells something about the object: a missing or unreadable file does, too many open files does not."""
     return isinstance(error, ObjectDamaged | FileNotFoundError) or (
         isinstance(error, OSError) and error.errno == errno.EIO
     )

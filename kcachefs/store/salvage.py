@@ -22,21 +22,16 @@ from kcachefs.store.compaction import trailers
 from kcachefs.store.descriptor import sync_directory
 from kcachefs.store.journal import decode_records, encode_record
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE, make_lmdb
-from kcachefs.store.records import (
+from kcachefs.store.object_records import (
     META_VOLUME,
     TOTALS_KEY,
-    Content,
-    Inode,
     ObjectRecord,
     Totals,
     VolumeRecord,
-    number_of,
     object_key,
-    pack_number,
-    slot_key,
-    spool_key,
     volume_key,
 )
+from kcachefs.store.records import Content, Inode, number_of, pack_number, slot_key, spool_key
 from kcachefs.store.volumes import Volumes
 
 

@@ -31,8 +31,9 @@ from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.header import clear_errors, enter, note_boot, write_header
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
+from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
-from kcachefs.store.records import Totals, number_of, spool_key
+from kcachefs.store.records import number_of, spool_key
 from kcachefs.store.slots import SlotFile
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
@@ -215,7 +216,7 @@ class Store:
 
     def _recover(self) -> None:
         # What a dead process wrote may still be in memory alone: it is synced before LMDB is told of it.
-        self.volumes.touched(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
+        self.volumes.mark_unsynced(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
         with contextlib.suppress(NoSpace):  # a full disk does not keep a store shut: the journal has it all
             self.fold()
         if ledger.is_damaged(self.catalog):

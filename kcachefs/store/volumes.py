@@ -1,15 +1,10 @@
-"""Volumes: the files in which objects lie. One active volume takes small objects; a large object has one of its own.
+"""Volumes: the files in which objects lie. Small objects share the active volume; a large object has one of its own.
 
-Small objects share a file because a file each costs a block and an inode. The corpus of benchmarks/store.py, 855 files
-with 25.7 MB, in allocated blocks with folders and everything (its `size` table prints these):
+Small objects share a file because a file each would cost a block and an inode, and because LMDB would give a value
+larger than half a page whole pages of its own. `python -m benchmarks.store` measures how much each way takes.
 
-    files as they are             28.4 MB
-    a zstd file for each           6.3 MB    4.5 times smaller
-    values in LMDB                 4.3 MB    6.6               a value over half a page takes whole pages
-    volumes                        3.9 MB    7.2               the store's catalog included
-
-A volume is only appended to. Deleting an object makes its bytes dead; a volume with nothing alive is unlinked, one that
-is mostly dead is copied together by `Objects.compact`. Any thread may append (under one lock) and read (under none).
+A volume is only ever appended to. Deleting an object makes its bytes dead; a volume with nothing alive is unlinked, and
+compaction copies what is left of a mostly dead one. Any thread may append (under one lock) and read (under none).
 """
 
 from __future__ import annotations
@@ -18,10 +13,11 @@ import contextlib
 import os
 import re
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.errors import ObjectDamaged, or_no_space
 from kcachefs.store.descriptor import Descriptor, sync_directory
 
@@ -30,21 +26,21 @@ _NAME = re.compile(r"([0-9a-f]{8})\.vol")
 
 
 class Volumes:
-    """The files themselves: append, read, sync, remove. What lies where is the catalog's business."""
+    """The files themselves: append, read, sync, remove. What lies where is in the catalog."""
 
     def __init__(self, directory: Path, incoming: Path) -> None:
         self._directory = directory
         self._incoming = incoming
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
-        self._readers: OrderedDict[int, Descriptor] = OrderedDict()
+        self._readers: BoundedDict[int, Descriptor] = BoundedDict(_MAX_OPEN)
         self._active = -1
         self._active_fd = Descriptor(-1)
         self._active_size = 0
         self._unsynced: set[int] = set()
         self._directory_unsynced = False
         self.staged: Counter[int] = Counter()
-        """Appended and not yet in the catalog, by volume: such a volume stays, however empty it looks."""
+        """How many objects were appended to each volume and are not in the catalog yet. They keep the volume alive."""
 
     # --- the active volume --------------------------------------------------------------------------------------------
 
@@ -58,10 +54,10 @@ class Volumes:
         return self._active_size
 
     def open_active(self, number: int, size: int) -> int | None:
-        """A descriptor to `switch` to, its file cut to the `size` that the catalog knows.
+        """A descriptor to `switch` to, with the file cut to the `size` that the catalog knows.
 
-        None, and nothing is changed, when the file is shorter: a power loss took its end, and what the catalog says is
-        there must be found missing, not overwritten.
+        None, and nothing is changed, if the file is shorter: a power cut took its end. What the catalog says is there
+        must then be found missing, not be overwritten.
         """
         path = self.path(number)
         try:
@@ -83,8 +79,8 @@ class Volumes:
     def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
         """Write an object's parts at the end of the active volume; returns the volume and the offset.
 
-        The place is taken under the lock and written outside it, so that appenders do not queue behind the disk. A
-        write that fails leaves a gap, which is dead space like any other.
+        The place is taken under the lock and written outside it, so that appenders do not wait for the disk in turn.
+        A write that fails leaves a gap: dead space like any other.
         """
         length = sum(map(len, parts))
         with self._lock:
@@ -93,17 +89,17 @@ class Volumes:
             self.staged[number] += 1
         try:
             written = os.pwritev(fd.fd, parts, offset)
-            while written < length:  # a disk that is nearly full takes a part, and says so at the next try
+            while written < length:  # a disk that is nearly full takes a part; the next write fails
                 written += os.pwrite(fd.fd, b"".join(parts)[written:], offset + written)
         except OSError as error:
             self.unstage(number)
             raise or_no_space(error, self.path(number)) from error
-        with self._lock:  # only now: a sync that comes before the bytes would take the number with it
+        with self._lock:  # only now: a sync before the write would have dropped the number without syncing the bytes
             self._unsynced.add(number)
         return number, offset
 
     def unstage(self, number: int) -> None:
-        """What was appended is in the catalog, or will never be."""
+        """An object that was appended is in the catalog now, or never will be."""
         with self._lock:
             self.staged[number] -= 1
             if not self.staged[number]:
@@ -112,7 +108,7 @@ class Volumes:
     # --- a volume for one large object --------------------------------------------------------------------------------
 
     def begin(self, number: int) -> int:
-        """A descriptor to write a volume of its own to: `touched` when it is written, then `finish` or `abandon` it."""
+        """A descriptor to write a new volume to. Then `mark_unsynced`, and at last `finish` or `abandon` it."""
         path = self._incoming_path(number)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -121,24 +117,24 @@ class Volumes:
         return fd
 
     def finish(self, number: int) -> None:
-        """Move a volume that the catalog now knows to its place."""
-        with contextlib.suppress(FileNotFoundError):  # what it held was deleted and folded away meanwhile
+        """Move a volume to its place, now that the catalog has it."""
+        with contextlib.suppress(FileNotFoundError):  # its object was deleted and the deletion folded meanwhile
             os.rename(self._incoming_path(number), self.path(number))
-        self.touched([number])
+        self.mark_unsynced([number])
 
     def abandon(self, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._incoming_path(number))
-        self._let_go(number)
+        self._forget(number)
 
     def incoming(self) -> list[int]:
-        """Volumes that were begun and neither finished nor abandoned: what a kill left."""
+        """Volumes that were begun and neither finished nor abandoned: what a kill leaves behind."""
         return _volume_numbers(self._incoming)
 
     # --- reading, syncing, removing -----------------------------------------------------------------------------------
 
     def read(self, number: int, offset: int, length: int) -> bytes:
-        """Exactly those bytes. A volume that is not there raises FileNotFoundError; one that is too short is damage."""
+        """Exactly those bytes. FileNotFoundError if the volume is not there, ObjectDamaged if it is too short."""
         reader = self._readers.get(number) or self._open_reader(number)
         data = os.pread(reader.fd, length, offset)
         while len(data) < length:
@@ -149,26 +145,26 @@ class Volumes:
         return data
 
     def will_need(self, number: int, offset: int, length: int) -> None:
-        """Those bytes are asked for soon."""
+        """Tell the kernel that those bytes will be read soon."""
         reader = self._readers.get(number) or self._open_reader(number)
         os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
-    def touched(self, numbers: Iterable[int]) -> None:
-        """These were written to, by this process or by one that died: `sync` has to see to them."""
+    def mark_unsynced(self, numbers: Iterable[int]) -> None:
+        """These were written to, by this process or by one that died: the next `sync` includes them."""
         with self._lock:
             self._unsynced.update(numbers)
             self._directory_unsynced = True
 
     def sync(self) -> None:
-        """Everything appended and finished so far survives power loss when this returns."""
-        with self._sync_lock:  # a second caller must not return before the first one's fdatasync is through
+        """When this returns, everything appended and finished so far survives a power cut."""
+        with self._sync_lock:  # a second caller must not return before the first one's fdatasync has
             with self._lock:
                 numbers, self._unsynced = self._unsynced, set()
                 directory, self._directory_unsynced = self._directory_unsynced, False
             try:
                 for number in list(numbers):
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nothing left to sync
-                        reader = self._readers.get(number) or self._open_reader(number)  # held: see Descriptor
+                        reader = self._readers.get(number) or self._open_reader(number)  # the reference keeps it open
                         os.fdatasync(reader.fd)
                     numbers.discard(number)
                 if directory:
@@ -181,15 +177,15 @@ class Volumes:
                 raise
 
     def remove(self, number: int) -> None:
-        """Nothing in it is alive, on disk either."""
-        # In this order: a `finish` on its way moves it from the first place to the second.
+        """Delete it: nothing in it is alive, and that is on disk."""
+        # In this order: a concurrent `finish` moves it from the first place to the second.
         for path in (self._incoming_path(number), self.path(number)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-        self._let_go(number)
+        self._forget(number)
 
-    def _let_go(self, number: int) -> None:
-        """Behind the removal, so that nobody who found it a moment ago keeps it open, and its space taken."""
+    def _forget(self, number: int) -> None:
+        """After the removal: a reader that opened it just before would keep it open, and its blocks allocated."""
         with self._lock:
             self._readers.pop(number, None)
             self._unsynced.discard(number)
@@ -215,12 +211,10 @@ class Volumes:
     def _open_reader(self, number: int) -> Descriptor:
         with self._lock:
             self._readers[number] = reader = Descriptor(self._open(number))
-            if len(self._readers) > _MAX_OPEN:
-                self._readers.popitem(last=False)
         return reader
 
     def _open(self, number: int) -> int:
-        # Linked and not yet `finish`ed, a volume is still under `incoming`; and may be moved between two tries.
+        # Between link and `finish` a volume is still in `incoming`, and it may be moved between the first two tries.
         for path in (self.path(number), self._incoming_path(number)):
             with contextlib.suppress(FileNotFoundError):
                 return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

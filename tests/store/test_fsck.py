@@ -21,26 +21,28 @@ from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
 from kcachefs.store.inspection import Report
 from kcachefs.store.lmdb_file import make_lmdb
-from kcachefs.store.records import (
-    META_INO,
-    META_SPOOL,
+from kcachefs.store.object_records import (
     META_VOLUME,
-    ROOT_INO,
     TOTALS_KEY,
-    Content,
     ObjectRecord,
     Totals,
     VolumeRecord,
+    object_key,
+    volume_key,
+)
+from kcachefs.store.records import (
+    META_INO,
+    META_SPOOL,
+    ROOT_INO,
+    Content,
     inode_key,
     name_key,
-    object_key,
     orphan_key,
     pack_name,
     pack_number,
     slot_key,
     spool_key,
     unpack_name,
-    volume_key,
 )
 from tests.store import damage, tree
 from tests.store.test_objects import put, record

@@ -16,8 +16,9 @@ from kcachefs.errors import ObjectDamaged, ObjectMissing
 from kcachefs.store import Options, Store
 from kcachefs.store.frames import FRAME_SIZE, last_frame
 from kcachefs.store.fsck import run
-from kcachefs.store.objects import IN_MEMORY_MAX, SHARED_MAX, Staged
-from kcachefs.store.records import ObjectRecord
+from kcachefs.store.ledger import Staged
+from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.objects import IN_MEMORY_MAX, SHARED_MAX
 from tests.store import damage
 
 
@@ -330,7 +331,7 @@ def test_a_reader_with_an_old_place_does_not_condemn_what_was_moved(store: Store
         delete(store, digest)
     store.compact()
     assert record(store, kept).place != old.place
-    assert not store.objects.condemn(kept, old, FileNotFoundError("its volume is gone"))
+    assert not store.objects.set_aside(kept, old, FileNotFoundError("its volume is gone"))
     assert store.objects.verify(kept)
 
 

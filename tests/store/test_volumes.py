@@ -102,7 +102,7 @@ def test_volumes_are_synced_and_read_while_they_are_removed(volumes: Volumes, ha
         try:
             for number in range(1, 1500):
                 volumes.path(number).write_bytes(b"x")
-                volumes.touched([number])
+                volumes.mark_unsynced([number])
                 reading = pool.submit(read, number)
                 removed.put(number)
                 volumes.sync()
@@ -155,7 +155,7 @@ def test_bytes_that_come_behind_a_sync_are_synced_by_the_next(
 def test_a_volume_that_is_abandoned_after_a_sync_is_not_kept_open(volumes: Volumes) -> None:
     before = len(os.listdir("/proc/self/fd"))
     os.close(volumes.begin(7))
-    volumes.touched([7])
+    volumes.mark_unsynced([7])
     volumes.sync()
     volumes.abandon(7)
     assert len(os.listdir("/proc/self/fd")) == before

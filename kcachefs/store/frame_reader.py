@@ -1,0 +1,70 @@
+"""Reads frames of objects from their volumes, decodes them and checks them. Returns nothing unchecked."""
+
+from __future__ import annotations
+
+import contextlib
+
+from blake3 import blake3
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.errors import ObjectDamaged
+from kcachefs.store.frames import TRAILER, Codec, Frame, decode_tail, frame_check, tail_length
+from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.volumes import Volumes
+
+AHEAD_FRAMES = 16
+"""How many frames (4 MiB of plain bytes) the disk is asked for ahead of a reader of large pieces."""
+_TABLES_MAX = 256
+
+
+class FrameReader:
+    """Frames by digest, record and index; knows where each frame of a large object lies. Any thread.
+
+    Every method raises ObjectDamaged or OSError if the bytes are not there or not what they should be.
+    """
+
+    def __init__(self, volumes: Volumes, codec: Codec) -> None:
+        self._volumes = volumes
+        self._codec = codec
+        self._tables: BoundedDict[bytes, list[Frame]] = BoundedDict(_TABLES_MAX)
+
+    def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
+        """The plain bytes of one frame."""
+        if record.frames == 1:
+            stored = self._volumes.read(record.volume, record.offset, record.length - TRAILER.size)
+            plain = self._codec.decode_frame(stored, record.plain)
+            if blake3(plain).digest() != digest:
+                raise ObjectDamaged("the bytes do not match the digest")
+            return plain
+        frame = self._table(digest, record)[index]
+        stored = self._volumes.read(record.volume, record.offset + frame.offset, frame.stored)
+        plain = self._codec.decode_frame(stored, frame.plain)
+        if frame_check(plain) != frame.check:
+            raise ObjectDamaged(f"frame {index} does not match its digest")
+        return plain
+
+    def read_ahead(self, digest: bytes, record: ObjectRecord, index: int) -> None:
+        """Have the disk start on the frames that a reader of whole frames needs now and next."""
+        with contextlib.suppress(ObjectDamaged, OSError):  # `read` reports it
+            table = self._table(digest, record)
+            last = table[min(index + AHEAD_FRAMES, len(table)) - 1]
+            start = table[index].offset
+            self._volumes.will_need(record.volume, record.offset + start, last.offset + last.stored - start)
+
+    def read_table(self, digest: bytes, record: ObjectRecord) -> list[Frame]:
+        """Where each frame lies, from the disk."""
+        length = tail_length(record.frames)
+        tail = self._volumes.read(record.volume, record.offset + record.length - length, length)
+        return decode_tail(tail, digest, record.length)
+
+    def forget(self, digest: bytes) -> None:
+        self._tables.pop(digest, None)
+
+    def clear(self) -> None:
+        self._tables.clear()
+
+    def _table(self, digest: bytes, record: ObjectRecord) -> list[Frame]:
+        table = self._tables.get(digest)
+        if table is None:
+            table = self._tables[digest] = self.read_table(digest, record)
+        return table
