@@ -1,4 +1,4 @@
-"""The store: objects by digest, a catalog in LMDB, a journal before it. Knows no path of a mount and no framework."""
+"""The store: objects by digest, a catalog in LMDB, a journal before it. Knows neither mounts nor frameworks."""
 
 from kcachefs.store.content import ContentStore, StoreStatistics
 from kcachefs.store.store import Options, Store

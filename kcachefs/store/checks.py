@@ -1,7 +1,7 @@
 """The checks of fsck: one small function for each kind of inconsistency, run in the order of `CHECKS`.
 
-The order matters for repair: records that cannot be read go first, then the counts are put right, and only then is
-anything dropped, because dropping relies on the counts.
+The order matters for repair: unreadable records go first, then the counts are corrected, and only then is anything
+dropped, because dropping relies on the counts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def check_records(look: Inspection) -> None:
     unreadable = [key for key, raw in look.store.catalog.walk(b"") if raw is None]
     for key in unreadable:
         if key[:1] in b"mtv":
-            look.found("record", show_key(key), "fails its checksum", "counted afresh", lambda: None)
-        elif key[:1] in b"sa":  # deleting it would free the bytes that it speaks of
+            look.found("record", show_key(key), "fails its checksum", "counted again", lambda: None)
+        elif key[:1] in b"sa":  # deleting it would free the bytes that it stands for
             look.found("record", show_key(key), "fails its checksum", "made again", lambda: None)
         else:
             look.found("record", show_key(key), "fails its checksum", "dropped", partial(look.delete, key))
@@ -48,19 +48,19 @@ def check_records(look: Inspection) -> None:
 
 
 def check_accounting(look: Inspection) -> None:
-    """Totals and volumes say what the objects add up to, and no counter gives out a number that is in use."""
+    """Totals and volume records match the objects, and no counter would hand out a number that is in use."""
     try:
         wrong = [*_wrong_totals(look), *_wrong_counters(look)]
     except RecordDamaged as error:
         wrong = [("totals", str(error))]
     for thing, problem in wrong:
-        look.found("accounting", thing, problem, "counted afresh", lambda: None)
+        look.found("accounting", thing, problem, "counted again", lambda: None)
     if wrong and look.repair:
         look.recount()
 
 
 def check_references(look: Inspection) -> None:
-    """An object has as many references as inodes and holders refer to it, and at least one."""
+    """Each object's reference count is the number of inodes and holders that refer to it, and not zero."""
     counted = _wanted(look)
     for digest, record in look.objects():
         refs = counted[digest] + bool(record.flags & ObjectRecord.HELD)
@@ -68,8 +68,8 @@ def check_references(look: Inspection) -> None:
         if refs == 0:
             look.found("orphan object", digest.hex(), "nothing refers to it", "removed", mend)
         elif record.refs != refs:
-            problem = f"{record.refs} references where there are {refs}"
-            look.found("reference count", digest.hex(), problem, "counted afresh", mend)
+            problem = f"{record.refs} references instead of {refs}"
+            look.found("reference count", digest.hex(), problem, "counted again", mend)
 
 
 def check_content(look: Inspection) -> None:
@@ -85,15 +85,15 @@ def check_content(look: Inspection) -> None:
 
 
 def check_damaged_objects(look: Inspection) -> None:
-    """Nobody holds an object that was set aside. (Files that refer to one are the next check's business.)"""
+    """Nobody holds an object that was set aside. (The next check covers files that refer to one.)"""
     for digest, record in look.objects():
         if record.flags & ObjectRecord.DAMAGED and record.flags & ObjectRecord.HELD:
             mend = partial(look.release, digest)
-            look.found("damaged object", digest.hex(), "was set aside and is still held", "let go", mend)
+            look.found("damaged object", digest.hex(), "was set aside and is still held", "released", mend)
 
 
 def check_missing_objects(look: Inspection) -> None:
-    """Every sealed file has an object that is there."""
+    """Every sealed file has its object."""
     lost = {digest for digest in _wanted(look) if look.store.objects.record(digest) is None}
     if look.repair:
         for digest in _find_again(look, lost, held=False):
@@ -107,7 +107,7 @@ def check_missing_objects(look: Inspection) -> None:
 
 
 def check_names(look: Inspection) -> None:
-    """Every name is in a directory that can be reached from the root, and leads to an inode of the type it says."""
+    """Every name is in a directory that can be reached from the root, and its inode exists and has the right type."""
     reached = _reachable(look)
     for key, ino, kind in look.names():
         thing = f"{name_of(key)[1]!r} in directory {number_of(key)}"
@@ -119,12 +119,12 @@ def check_names(look: Inspection) -> None:
             problem, mend = "its directory cannot be reached from the root", partial(look.drop_name, key, kind)
             look.found("dangling name", thing, problem, "dropped", mend)
         elif inode.mode >> 12 != kind:
-            problem, fix = f"is of another type than inode {ino}", partial(look.put, key, pack_name(ino, inode.mode))
+            problem, fix = f"has another type than inode {ino}", partial(look.put, key, pack_name(ino, inode.mode))
             look.found("name", thing, problem, "corrected", fix)
 
 
 def check_inodes(look: Inspection) -> None:
-    """Every inode can be reached from the root by names, or is known to wait for its last user."""
+    """Every inode can be reached from the root by names, or is recorded as kept for its last user."""
     reached, waiting = _reachable(look), _waiting(look)
     for ino, _ in look.inodes():
         if ino not in reached and ino not in waiting:
@@ -132,12 +132,12 @@ def check_inodes(look: Inspection) -> None:
             look.found("orphan inode", f"inode {ino}", "no name leads to it", "removed", mend)
     for ino in waiting:
         if ino in reached or look.inode(ino) is None:
-            problem, mend = "is said to be without a name, and is not", partial(look.delete, orphan_key(ino))
+            problem, mend = "is recorded as having no name, which is wrong", partial(look.delete, orphan_key(ino))
             look.found("orphan inode", f"inode {ino}", problem, "corrected", mend)
 
 
 def check_spool(look: Inspection) -> None:
-    """Every unsealed file has its spool file or slot and a record that says so; no record speaks of anything else."""
+    """Every unsealed file has its spool file or slot and a record of that; no other spool record exists."""
     files = set(look.store.spool.numbers())
     recorded = dict([*look.store.catalog.walk(b"s"), *look.store.catalog.walk(b"a")])
     owned: set[bytes] = set()
@@ -158,7 +158,7 @@ def check_spool(look: Inspection) -> None:
 
 
 def check_links(look: Inspection) -> None:
-    """Directories know how many names and directories they hold, other inodes how many names they have."""
+    """Directories record how many names and directories they hold, other inodes how many names they have."""
     names: Counter[int] = Counter()
     folders: Counter[int] = Counter()
     links: Counter[int] = Counter()
@@ -172,14 +172,14 @@ def check_links(look: Inspection) -> None:
         if ino in waiting:
             expected = (inode.size, 0)
         if (inode.size, inode.nlink) != expected:
-            problem = f"size {inode.size} and {inode.nlink} links, where there are {expected[0]} and {expected[1]}"
+            problem = f"size {inode.size} and {inode.nlink} links instead of {expected[0]} and {expected[1]}"
             inode.size, inode.nlink = expected
             mend = partial(look.put, inode_key(ino), inode.pack())
             look.found("link count", f"inode {ino}", problem, "corrected", mend)
 
 
 def check_files(look: Inspection) -> None:
-    """The volumes that the catalog knows are there, and nothing stands beside them that is not the store's."""
+    """Every volume in the catalog has its file, and the store's folders hold no files of others."""
     present = {*look.store.volumes.numbers(), *look.store.volumes.incoming()}
     for key, raw in look.store.catalog.walk(b"v"):
         if raw is not None and number_of(key) not in present:
@@ -187,7 +187,7 @@ def check_files(look: Inspection) -> None:
             look.found("volume", f"volume {number_of(key)}", problem, "its record is dropped", mend)
     for stray in look.store.strays():
         mend = partial(look.quarantine, stray)
-        look.found("stray file", str(stray), "is not the store's", "moved to the quarantine", mend)
+        look.found("stray file", str(stray), "does not belong to the store", "moved to the quarantine", mend)
 
 
 CHECKS: tuple[Callable[[Inspection], None], ...] = (
@@ -210,12 +210,12 @@ def _wrong_totals(look: Inspection) -> list[tuple[str, str]]:
     totals, volumes = ledger.count(catalog)
     wrong = []
     if (recorded := ledger.read_totals(catalog)) != totals:
-        wrong.append(("totals", f"{recorded} where the records add up to {totals}"))
+        wrong.append(("totals", f"{recorded} instead of {totals}"))
     for number, counted in volumes.items():
         raw = catalog.get(volume_key(number))
         volume = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0)
         if (volume.size, volume.live) != (counted.size, counted.live):
-            problem = f"{volume.live} live bytes of {volume.size}, where its objects have {counted.live}"
+            problem = f"{volume.live} live bytes of {volume.size}, but its objects have {counted.live}"
             wrong.append((f"volume {number}", problem))
     return wrong
 
@@ -225,7 +225,7 @@ def _wrong_counters(look: Inspection) -> list[tuple[str, str]]:
     for key, number in ledger.next_numbers(look.store.catalog, look.store.volumes, look.store.spool).items():
         raw = look.store.catalog.get(key)
         if number > 1 and (raw is None or unpack_number(raw) < number):
-            wrong.append((f"counter {key[1:].decode()}", f"would give out {number - 1}, which is in use"))
+            wrong.append((f"counter {key[1:].decode()}", f"would hand out {number - 1}, which is in use"))
     return wrong
 
 
@@ -235,9 +235,9 @@ def _wanted(look: Inspection) -> Counter[bytes]:
 
 
 def _find_again(look: Inspection, lost: set[bytes], *, held: bool) -> list[bytes]:
-    """Give objects that lost their record a new one, from the trailers in the volumes. `held`: also if no inode asks.
+    """Give objects that lost their record a new one, from the trailers in the volumes; returns those that were found.
 
-    Returns those that were found.
+    With `held`, also objects that no inode refers to: they become held.
     """
     if not lost:
         return []
@@ -269,7 +269,7 @@ def _reachable(look: Inspection) -> set[int]:
 
 
 def _waiting(look: Inspection) -> set[int]:
-    """Inodes that have no name any more and are kept for those who still had them open."""
+    """Inodes that have no name any more and are kept for those who still have them open."""
     return {number_of(key) for key, _ in look.store.catalog.walk(b"x")}
 
 
@@ -278,7 +278,7 @@ def _place(key: bytes) -> str:
 
 
 def _drop_files(look: Inspection, check: str, doomed: dict[int, str]) -> None:
-    """Each of these inodes is wrong, for the reason given, and goes with all of its names."""
+    """Drop these inodes, each for the reason given, with all of their names."""
     names: dict[int, list[tuple[bytes, int]]] = {ino: [] for ino in doomed}
     if doomed:
         for key, ino, kind in look.names():
@@ -292,4 +292,6 @@ def _drop_files(look: Inspection, check: str, doomed: dict[int, str]) -> None:
 
     for ino, problem in doomed.items():
         shown = ", ".join(f"{name_of(key)[1]!r} in directory {number_of(key)}" for key, _ in names[ino]) or "no name"
-        look.found(check, f"inode {ino} ({shown})", problem, "dropped, to be compiled again", partial(drop, ino))
+        look.found(
+            check, f"inode {ino} ({shown})", problem, "dropped; the framework compiles it again", partial(drop, ino)
+        )

@@ -1,7 +1,7 @@
-"""Compaction: what still lives in a mostly dead volume is copied to the active one, and the volume goes.
+"""Compaction: copies what is alive in a mostly dead volume to the active one, and removes the volume.
 
-Runs in any thread, beside readers and writers. A reader that held on to the old place finds its volume gone, looks the
-object up again and finds the new one. What is copied is not decoded: damage is found where it always is, on reading.
+Runs in any thread, beside readers and writers. A reader that still has the old place finds the volume gone, looks the
+object up again and finds the new place. Copying does not decode: damage is found as always, by reading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcachefs.store.volumes import Volumes
 
 
 def sparse_volumes(catalog: Catalog, share: float) -> Iterator[int]:
-    """Closed volumes of which less than that share is alive. Fold first."""
+    """Closed volumes of which less than `share` is alive. Fold first."""
     for key, raw in catalog.walk(b"v"):
         record = VolumeRecord.unpack(raw) if raw is not None else None
         if record and record.flags & VolumeRecord.CLOSED and record.live < record.size * share:
@@ -27,7 +27,7 @@ def sparse_volumes(catalog: Catalog, share: float) -> Iterator[int]:
 
 
 def compact(objects: Objects, number: int) -> int:
-    """Copy what lives in a volume to the active one; the volume goes with the next fold. Returns bytes freed."""
+    """Copy what is alive in a volume to the active one; the next fold removes the volume. Returns the bytes freed."""
     try:
         raw = objects.catalog.get(volume_key(number))
     except RecordDamaged:
@@ -41,7 +41,7 @@ def compact(objects: Objects, number: int) -> int:
             _move(objects, digest, record)
     with objects.catalog.transaction() as txn:
         raw = txn.get(volume_key(number))
-        if raw is None:  # went with the last object that was moved
+        if raw is None:  # deleted along with the last object that was moved
             return before.size - before.live
         volume = VolumeRecord.unpack(raw)
         if volume.live:
@@ -54,7 +54,7 @@ def compact(objects: Objects, number: int) -> int:
 
 
 def trailers(volumes: Volumes, number: int) -> Iterator[tuple[int, Trailer]]:
-    """Offset and trailer of everything ever appended to a volume, from its end. ObjectDamaged where that breaks off."""
+    """Offset and trailer of everything ever appended to a volume, last first. ObjectDamaged where the chain breaks."""
     end = volumes.size(number)
     while end > 0:
         trailer = decode_trailer(volumes.read(number, max(0, end - TRAILER.size), TRAILER.size))
@@ -67,7 +67,7 @@ def trailers(volumes: Volumes, number: int) -> Iterator[tuple[int, Trailer]]:
 
 
 def _digests_in(objects: Objects, number: int) -> list[bytes]:
-    """Digests of what was ever in a volume: from its trailers, or from all of the catalog if those are broken."""
+    """Digests of what was ever in a volume: from its trailers, or from the whole catalog if those are damaged."""
     try:
         return [trailer.digest for _, trailer in trailers(objects.volumes, number)]
     except (ObjectDamaged, OSError):
@@ -78,7 +78,7 @@ def _digests_in(objects: Objects, number: int) -> list[bytes]:
 
 def _move(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
     if record.flags & ObjectRecord.DAMAGED:
-        _let_go(objects, digest, record)
+        _give_up_bytes(objects, digest, record)
         return
     try:
         stored = objects.volumes.read(record.volume, record.offset, record.length)
@@ -99,8 +99,8 @@ def _move(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
         objects.volumes.unstage(volume)
 
 
-def _let_go(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
-    # The quarantine has a copy; the record stays, so that those who refer to the object are told, but owns no bytes.
+def _give_up_bytes(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
+    # The quarantine has a copy. The record stays, without bytes, so that whoever refers to the object is told.
     with objects.catalog.transaction() as txn:
         raw = txn.get(object_key(digest))
         current = ObjectRecord.unpack(raw) if raw is not None else None

@@ -1,4 +1,4 @@
-"""ContentStore: the public face of the store. Bytes in, digest out; the same bytes are kept once.
+"""ContentStore: the store for library users. Bytes in, digest out; the same bytes are kept once.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder, ContentStore(folder) as store:
@@ -7,7 +7,7 @@
 ...     digest == again, store.get(digest)[:8], store.read(digest, 2, 6)
 (True, b'a kernel', b'kernel')
 
-What `put` returned survives the death of the process; `sync` makes it survive the death of the machine.
+What `put` has stored survives the death of the process; after `sync` it survives a power cut too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 
     objects: int
     plain_bytes: int
-    """Bytes as their owners see them, each object once."""
+    """Uncompressed bytes, each object counted once."""
     referenced_bytes: int
-    """The same, once per reference."""
+    """The same, each object counted once per reference."""
     stored_bytes: int
-    """Bytes that the objects take, compressed."""
+    """Bytes that the objects take in volumes, compressed."""
     dead_bytes: int
     """Bytes of deleted objects that `compact` would free."""
     disk_bytes: int
@@ -52,7 +52,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 
 
 class ContentStore:
-    """A content-addressed store in a directory. Threads may share one; other processes are kept out while it is open.
+    """A content-addressed store in a directory. Threads may share it; while it is open, no other process may open it.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ class ContentStore:
         self._store = Store(directory, Options(create=create, level=level))
 
     def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:
-        """Store bytes, or everything that a binary file has to give, and return the digest.
+        """Store bytes, or everything that a binary file returns, and return the digest.
 
         >>> import io, tempfile
         >>> with tempfile.TemporaryDirectory() as folder, ContentStore(folder) as store:
@@ -82,29 +82,29 @@ class ContentStore:
         return self._link(self._store.objects.stage_frames(chain(head, frames)))
 
     def get(self, digest: Digest) -> bytes:
-        """All of an object's bytes. ObjectMissing when it is not there, ObjectDamaged when it cannot be trusted."""
+        """All of an object's bytes. Raises ObjectMissing, or ObjectDamaged if they do not match the digest."""
         return self._store.objects.get(self._present(digest))
 
     def read(self, digest: Digest, offset: int, size: int) -> bytes:
-        """A range of an object; decodes only what holds it."""
+        """A range of an object; decodes only the frames that hold it."""
         if offset < 0 or size < 0:
-            raise UsageError(f"a range of {size} bytes from {offset} makes no sense")
+            raise UsageError(f"cannot read {size} bytes from offset {offset}: neither may be negative")
         return self._store.objects.read(self._present(digest), offset, size)
 
     def exists(self, digest: Digest) -> bool:
         return self._store.objects.exists(_digest(digest))
 
     def verify(self, digest: Digest) -> bool:
-        """Read it from the disk and compare. False means that it was damaged and is now set aside."""
+        """Read it from the disk and compare. False if it was damaged; it is set aside then."""
         return self._store.objects.verify(_digest(digest))
 
     def delete(self, digest: Digest) -> bool:
-        """Let go of an object; its bytes go unless a file of the mount has them too. False if it was not held."""
+        """Delete an object; its bytes stay if a file of the mount has them too. False if it was not held."""
         with self._store.transaction() as txn:
             return self._store.objects.unlink(txn, _digest(digest), held=True)
 
     def digests(self) -> Iterator[bytes]:
-        """Every object's digest, in order; damaged ones are left out."""
+        """The digest of every object that is not damaged, in order."""
         self._store.fold()
         for key, raw in self._store.catalog.walk(b"o"):
             if raw is not None and not ObjectRecord.unpack(raw).flags & ObjectRecord.DAMAGED:
@@ -123,11 +123,11 @@ class ContentStore:
         )
 
     def sync(self) -> None:
-        """What was put before survives power loss when this returns."""
+        """When this returns, everything put so far survives a power cut."""
         self._store.sync()
 
     def compact(self) -> int:
-        """Give the space of deleted objects back; returns the bytes."""
+        """Free the space of deleted objects; returns how many bytes."""
         return self._store.compact()
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class ContentStore:
         while True:
             try:
                 return self._link(self._store.objects.stage(data))
-            except ObjectMissing:  # deleted between the look and the link: it has to be written after all
+            except ObjectMissing:  # deleted after it was found and before it was linked: it has to be written after all
                 continue
 
     def _link(self, staged: Staged) -> bytes:
@@ -157,7 +157,7 @@ class ContentStore:
         return staged.digest
 
     def _present(self, digest: Digest) -> bytes:
-        # Decoded frames outlive their object; a reader that raced with `delete` must not bring it back.
+        # The frame cache may still have frames of a deleted object: only the record says whether it exists.
         raw = _digest(digest)
         if self._store.objects.record(raw) is None:
             raise ObjectMissing(f"object {raw.hex()} is not in the store")
@@ -167,7 +167,7 @@ class ContentStore:
 def _read_some(file: IO[bytes], size: int) -> bytes:
     data = file.read(size)
     if data is None:
-        raise UsageError(f"{file!r} does not block: it must have its bytes ready")
+        raise UsageError(f"{file!r} does not block; open it in blocking mode")
     return data
 
 
@@ -177,5 +177,5 @@ def _digest(digest: Digest) -> bytes:
     except ValueError:
         raw = b""
     if len(raw) != DIGEST_SIZE:
-        raise UsageError(f"{digest!r} is no BLAKE3 digest: it must be 32 bytes or 64 hexadecimal characters")
+        raise UsageError(f"{digest!r} is not a BLAKE3 digest: pass 32 bytes or 64 hexadecimal characters")
     return raw

@@ -1,4 +1,4 @@
-"""Descriptors that are closed when the last thread that uses them lets go: no number is reused under a reader."""
+"""Descriptors that close when the last thread lets go of them: no number is reused while somebody reads from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Descriptor:
-    """Owns `fd`; -1 is none."""
+    """Owns `fd` and closes it when nothing refers to this any more; -1 stands for none."""
 
     __slots__ = ("fd",)
 
@@ -20,7 +20,7 @@ class Descriptor:
 
 
 def sync_directory(directory: Path) -> None:
-    """Names made, moved and removed in `directory` survive power loss when this returns."""
+    """When this returns, names that were made, moved or removed in `directory` survive a power cut."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Decoded frames, kept so that repeated reads of an object, and the sequential read of a large one, decode once."""
+"""Keeps decoded frames, so that reading an object again, or a large one in small pieces, decodes each frame once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 from collections import OrderedDict
 
 OVERHEAD = 320
-"""What it takes to keep a frame, however short: its key, its places in the order."""
+"""Bytes that keeping a frame takes besides its own: its key and its place in the order."""
 
 
 class FrameCache:
-    """The least recently used goes first. Any thread."""
+    """At most `limit` bytes; the least recently used frame goes first. Any thread."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,7 +36,7 @@ class FrameCache:
                 self._size -= _taken(self._frames.popitem(last=False)[1])
 
     def drop(self, digest: bytes, frames: int) -> None:
-        """Forget an object of that many frames."""
+        """Forget all frames of an object that has that many."""
         with self._lock:
             for index in range(frames):
                 if (frame := self._frames.pop((digest, index), None)) is not None:
@@ -49,5 +49,5 @@ class FrameCache:
 
 
 def _taken(frame: bytes) -> int:
-    """How much memory keeping it takes."""
+    """Bytes of memory that keeping it takes."""
     return len(frame) + OVERHEAD

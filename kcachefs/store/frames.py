@@ -1,14 +1,14 @@
-"""How an object's bytes are laid down: independent frames, a table of them, a trailer.
+"""How an object is laid out in its volume: independent frames, a table of them, a trailer.
 
     frame 0 │ frame 1 │ … │ table: (u32 stored length, 16-byte digest) per frame, if more than one │ trailer
 
-Each frame holds up to FRAME_SIZE plain bytes and is decoded alone, so a page fault in a mapped library decodes one
-frame and not the file. A frame is zstd unless that does not pay; a frame as long as its plain bytes is raw.
+Each frame holds up to FRAME_SIZE plain bytes and is decoded by itself, so a page fault in a mapped library decodes one
+frame and not the file. A frame is compressed with zstd unless that gains too little; a frame that is as long as its
+plain bytes is raw.
 
-Nothing that is decoded is returned unchecked. A one-frame object is checked against its BLAKE3 digest on every decode.
-A frame of a larger one is checked against its own digest in the table, taken in the pass that computed the object's,
-and the trailer binds table and object digest together with a check of their own. BLAKE3 costs 5 µs
-for 16 KiB where zstd costs 20 µs, which is why there is no second, cheaper checksum.
+Nothing is returned unchecked. An object of one frame is checked against its BLAKE3 digest on every decode. A frame of a
+larger object is checked against its own digest in the table, and the trailer ends with a check over the table and the
+object's digest. There is no second, cheaper checksum: BLAKE3 takes a fraction of what decompressing takes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ROW = struct.Struct("<I16s")
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a frame stands in its object, and what it must decode to."""
+    """Where a frame lies in its object, and what it must decode to."""
 
     offset: int
     stored: int
@@ -44,7 +44,7 @@ class Frame:
 
 
 class Trailer(NamedTuple):
-    """What stands at the end of an object: enough to find it again without the catalog."""
+    """The end of an object: enough to find the object again without the catalog."""
 
     frames: int
     plain: int
@@ -53,14 +53,14 @@ class Trailer(NamedTuple):
 
 
 class Codec:
-    """Compresses and decompresses frames at one level. Safe in any thread: zstd contexts are kept per thread."""
+    """Compresses and decompresses frames at one level. Any thread: each has zstd contexts of its own."""
 
     def __init__(self, level: int = DEFAULT_LEVEL) -> None:
         self._level = level
         self._local = threading.local()
 
     def encode_frame(self, plain: bytes) -> bytes:
-        """The frame as stored: compressed, or the same bytes when compression gains less than a sixteenth."""
+        """The frame as stored: compressed, or unchanged if compression gains less than a sixteenth."""
         try:
             compressor = self._local.compressor
         except AttributeError:
@@ -69,7 +69,7 @@ class Codec:
         return packed if len(packed) < len(plain) - len(plain) // 16 else plain
 
     def decode_frame(self, stored: bytes, plain_length: int) -> bytes:
-        """The plain bytes, not yet checked; whatever zstd says against them is damage."""
+        """The plain bytes, not checked yet. ObjectDamaged if zstd cannot decode them."""
         if len(stored) == plain_length:
             return stored
         try:
@@ -78,7 +78,7 @@ class Codec:
             decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
         try:
             if zstandard.frame_content_size(stored) != plain_length:
-                raise ObjectDamaged("a frame claims another length than its object")
+                raise ObjectDamaged("a frame claims a length that its object does not have")
             plain: bytes = decompressor.decompress(stored)
         except zstandard.ZstdError as error:
             raise ObjectDamaged(f"a frame does not decode: {error}") from None
@@ -93,7 +93,7 @@ def split(data: bytes) -> Sequence[bytes]:
 
 
 def last_frame(length: int) -> int:
-    """Where the last frame of so many bytes begins."""
+    """Where the last frame begins in an object of `length` plain bytes."""
     return max(0, length - 1) // FRAME_SIZE * FRAME_SIZE
 
 
@@ -111,7 +111,7 @@ def read_frames(fd: int) -> Iterator[bytes]:
 
 
 def frames_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The plain bytes of each frame of whatever `read` gives: at most as many as asked for, none at the end."""
+    """The plain bytes of each frame of what `read` returns: up to as many bytes as asked for, and none at the end."""
     while True:
         parts: list[bytes] = []
         wanted = FRAME_SIZE
@@ -144,7 +144,7 @@ def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
     """The frames that a table and trailer describe; `length` is that of the whole object as stored."""
     trailer = check_tail(tail)
     if trailer.digest != digest or trailer.length != length:
-        raise ObjectDamaged("the trailer is another object's")
+        raise ObjectDamaged("the trailer belongs to another object")
     if trailer.frames <= 1:
         return [Frame(0, length - TRAILER.size, trailer.plain, digest)]
     frames, offset = [], 0
@@ -157,7 +157,7 @@ def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
 
 
 def check_tail(tail: bytes) -> Trailer:
-    """What the trailer says, if it and the table before it are whole."""
+    """The trailer, if it and the table before it pass their check."""
     trailer = decode_trailer(tail[-TRAILER.size :])
     if len(tail) != tail_length(trailer.frames) or blake3(tail[:-8]).digest(8) != tail[-8:]:
         raise ObjectDamaged("the trailer is damaged")
@@ -165,7 +165,7 @@ def check_tail(tail: bytes) -> Trailer:
 
 
 def decode_trailer(raw: bytes) -> Trailer:
-    """What the trailer says of the object that ends with it, unchecked; tells how long the tail is that checks it."""
+    """The trailer, not checked yet: its frame count says how long the tail is that `check_tail` needs."""
     if len(raw) != TRAILER.size:
         raise ObjectDamaged("no object ends here")
     magic, frames, plain, length, digest, _ = TRAILER.unpack(raw)

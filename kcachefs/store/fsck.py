@@ -1,8 +1,8 @@
-"""fsck: is a store consistent, and repair by dropping what cannot be trusted.
+"""fsck: checks whether a store is consistent, and repairs it by dropping what cannot be trusted.
 
-A file whose bytes are gone or wrong loses its names and its inode, so that the framework compiles it again; counts are
-counted afresh; what nothing refers to goes. Nothing that is whole is lost: an object whose record is gone is looked for
-in the volumes, by the trailer behind it, before any file is given up.
+A file whose bytes are gone or wrong loses its names and its inode, so that the framework compiles it again. Counts are
+made again, and what nothing refers to is removed. Nothing intact is lost: before a file is dropped because its object's
+record is gone, the volumes are searched for the object's trailer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_grou
 
 
 def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, done, total: None) -> Report:
-    """Check the store at `path`, which nobody may have open."""
+    """Check the store at `path`. Nobody may have it open."""
     report = Report(str(path))
     if not (_check_header(path, report, repair) and _check_structure(path, report, repair, progress)):
         return report
@@ -31,7 +31,7 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
         for check in CHECKS:
             check(Inspection(store, report, repair, progress))
         if repair and report.findings:
-            left = Report(str(path))  # what is found once more was not mended
+            left = Report(str(path))  # what is found a second time was not mended
             for check in CHECKS:
                 if check is not check_content:
                     check(Inspection(store, left, False, progress))
@@ -43,7 +43,7 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
 
 
 def _check_header(path: Path, report: Report, repair: bool) -> bool:
-    """Returns whether there is a header to go on with."""
+    """Whether there is a header to go on with."""
     try:
         read_header(path)
         return True
@@ -62,7 +62,7 @@ def _check_header(path: Path, report: Report, repair: bool) -> bool:
 
 
 def _check_structure(path: Path, report: Report, repair: bool, progress: Progress) -> bool:
-    """Returns whether there is a catalog that LMDB can open and walk without crashing."""
+    """Whether there is a catalog that LMDB can open and walk without crashing."""
     with locked(path):
         progress("catalog", 0, 1)
         problems = structure_problems(path / "catalog")
@@ -76,5 +76,5 @@ def _check_structure(path: Path, report: Report, repair: bool, progress: Progres
             finding.remedy = salvage.rebuild_catalog(path)
             finding.repaired = True
         else:
-            finding.remedy = "set aside; what can be read of it is kept, objects are found again in the volumes"
+            finding.remedy = "set aside; what can be read is kept, and objects are found again in the volumes"
         return repair

@@ -1,4 +1,4 @@
-"""An inspection: a store being checked, what was found wrong in it, and the ways of mending it."""
+"""An inspection: a store being checked, what was found wrong with it, and the ways to mend it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from kcachefs.store.records import Content, Inode, inode_key, number_of, orphan_
 from kcachefs.store.store import Store
 
 Progress = Callable[[str, int, int], None]
-"""Called with a label, how much is done, and of how much."""
+"""Called with a label, how much is done, and how much there is to do."""
 
 DIRECTORY = 0o040000 >> 12
 """A directory's type, as names have it."""
 
 
 class Finding(msgspec.Struct):
-    """One thing that is wrong."""
+    """One problem."""
 
     check: str
     thing: str
     problem: str
     remedy: str
-    """What repair does, or did, about it."""
+    """What repair does about it, or did."""
     repaired: bool = False
 
 
 class Report(msgspec.Struct):
-    """What a run found."""
+    """What a run of fsck found."""
 
     store: str
     findings: list[Finding] = []
@@ -47,7 +47,7 @@ class Report(msgspec.Struct):
 
 
 class Inspection:
-    """A store being checked. Every mending method is one transaction, and may be run again after a kill."""
+    """A store being checked. Each method that mends is one transaction, and may be run again after a kill."""
 
     def __init__(self, store: Store, report: Report, repair: bool, progress: Progress) -> None:
         self.store = store
@@ -56,7 +56,7 @@ class Inspection:
         self.progress = progress
 
     def found(self, check: str, thing: str, problem: str, remedy: str, mend: Callable[[], object]) -> None:
-        """Write it down and, if this is a repair, mend it."""
+        """Add a finding to the report and, if this is a repair, mend it."""
         finding = Finding(check, thing, problem, remedy)
         self.report.findings.append(finding)
         if self.repair:
@@ -84,7 +84,7 @@ class Inspection:
                 yield key, *unpack_name(raw)
 
     def objects(self) -> Iterator[tuple[bytes, ObjectRecord]]:
-        """Every object's digest and record, if that can be read."""
+        """The digest and record of every object whose record can be read."""
         self.store.fold()
         for key, raw in self.store.catalog.walk(b"o"):
             if raw is not None:
@@ -101,11 +101,11 @@ class Inspection:
             txn.delete(key)
 
     def recount(self) -> None:
-        """Write down what the objects add up to, and raise every counter above what is in use."""
+        """Make the totals and volume records again, and raise every counter above what is in use."""
         ledger.rebuild(self.store.catalog, self.store.volumes, self.store.spool)
 
     def set_references(self, digest: bytes, refs: int) -> None:
-        """An object has `refs` references; with none it goes."""
+        """Set how many references an object has; with none it is removed."""
         with self.store.transaction() as txn:
             raw = txn.get(object_key(digest))
             if raw is None:
@@ -123,12 +123,12 @@ class Inspection:
             txn.put(TOTALS_KEY, totals.pack())
 
     def release(self, digest: bytes) -> None:
-        """Whoever held an object holds it no more."""
+        """Take an object's hold away."""
         with self.store.transaction() as txn:
             self.store.objects.unlink(txn, digest, held=True)
 
     def drop_name(self, key: bytes, kind: int) -> None:
-        """A name goes, and its directory, if there is one, has one less."""
+        """Remove a name, and count one less in its directory, if that exists."""
         with self.store.transaction() as txn:
             txn.delete(key)
             raw = txn.get(inode_key(number_of(key)))
@@ -139,7 +139,7 @@ class Inspection:
                 txn.put(inode_key(number_of(key)), parent.pack())
 
     def drop_inode(self, ino: int) -> None:
-        """An inode goes, and with it its hold on an object, a spool file or a slot."""
+        """Remove an inode, along with its reference to an object, a spool file or a slot."""
         with self.store.transaction() as txn:
             raw = txn.get(inode_key(ino))
             if raw is None:
@@ -155,7 +155,7 @@ class Inspection:
             txn.delete(inode_key(ino))
 
     def drop_volume(self, key: bytes) -> None:
-        """The record of a volume whose file is gone goes too."""
+        """Remove the record of a volume whose file is gone."""
         with self.store.transaction() as txn:
             raw = txn.get(key)
             if raw is not None:

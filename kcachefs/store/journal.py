@@ -1,13 +1,13 @@
-"""The journal: an append-only log in which every acknowledged mutation is written before its caller goes on.
+"""The journal: an append-only log to which every acknowledged mutation is written before its caller goes on.
 
-A record is one whole mutation: a list of keys set or deleted. It is acknowledged by a plain write(2), which survives
-the death of the process; syncing the segments makes it survive the death of the machine. The log is a row of segments:
-a fold starts a new one, puts the old ones' records into the catalog, and removes them. How far that went is a `Mark`,
-kept in the catalog and committed with the records it speaks of. Replay starts there: what was folded is never applied
-again, not even when a power loss brings a removed segment back and takes the one behind it.
+A record is one whole mutation: a list of keys set or deleted. A plain write(2) acknowledges it and survives the death
+of the process; syncing the segments makes it survive a power cut. The log is a row of segments: a fold starts a new
+one, puts the records of the old ones into LMDB, and removes them. A `Mark` says how far that went; LMDB commits it
+together with those records. Replay starts at the mark: what was folded is never applied again, not even if a power cut
+brings a removed segment back and takes the one after it.
 
-A segment ends where its first record that is not whole begins: a torn tail is what a kill leaves, a flipped bit is what
-a disk leaves, and behind either nothing can be trusted to be in order.
+A segment ends where its first incomplete or damaged record begins: a kill leaves a torn tail, a disk leaves a flipped
+bit, and after either nothing can be trusted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kcachefs.store.descriptor import Descriptor, sync_directory
 log = logging.getLogger(__name__)
 
 Changes = dict[bytes, bytes | None]
-"""What a mutation does: each key's new value, or None where it goes."""
+"""What a mutation does: the new value of each key, or None to delete it."""
 
 _SEGMENT_HEADER = struct.Struct("<8sIQI")  # magic, version, segment number, CRC-32 of all before it
 _MAGIC = b"kcjournl"
@@ -41,18 +41,18 @@ _DELETED = 0xFFFFFFFF
 _NAME = re.compile(r"(\d{10})\.log")
 
 RESERVE = 1 << 20
-"""Disk space taken ahead for a new segment, so that a full disk can still record the deletions that make room."""
+"""Disk space reserved for each new segment: on a full disk, the deletions that make room can still be recorded."""
 
 
 class Mark(NamedTuple):
-    """Everything before this place is in the catalog: all segments below `segment`, and its first `offset` bytes."""
+    """Everything before this place is in LMDB: all segments below `segment`, and its first `offset` bytes."""
 
     segment: int
     offset: int
 
 
 class Journal:
-    """Appends to the newest segment. Not thread-safe: the catalog calls it under its lock. `replay` comes first."""
+    """Appends to the newest segment. The catalog calls it under its lock. Run `replay` first: it trims damage."""
 
     def __init__(self, directory: Path, folded: Mark = Mark(0, 0)) -> None:  # noqa: B008
         self._directory = directory
@@ -63,7 +63,7 @@ class Journal:
         self._number = max(self._segments, default=folded.segment)
         if self._segments:
             self._length = os.fstat(self._newest).st_size
-        # A segment goes on being used after a kill: on a full disk there is no room for another.
+        # After a kill the newest segment stays in use: on a full disk there is no room for another one.
         if self._length < _SEGMENT_HEADER.size or Mark(self._number, self._length) < folded:
             self.rotate()
 
@@ -83,7 +83,7 @@ class Journal:
         return self._length <= _SEGMENT_HEADER.size
 
     def append(self, changes: Changes) -> None:
-        """Write one mutation. When this returns it survives SIGKILL; when it raises, nothing was written."""
+        """Write one mutation. When this returns, it survives SIGKILL; if it raises, nothing was written."""
         record = encode_record(self._number, changes)
         if self._broken is not None:
             self._undo()
@@ -97,18 +97,18 @@ class Journal:
         self._length += len(record)
 
     def segments(self) -> list[Descriptor]:
-        """What has to be synced so that everything appended so far survives power loss."""
+        """Sync all of these to make everything appended so far survive a power cut."""
         return list(self._segments.values())
 
     def sync_names(self) -> None:
-        """The segments themselves survive power loss. Needs no lock."""
+        """Make the segments' names survive a power cut. Needs no lock."""
         number = self._number
         if self._durable < number:
             sync_directory(self._directory)
             self._durable = number
 
     def rotate(self) -> Mark:
-        """Start a new segment and return its start; the older ones are the caller's to fold and remove."""
+        """Start a new segment and return where it begins. The caller folds and removes the older ones."""
         if self._broken is not None:
             self._undo()
         number = self._number + 1
@@ -132,13 +132,13 @@ class Journal:
         return self.end
 
     def give_reserve_back(self) -> None:
-        """Let go of the space taken ahead for the newest segment: the catalog needs it more, or it is not needed."""
+        """Free the space reserved for the newest segment: LMDB needs it more, or nobody does."""
         if self._number in self._segments:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._newest, self._length)
 
     def remove_before(self, mark: Mark) -> None:
-        """Delete the segments below the mark: what they hold is in the catalog. Oldest first, so no gap is left."""
+        """Delete the segments below the mark: they are in LMDB. Oldest first, so that no gap is left."""
         for number in sorted(self._segments):
             if number < mark.segment:
                 self._segments.pop(number)
@@ -156,7 +156,7 @@ class Journal:
         return Descriptor(os.open(self._path(number), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def _undo(self) -> None:
-        # A record cut short in the middle of a segment would hide every later one from recovery.
+        # An incomplete record in the middle of a segment would hide every later one from recovery.
         try:
             os.ftruncate(self._newest, self._length)
             self._broken = None
@@ -174,16 +174,16 @@ def segment_path(directory: Path, number: int) -> Path:
 
 
 def segment_numbers(directory: Path) -> list[int]:
-    """The segments that are there, oldest first."""
+    """The segments that exist, oldest first."""
     return sorted(int(match[1]) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
 
 
 def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iterator[Changes]:  # noqa: B008
-    """Every whole record behind `folded`, oldest first; stops for good at the first damaged one.
+    """Every complete record after `folded`, oldest first; stops for good at the first damaged one.
 
-    A segment is only ever followed by another when it was whole at the time, so damage in one makes everything behind
-    it, later segments included, untrustworthy: applying them would leave a gap in the middle of history. What is not
-    replayed is cut off and set aside in `quarantine`. Segments that were folded are removed.
+    A new segment is started only while the one before it is intact. So damage makes everything after it untrustworthy,
+    later segments included: applying them would leave a gap in history. What is not replayed is cut off and set aside
+    in `quarantine`. Segments that were folded are removed.
     """
     for number in segment_numbers(directory):
         path = segment_path(directory, number)
@@ -199,7 +199,7 @@ def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iter
 
 
 def _replay_segment(number: int, raw: bytes, start: int) -> Generator[Changes, None, int]:
-    # Returns where the whole part of the segment ends.
+    # Returns where the intact part of the segment ends.
     if start >= len(raw) > 0:
         return len(raw)
     if raw[: _SEGMENT_HEADER.size] != _encode_header(number):
@@ -208,15 +208,15 @@ def _replay_segment(number: int, raw: bytes, start: int) -> Generator[Changes, N
 
 
 def _trim(directory: Path, number: int, rest: bytes, whole: int, quarantine: Path) -> None:
-    # After this, what is in the journal is what was replayed, so new segments may follow even if no fold succeeds.
+    # After this the journal holds what was replayed and nothing else, so new segments may follow before any fold.
     for later in segment_numbers(directory):
         if later > number:
-            log.warning("journal segment %d is set aside: the one before it is damaged", later)
+            log.warning("journal segment %d was set aside: the one before it is damaged", later)
             os.replace(segment_path(directory, later), quarantine / f"journal-{later:010d}.log")
     path = segment_path(directory, number)
     if rest:
-        log.warning("%s: cut at byte %d of %d, where a record is not whole", path, whole, whole + len(rest))
-        with contextlib.suppress(OSError):  # on a full disk the evidence is worth less than the mend
+        log.warning("%s: cut at byte %d of %d, where a record is incomplete or damaged", path, whole, whole + len(rest))
+        with contextlib.suppress(OSError):  # on a full disk, mending matters more than the evidence
             (quarantine / f"journal-{number:010d}-from-{whole}.log").write_bytes(rest)
     if whole:
         os.truncate(path, whole)
@@ -236,7 +236,7 @@ def encode_record(number: int, changes: Changes) -> bytes:
 
 
 def decode_records(number: int, raw: bytes, position: int = 0) -> Generator[Changes, None, int]:
-    """The records of segment `number` that stand in `raw` from `position` on; returns where the whole ones end."""
+    """The records of segment `number` in `raw` from `position` on; returns where the intact ones end."""
     while position + _RECORD.size <= len(raw):
         length, checksum = _RECORD.unpack_from(raw, position)
         body = raw[position + _RECORD.size : position + _RECORD.size + length]
@@ -269,12 +269,12 @@ def _encode_header(number: int) -> bytes:
 
 
 def _checksum(number: int, body: bytes) -> int:
-    # The segment's number is part of it: a block of an older, reused segment never passes for one of this.
+    # Starts from the segment's number: what a block held in an older segment never passes for a record of this one.
     return zlib.crc32(body, number & 0xFFFFFFFF)
 
 
 def _reserve(fd: int, length: int) -> None:
-    # os.posix_fallocate would change the size, and the size is what tells where the log ends. Not every filesystem
-    # can, and a full one will not: then it shows at append.
+    # os.posix_fallocate would change the size, and the size says where the log ends. Not every filesystem can do this,
+    # and a full one will not: then `append` fails when the space is needed.
     with contextlib.suppress(OSError):
         libc.fallocate(fd, libc.FALLOC_FL_KEEP_SIZE, 0, length)

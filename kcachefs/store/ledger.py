@@ -1,7 +1,7 @@
-"""The ledger: which bytes of which volume belong to which object, and what that adds up to.
+"""The ledger: which bytes of which volume belong to which object, and the sums of that.
 
-Object, volume and total records only ever change together, inside one transaction of the caller's; every function here
-that takes a transaction runs under the catalog's lock. The ledger also decides which volume is appended to.
+Records of objects, volumes and totals only ever change together, inside one transaction of the caller's. A function
+that takes a transaction runs under the catalog's lock. The ledger also chooses the volume to append to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_TOTALS = Totals().pack()
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Bytes that are in a volume, or were found in the store already, and wait for `Objects.link`."""
+    """Bytes that wait for `Objects.link`: just appended to a volume, or found in the store already."""
 
     digest: bytes
     plain: int
@@ -40,11 +40,11 @@ class Staged:
     frames: int = 1
     own_volume: bool = False
     end: bytes = b""
-    """The last frame, as it was before it was encoded."""
+    """The plain bytes of the last frame."""
 
     @property
     def known(self) -> bool:
-        """They were in the store already, and nothing was written."""
+        """Whether they were in the store already, so that nothing was written."""
         return self.volume < 0
 
 
@@ -62,7 +62,7 @@ class Ledger:
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
     def place(self, txn: Transaction, staged: Staged, totals: Totals, old: ObjectRecord | None) -> ObjectRecord:
-        """Staged bytes become an object's, in place of `old` ones if it had any. The record is the caller's to put."""
+        """Make staged bytes an object's, in place of its `old` ones if it had any. The caller puts the record."""
         record = ObjectRecord(staged.volume, staged.offset, staged.length, staged.plain, staged.frames, 0)
         if old is None:
             totals.objects += 1
@@ -84,13 +84,13 @@ class Ledger:
         return record
 
     def release(self, txn: Transaction, record: ObjectRecord, totals: Totals) -> None:
-        """An object's bytes die; a closed volume with nothing alive goes with them."""
+        """Count an object's bytes as dead; a closed volume with nothing alive goes with them."""
         totals.live -= record.length
         key = volume_key(record.volume)
         try:
             raw = txn.get(key)
         except RecordDamaged:
-            return  # nobody knows what else is alive in it: it stays until it is counted again
+            return  # what else is alive in it is not known: it stays until fsck counts again
         if raw is None:
             return
         volume = VolumeRecord.unpack(raw)
@@ -104,13 +104,13 @@ class Ledger:
     # --- volumes ------------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
-        """Append to the active volume, after starting another if it is full; returns volume and offset. Thread-safe."""
+        """Append to the active volume, or to a new one if it is full; returns volume and offset. Any thread."""
         if self._volumes.active < 0 or self._volumes.active_size >= self._volume_size:
             self._roll(self._volume_size)
         return self._volumes.append(parts)
 
     def reserve(self) -> int:
-        """A volume number that was never used."""
+        """A volume number that was never used before."""
         with self._catalog.transaction() as txn:
             raw = txn.get(META_VOLUME)
             number = unpack_number(raw) if raw is not None else 1
@@ -118,7 +118,7 @@ class Ledger:
         return number
 
     def retire_if_sparse(self, share: float) -> None:
-        """Close the active volume when less than that share of it is alive, so that it can be compacted."""
+        """Close the active volume if less than `share` of it is alive, so that it can be compacted."""
         number = self._volumes.active
         raw = self._catalog.get(volume_key(number)) if number >= 0 else None
         if raw is not None and (volume := VolumeRecord.unpack(raw)).live < volume.size * share:
@@ -131,8 +131,8 @@ class Ledger:
             number = self.reserve()
             fd = self._volumes.open_active(number, 0)
             assert fd is not None
-            # One step, as `release` sees it: were the old volume closed and still appended to, it could be deleted with
-            # an object in it that waits for its link.
+            # Both under one lock: if the old volume were closed while it is still appended to, `release` could delete
+            # it along with an object that waits for its link.
             with self._catalog.lock:
                 with self._catalog.transaction() as txn:
                     self._close_volume(txn, self._volumes.active)
@@ -141,7 +141,7 @@ class Ledger:
                 self._volumes.switch(number, fd, 0)
 
     def _close_volume(self, txn: Transaction, number: int) -> None:
-        # Even with nothing alive it is left to compaction: something may have been staged in it just now.
+        # Even with nothing alive in it, leave it to compaction: something may just have been staged in it.
         raw = txn.get(volume_key(number)) if number >= 0 else None
         if raw is not None:
             volume = VolumeRecord.unpack(raw)
@@ -151,7 +151,7 @@ class Ledger:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _remove_leftovers(self) -> None:
-        # A kill between a transaction and `settle`, in the middle of staging, or between a fold and what it frees.
+        # Left by a kill between a transaction and `settle`, during staging, or between a fold and what it frees.
         for number in self._volumes.incoming():
             if self._is_known(number):
                 self._volumes.finish(number)
@@ -185,7 +185,7 @@ class Ledger:
             txn.delete(META_ACTIVE)
 
 
-# --- counting afresh --------------------------------------------------------------------------------------------------
+# --- counting again ---------------------------------------------------------------------------------------------------
 
 
 def read_totals(source: Catalog | Transaction) -> Totals:
@@ -193,7 +193,7 @@ def read_totals(source: Catalog | Transaction) -> Totals:
 
 
 def count(catalog: Catalog) -> tuple[Totals, dict[int, VolumeRecord]]:
-    """What the object records add up to. A volume's size is the recorded one where that can be read. Fold first."""
+    """The sums over all object records. A volume's size is the recorded one if that can be read. Fold first."""
     volumes: dict[int, VolumeRecord] = {}
     for key, raw in catalog.walk(b"v"):
         known = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0, VolumeRecord.CLOSED)
@@ -216,20 +216,20 @@ def count(catalog: Catalog) -> tuple[Totals, dict[int, VolumeRecord]]:
 
 
 def next_numbers(catalog: Catalog, volumes: Volumes, spool: Spool) -> dict[bytes, int]:
-    """For each counter, the smallest value that no record and no file contradicts. Fold first."""
+    """For each counter, the smallest number that is above everything in use. Fold first."""
 
-    def behind(table: bytes, files: Sequence[int] = ()) -> int:
+    def above(table: bytes, files: Sequence[int] = ()) -> int:
         return max([0, *(number_of(key) for key, _ in catalog.walk(table)), *files]) + 1
 
     return {
-        META_VOLUME: behind(b"v", [*volumes.numbers(), *volumes.incoming()]),
-        META_INO: behind(b"i"),
-        META_SPOOL: behind(b"s", spool.numbers()),
+        META_VOLUME: above(b"v", [*volumes.numbers(), *volumes.incoming()]),
+        META_INO: above(b"i"),
+        META_SPOOL: above(b"s", spool.numbers()),
     }
 
 
 def is_damaged(catalog: Catalog) -> bool:
-    """Whether something that every change needs cannot be read."""
+    """Whether a record that every change needs fails its checksum."""
     try:
         for key in (TOTALS_KEY, META_VOLUME, META_INO, META_SPOOL):
             catalog.get(key)
@@ -241,7 +241,7 @@ def is_damaged(catalog: Catalog) -> bool:
 
 
 def rebuild(catalog: Catalog, volumes: Volumes, spool: Spool) -> None:
-    """Write down what `count` found, close every volume, and raise the counters above everything in use."""
+    """Write down what `count` finds, close every volume, and raise the counters above everything in use."""
     catalog.fold()
     totals, records = count(catalog)
     numbers = next_numbers(catalog, volumes, spool)

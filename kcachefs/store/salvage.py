@@ -1,8 +1,8 @@
-"""Salvage: a catalog whose LMDB is damaged is set aside, and a new one is made of what can be read of it.
+"""Salvage: sets a catalog with a damaged LMDB file aside and makes a new one from what can still be read.
 
-LMDB trusts its pages and may crash on damaged ones, so other processes read it: one from the first record on, one from
-the last one back. What they hand over before they end, however they end, is kept if its checksum says so. Where not
-one object's record is left, objects are registered from the trailers in the volumes, as held.
+LMDB trusts its pages and may crash on damaged ones, so child processes read it: one from the first record forward, one
+from the last record backward. What they print before they end, or crash, is kept if it passes its checksum. If not a
+single object record is left, objects are registered from the trailers in the volumes, as held.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from kcachefs.store.volumes import Volumes
 
 
 def rebuild_catalog(path: Path) -> str:
-    """Replace the catalog of the store at `path`; says in words what became of it. The store is locked, not open.
+    """Replace the catalog of the store at `path`, which is locked and not open; returns what was done, in words.
 
-    The new one is made beside the old one and takes its place when it is whole. Until then a kill or a full disk leaves
-    the old one, or none at all: a catalog with nothing in it would have everything in the store removed as unknown.
+    The new one is made beside the old one and takes its place when it is complete. A kill or a full disk before that
+    leaves the old one, or none at all, but never an empty one: opening that would remove every file as unknown.
     """
     new = path / "catalog.new"
     if new.is_dir() and not (path / "catalog").is_dir():
         os.rename(new, path / "catalog")
         sync_directory(path)
-        return "made by a repair that was interrupted, and put in its place"
+        return "put in place, as an interrupted repair had left it"
     volumes = Volumes(path / "volumes", path / "incoming")
     records = _readable(path / "catalog")
     salvaged = len(records)
@@ -80,7 +80,7 @@ def rebuild_catalog(path: Path) -> str:
 
 
 def objects_in(volumes: Volumes, wanted: set[bytes] | None = None) -> Iterator[tuple[ObjectRecord, bytes]]:
-    """Records, with no reference, for the objects that volumes hold by their trailers; each once, the newest first."""
+    """Records, without references, of the objects whose trailers are in the volumes; each once, the newest first."""
     seen: set[bytes] = set()
     for number in reversed(volumes.numbers()):
         try:
@@ -94,7 +94,7 @@ def objects_in(volumes: Volumes, wanted: set[bytes] | None = None) -> Iterator[t
 
 
 def _protect_files(volumes: Volumes, records: dict[bytes, bytes]) -> None:
-    # Opening removes files that no record speaks of; which of these are dead is found out after it.
+    # Opening the store removes files that no record knows. The checks after that find out which of them are dead.
     numbers = volumes.numbers()
     for number in numbers:
         if volume_key(number) not in records:
@@ -118,7 +118,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
         )
         for batch in decode_records(0, reader.stdout):
             for key, raw in batch.items():
-                if key and raw is not None and is_intact(key, raw):  # a page of zeros makes an empty key that passes
+                if key and raw is not None and is_intact(key, raw):  # a page of zeros reads as an empty key that passes
                     records[key] = raw[:-4]
     return records
 
@@ -131,7 +131,7 @@ def _free_name(directory: Path, stem: str) -> Path:
 
 
 def _dump(directory: str, direction: str) -> None:
-    """The reading process: writes record after record to its output until it is through, or dies."""
+    """The child process: prints record after record until it is done, or crashes."""
     env = lmdb.open(directory, map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False)
     with env.begin() as txn, txn.cursor() as cursor:
         more = cursor.first() if direction == "forward" else cursor.last()

@@ -1,7 +1,7 @@
 """The spool: plain files for bytes that are not sealed yet, or that change too often to be.
 
-A spool file is handed out by number and comes back when no inode refers to it any more and that is on disk. Files are
-kept for reuse, because making one costs ext4 a third of what a whole small write costs.
+A spool file is handed out by number and comes back when no inode refers to it any more and that is on disk. Empty files
+are kept for reuse: making a new one is a large part of what a small write costs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Spool:
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
-        """The number of an empty file that nothing refers to. None if there is none: `open` one with a new number."""
+        """The number of an empty file that nothing refers to, or None: then `open` a new number with `create`."""
         with self._lock:
             return self._free.pop() if self._free else None
 
     def open(self, number: int, *, create: bool = False) -> int:
-        """A descriptor of it. One that should be there and is not must not come back as an empty file."""
+        """A descriptor for it. Without `create` a missing file raises: it must not come back as an empty one."""
         path = self.path(number)
         try:
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
@@ -44,7 +44,7 @@ class Spool:
             raise or_no_space(error, path) from error
 
     def recycle(self, number: int) -> None:
-        """Nothing refers to it any more, on disk either: empty it for the next, or remove it."""
+        """Take a file back: nothing refers to it any more, and that is on disk. Empties it for reuse, or removes it."""
         path = self.path(number)
         with self._lock:
             keep = len(self._free) < KEEP
@@ -60,7 +60,7 @@ class Spool:
             pass
 
     def numbers(self) -> list[int]:
-        """Every file that is there, in use or not."""
+        """Every file that exists, in use or not."""
         return sorted(int(name, 16) for name in os.listdir(self._directory) if _NAME.fullmatch(name))
 
     def allocated_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Spool:
         return total
 
     def sync(self) -> None:
-        """What the files hold survives power loss when this returns. For the moment of a clean close."""
+        """When this returns, what the files hold survives a power cut. Called at a clean close."""
         for number in self.numbers():
             fd = os.open(self.path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

@@ -1,14 +1,17 @@
 """The store: a directory that holds objects, catalog, journal and spool, opened by one process at a time.
 
     kcachefs.json   what this directory is: format, LMDB version, the boot under which it was last open
-    lock            flock; who has it open
+    lock            flock: held by the process that has it open
     catalog/        LMDB
     journal/        acknowledged, not yet in LMDB
-    volumes/        objects; incoming/: a large one on its way there
-    spool/          bytes that are not sealed yet, one plain file each; spool.arena: those of small files, a slot each
+    volumes/        objects; incoming/: large ones on their way there
+    spool/          files that are not sealed yet, one plain file each
+    spool.arena     the slot file: small files that are not sealed yet, one slot each
     quarantine/     what failed verification
 
-A background thread folds the journal into the catalog every second or so, and sooner when much has gathered.
+docs/format.md describes each of them byte by byte.
+
+A background thread folds the journal into the catalog every second, and sooner when much has gathered.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ log = logging.getLogger(__name__)
 
 FOLD_SECONDS = 1.0
 FOLD_BYTES = 1 << 20
-"""Journal bytes that start a fold early: they bound what recovery replays and what a fold sorts at once."""
+"""Journal bytes that start a fold early. This bounds what recovery replays and what a fold sorts at once."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,11 +57,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int = CACHE_BYTES
     map_size: int = DEFAULT_MAP_SIZE
     background: bool = True
-    """Fold from a thread of its own; otherwise the owner calls `fold`."""
+    """Fold in a background thread; otherwise the owner calls `fold`."""
 
 
 class Store:
-    """Everything under one directory. Threads may share it; a process must open it after forking."""
+    """Everything under one directory. Threads may share it; do not use it in a forked child."""
 
     def __init__(self, directory: str | os.PathLike[str], options: Options = Options()) -> None:  # noqa: B008
         self.path = Path(directory)
@@ -88,7 +91,7 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
-            # What is deleted and could not be folded is freed when it is: until then it is nobody else's.
+            # A slot or file whose deletion could not be folded is freed when it can; until then nobody may have it.
             unfolded = {key for key in self.catalog.unfolded_keys() if key[:1] in (b"a", b"s")}
             slots = {key for key in unfolded if key[:1] == b"a"}.union(self.catalog.keys(b"a"))
             self.slots = SlotFile(self.path / "spool.arena", map(number_of, slots))
@@ -102,14 +105,14 @@ class Store:
 
     @property
     def lost_power(self) -> bool:
-        """The machine went down while the store was open: what was not sealed or synced may be gone.
+        """Whether the machine went down while the store was open: what was not sealed or synced may be gone.
 
-        True, over as many openings as it takes, until `power_loss_settled` says that somebody saw to it.
+        Stays true over any number of openings until somebody calls `power_loss_settled`.
         """
         return self._header.doubtful
 
     def power_loss_settled(self) -> None:
-        """Every unsealed file that a power loss may have cut short has been dealt with."""
+        """Say that every unsealed file that the power cut may have damaged has been dealt with."""
         if self._header.doubtful:
             self._header.doubtful = False
             with clear_errors(self.path):
@@ -117,7 +120,7 @@ class Store:
 
     @property
     def recovered(self) -> int:
-        """Journal records that the last owner had acknowledged and not folded."""
+        """How many journal records the last owner had acknowledged and not folded."""
         return self.catalog.recovered
 
     def transaction(self, on_failure: Callable[[], None] | None = None) -> Transaction:
@@ -133,12 +136,12 @@ class Store:
         self.catalog.fold()
 
     def sync(self) -> None:
-        """Everything acknowledged so far survives power loss when this returns."""
+        """When this returns, everything acknowledged so far survives a power cut."""
         self.volumes.sync()
         self.catalog.sync()
 
     def compact(self, share: float = 0.5) -> int:
-        """Copy together what is left of volumes of which less than `share` is alive; returns the bytes that frees."""
+        """Move what is alive out of volumes of which less than `share` is, and remove them; returns the bytes freed."""
         self.objects.ledger.retire_if_sparse(share)
         self.fold()
         self.slots.trim()
@@ -147,17 +150,17 @@ class Store:
         return freed
 
     def used_bytes(self) -> int:
-        """What it takes on disk, from its own accounts: volumes, catalog, journal, and what is not sealed yet."""
+        """What the store takes on disk by its own records: volumes, catalog, journal, and what is not sealed yet."""
         catalog = self.catalog.statistics()
         unsealed = self.spool.allocated_bytes() + self.slots.allocated_bytes()
         return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + unsealed
 
     def totals(self) -> Totals:
-        """What the store holds, in numbers."""
+        """Sums over all objects and volumes."""
         return self.objects.totals()
 
     def strays(self) -> list[Path]:
-        """Files in the store's folders that are not the store's."""
+        """Files in the store's folders that do not belong to it."""
         known = {
             "volumes": {self.volumes.path(number).name for number in self.volumes.numbers()},
             "incoming": {self.volumes.path(number).name for number in self.volumes.incoming()},
@@ -180,7 +183,7 @@ class Store:
         return total
 
     def close(self) -> None:
-        """Fold, let go of everything. A full disk does not stop it: what cannot be folded stays in the journal."""
+        """Fold and release everything. On a full disk, what cannot be folded stays in the journal."""
         if self._closed:
             return
         self._closed = True
@@ -197,10 +200,10 @@ class Store:
             try:
                 self.catalog.close()
             except NoSpace as error:
-                log.warning("%s: left in the journal, to be folded at the next open: %s", self.path, error)
+                log.warning("%s: the last changes were left in the journal until the next open: %s", self.path, error)
                 return
             self.spool.sync()
-            self.slots.trim()  # what the next small files would have been written to: a store at rest needs none of it
+            self.slots.trim()
             self.slots.sync()
             self._header.boot = ""
             with contextlib.suppress(OSError):
@@ -215,12 +218,12 @@ class Store:
         self.close()
 
     def _recover(self) -> None:
-        # What a dead process wrote may still be in memory alone: it is synced before LMDB is told of it.
+        # What a dead process wrote may be in the page cache only: sync it before LMDB refers to it.
         self.volumes.mark_unsynced(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
-        with contextlib.suppress(NoSpace):  # a full disk does not keep a store shut: the journal has it all
+        with contextlib.suppress(NoSpace):  # a store on a full disk opens all the same: the journal has everything
             self.fold()
         if ledger.is_damaged(self.catalog):
-            log.error("%s: a record that every change needs is damaged; counting everything afresh", self.path)
+            log.error("%s: a record that every change needs is damaged; counting everything again", self.path)
             ledger.rebuild(self.catalog, self.volumes, self.spool)
 
     def _freed(self, keys: list[bytes]) -> None:
@@ -232,11 +235,11 @@ class Store:
                     self.spool.recycle(number_of(key))
                 elif key[:1] == b"a" and self._opened:
                     self.slots.free(number_of(key))
-            except OSError as error:  # the next open tries again
-                log.error("%s: a file that nothing refers to could not be removed: %s", self.path, error)
+            except OSError as error:  # opening the store tries again
+                log.error("%s: could not remove a file that nothing refers to: %s", self.path, error)
 
     def _recycle_spool(self, unfolded: set[bytes]) -> None:
-        # A kill leaves the empty files kept for reuse, and those taken for a file that was never acknowledged.
+        # A kill leaves empty files that were kept for reuse, and files taken for writes that were never acknowledged.
         for number in self.spool.numbers():
             key = spool_key(number)
             with contextlib.suppress(RecordDamaged):
@@ -253,5 +256,5 @@ class Store:
                 complained = False
             except (StoreError, OSError) as error:
                 if not complained:
-                    log.error("%s: the journal could not be folded, and is kept: %s", self.path, error)
+                    log.error("%s: could not fold the journal, which is kept: %s", self.path, error)
                 complained = True
