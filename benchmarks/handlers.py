@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcachefs.core import Filesystem
+from kcachefs.core.caller import Caller
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
@@ -21,6 +22,8 @@ PUT = {"lookup, a miss": 2, "getattr of a folder": 2, "create": 1, "write 16 KiB
 
 _DATA = os.urandom(16 << 10)
 _EXCLUSIVE = p.CREATE_IN.pack(os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o100644, 0o22, 0)
+
+ROOT = Caller(0, 0)
 
 
 def measure(rounds: int, count: int, directory: Path | None = None) -> dict[str, list[float]]:
@@ -51,7 +54,7 @@ def _one_round(place: Path, count: int) -> dict[str, float]:
                 engine.feed(each)
             found[name] = (time.thread_time() - begin) / count * 1e6
 
-        folder = fs.make(fs.lookup(1, b"triton") or 1, b"folder", 0o040755, 0, 0)[0]
+        folder = fs.make(ROOT, fs.lookup(ROOT, 1, b"triton") or 1, b"folder", 0o040755)[0]
         timed("lookup, a miss", lambda i: _request(Op.LOOKUP, folder, b"tmp.%d\0" % i))
         timed("create", lambda i: _request(Op.CREATE, folder, _EXCLUSIVE + b"tmp.%d\0" % i))
         nodes = [fs.tree.find(folder, b"tmp.%d" % i) or 0 for i in range(count)]

@@ -28,7 +28,7 @@ from benchmarks.operations import get, put
 from benchmarks.peers import opened
 from benchmarks.running import Run
 from benchmarks.subjects import ROOT, Kcachefs, Subject
-from kcachefs.core.files import REST_SECONDS
+from kcachefs.core.sealing import REST_SECONDS
 
 PROCESSES = (1, 2, 4, 8, 16, 32)
 SHARED = 200

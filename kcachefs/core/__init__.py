@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kcachefs.core.filesystem import Filesystem as Filesystem
-    from kcachefs.core.filesystem import FsOptions as FsOptions
+    from kcachefs.core.options import FsOptions as FsOptions
 
 
 def __getattr__(name: str) -> object:

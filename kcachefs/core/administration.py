@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kcachefs.core import Filesystem
-from kcachefs.core.layouts import readable
+from kcachefs.core.readable_names import readable
 from kcachefs.core.report import Statistics
 from kcachefs.errors import FsError, KcachefsError, UsageError
 from kcachefs.store.records import Content, EntryRecord, number_of
@@ -61,7 +61,7 @@ class Administration:
         """The numbers; with `settle` what waits is sealed first, so that all that was written until now is counted."""
         if settle:
             self._fs.settle()
-        self._fs.entries.flush()
+        self._fs.uses.flush()
         return self._fs.statistics()
 
     def ls(self, namespace: str = "", sort: str = "used", names: bool = True) -> list[EntryInfo]:
@@ -106,7 +106,7 @@ class Administration:
         if dry_run:
             return Outcome(freed_bytes=totals.volumes - totals.live, dry_run=True)
         before = self._fs.store.used_bytes()
-        self._fs.evictor.reap()
+        self._fs.reaper.reap()
         self._fs.store.compact()
         return Outcome(freed_bytes=max(0, before - self._fs.store.used_bytes()))
 
@@ -144,7 +144,7 @@ class Administration:
         return list(found.values())
 
     def _entries(self, names: bool) -> list[EntryInfo]:
-        self._fs.entries.flush()
+        self._fs.uses.flush()
         self._fs.store.fold()
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
@@ -157,12 +157,12 @@ class Administration:
         return infos
 
     def _info(self, entry: int, record: EntryRecord, names: bool) -> EntryInfo:
-        path = self._fs.entries.path_of(record)
+        path = self._fs.namespaces.path_of(record)
         text = b"/".join(path).decode(errors="replace")
-        namespace = self._fs.entries.label_of(record.namespace)
+        namespace = self._fs.namespaces.label_of(record.namespace)
         return EntryInfo(
             path=text,
-            name=self._readable(entry, namespace.encode(), self._fs.entries.path_in(record)) if names else text,
+            name=self._readable(entry, namespace.encode(), self._fs.namespaces.path_in(record)) if names else text,
             namespace=namespace,
             uid=record.uid,
             files=record.files,
@@ -176,7 +176,7 @@ class Administration:
         )
 
     def _readable(self, entry: int, namespace: bytes, path: tuple[bytes, ...]) -> str:
-        members = {name: ino for ino, _, name in self._fs.evictor.members(entry)}
+        members = {name: ino for ino, _, name in self._fs.walk.members(entry)}
 
         def read(relative: tuple[bytes, ...]) -> bytes | None:
             ino = members.get(relative[-1])

@@ -1,27 +1,30 @@
-"""Inodes: read through a bounded cache, numbered, changed in transactions, and kept alive while anything needs them.
+"""Inodes: read through a bounded cache, numbered, changed in transactions; and who still refers to each.
 
 An inode lives while it has a name, a lookup that the kernel has not forgotten, or an open handle. The kernel's count is
 known only in memory; an inode without a name stands in the catalog's orphan table until it is let go, so that a daemon
-that starts after a kill finds it there.
+that starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
 
 A worker that takes over from a dead one does not know the counts so far. Of the inodes that were there before it, none
-goes with its last name; it goes when the kernel is known to have let go of it. That is either told by a FORGET of more
-references than were counted since, which must then be all of them, or asked.
+goes with its last name; it goes when the kernel is known to have let go of it. Either a FORGET of more references than
+were counted since tells so, which must then be all of them, or the kernel is asked.
 """
 
 from __future__ import annotations
 
+import enum
 import errno
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.kernel import Kernel
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
     META_INO,
     NO_DIGEST,
-    ROOT_INO,
     Inode,
     inode_key,
     number_of,
@@ -36,28 +39,33 @@ _INO_BLOCK = 1024
 """Inode numbers reserved at a time: one more record per thousand creations."""
 
 
+class Fate(enum.Enum):
+    """What becomes of an inode that lost a name."""
+
+    LIVES = "has another name"
+    ORPHANED = "has no name, and something still uses it"
+    GONE = "nothing refers to it"
+
+
 class Nodes:
     """All inodes of one filesystem."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, kernel: Kernel) -> None:
         self._store = store
         self._catalog = store.catalog
-        self._cache: dict[int, Inode] = {}
+        self._kernel = kernel
+        self._cache: BoundedDict[int, Inode] = BoundedDict(CACHE_MAX)
         raw = store.catalog.get(META_INO)
         self._next_ino = self._reserved_ino = unpack_number(raw) if raw is not None else ROOT_INO + 1
         self._uncertain_below = 0
         self.lookups: dict[int, int] = {}
-        """References that the kernel holds, by inode. Only the engine's thread touches it."""
+        """References that the kernel holds, by inode. Only the engine's thread changes it."""
         self.handles: dict[int, int] = {}
-        """New files that may still be in the making, each with the entry that it was made in."""
+        """Open handles by inode, where the engine is told of opens."""
         self.orphans = set(map(number_of, store.catalog.keys(b"x")))
         """Inodes without a name that something still uses."""
-        self.on_gone: Callable[[Transaction, int, Inode], None] = lambda txn, ino, node: None
-        """Called inside the transaction that removes an inode for good: lets go of its bytes."""
-        self.on_orphaned: Callable[[Transaction, Inode], None] = lambda txn, node: None
-        """Called inside the transaction that takes the last name of an inode that lives on: it is in no entry."""
-        self.ask_kernel: Callable[[int], bool] = lambda ino: True
-        """Whether the kernel knows an inode. Never to be called by the thread that answers requests."""
+
+    # --- reading and changing -----------------------------------------------------------------------------------------
 
     def get(self, ino: int) -> Inode:
         """The inode, decoded. It is shared: change it only inside `change`, and `save` it there."""
@@ -65,44 +73,40 @@ class Nodes:
         return node if node is not None else self._load(ino)
 
     def _load(self, ino: int) -> Inode:
-        with self._catalog.lock:  # what was read must not come into the cache behind a change that was made meanwhile
+        with self._catalog.lock:  # what was read must not enter the cache after a change that was made meanwhile
             node = self._cache.get(ino)
             if node is None:
                 raw = self._catalog.get(inode_key(ino))
                 if raw is None:
                     raise FsError(errno.ENOENT, f"inode {ino} is gone")
-                node = self.remember(ino, Inode.unpack(raw))
+                node = self._cache[ino] = Inode.unpack(raw)
             return node
 
-    def get_ready(self, inos: Iterable[int]) -> None:
-        """These will be asked for: look for all of them at once."""
+    def prefetch(self, inos: Iterable[int]) -> None:
+        """These will be asked for: read all of them at once."""
         with self._catalog.lock:
             missing = {inode_key(ino): ino for ino in inos if ino not in self._cache}
             if missing:
                 for key, raw in self._catalog.get_all(missing).items():
-                    self.remember(missing[key], Inode.unpack(raw))
+                    self._cache[missing[key]] = Inode.unpack(raw)
 
     def exists(self, ino: int) -> bool:
         return ino in self._cache or self._catalog.get(inode_key(ino)) is not None
 
-    def remember(self, ino: int, node: Inode) -> Inode:
-        """Put it into the cache. The catalog's lock is held."""
-        cache = self._cache
-        if len(cache) >= CACHE_MAX:
-            for old in list(cache)[: CACHE_MAX // 8]:
-                cache.pop(old, None)
-        cache[ino] = node
-        return node
-
     def change(self) -> Transaction:
-        """A mutation: `with nodes.change() as txn`. When it fails, the cached nodes it touched are dropped with it."""
+        """A mutation: `with nodes.change() as txn`. If it fails, the cached inodes are dropped with it."""
         return self._store.transaction(self._cache.clear)
 
     def save(self, txn: Transaction, ino: int, node: Inode) -> None:
         self._cache[ino] = node
         txn.put(inode_key(ino), node.pack())
 
+    def delete(self, txn: Transaction, ino: int) -> None:
+        txn.delete(inode_key(ino))
+        self._cache.pop(ino, None)
+
     def allocate(self, txn: Transaction) -> int:
+        """A new inode number."""
         ino = self._next_ino
         self._next_ino += 1
         if ino >= self._reserved_ino:
@@ -112,68 +116,66 @@ class Nodes:
         return ino
 
     def _unreserve(self) -> None:
-        """What was to be reserved is not: a number above it would be given out again after a restart."""
+        """The reservation failed: a number above it would be given out again after a restart."""
         self._reserved_ino = 0
 
-    def drop_link(self, txn: Transaction, ino: int, node: Inode) -> None:
-        """One name less; with the last one the inode goes, or becomes an orphan while something holds it."""
-        node.nlink = 0 if node.is_dir else node.nlink - 1
-        if node.nlink > 0:
-            self.save(txn, ino, node)
-        elif self.in_use(ino) or ino < self._uncertain_below:
-            self.on_orphaned(txn, node)
-            self.save(txn, ino, node)
-            txn.put(orphan_key(ino), b"")
-            txn.undo(lambda: self.orphans.discard(ino))
-            self.orphans.add(ino)
-        else:
-            self._remove(txn, ino, node)
+    # --- who refers to an inode ---------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Take over from a worker that died: what the kernel holds of the inodes so far is not known."""
+        """Take over from a worker that died: the kernel's references to the inodes so far are not known."""
         self._uncertain_below = self._next_ino
+
+    def hold(self, ino: int) -> int:
+        """The kernel is told of an inode, and holds one more reference until it forgets it. Returns the inode."""
+        lookups = self.lookups
+        lookups[ino] = lookups.get(ino, 0) + 1
+        return ino
+
+    def release(self, ino: int, count: int) -> bool:
+        """The kernel lets go of `count` references; returns whether it holds none any more."""
+        left = self.lookups.get(ino, 0) - count
+        if left > 0:
+            self.lookups[ino] = left
+            return False
+        self.lookups.pop(ino, None)
+        return left < 0 or ino >= self._uncertain_below
+
+    def open_handle(self, ino: int) -> None:
+        self.handles[ino] = self.handles.get(ino, 0) + 1
+
+    def close_handle(self, ino: int) -> bool:
+        """Returns whether that was the last open handle."""
+        left = self.handles.get(ino, 0) - 1
+        if left > 0:
+            self.handles[ino] = left
+            return False
+        self.handles.pop(ino, None)
+        return True
 
     def in_use(self, ino: int) -> bool:
         """Whether the kernel knows it, as it does every inode that is open or mapped anywhere."""
         return ino in self.lookups
 
     def is_held(self, ino: int) -> bool:
-        """The same, when the counts may have died with a worker. Not for the thread that answers requests."""
-        return ino in self.lookups or (ino < self._uncertain_below and self.ask_kernel(ino))
+        """The same when the counts may have died with a worker. Not for the thread that answers requests."""
+        return ino in self.lookups or (ino < self._uncertain_below and self._kernel.knows(ino))
 
-    def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of `count` references."""
-        left = self.lookups.get(ino, 0) - count
-        if left > 0:
-            self.lookups[ino] = left
-        else:
-            self.lookups.pop(ino, None)
-            if left < 0 or ino >= self._uncertain_below:
-                self.let_go(ino)
+    def drop_name(self, ino: int, node: Inode) -> Fate:
+        """Take one name off an inode, in memory; the caller acts on what it says and saves."""
+        node.nlink = 0 if node.is_dir else node.nlink - 1
+        if node.nlink > 0:
+            return Fate.LIVES
+        return Fate.ORPHANED if self.in_use(ino) or ino < self._uncertain_below else Fate.GONE
 
-    def let_go_of_orphans(self) -> int:
-        """Remove the orphans that the kernel forgot without our counting it, or when the disk was too full for it."""
-        gone = [ino for ino in list(self.orphans) if not self.is_held(ino)]
-        for ino in gone:
-            self.let_go(ino)
-        return len(gone)
+    def add_orphan(self, txn: Transaction, ino: int) -> None:
+        txn.put(orphan_key(ino), b"")
+        txn.undo(lambda: self.orphans.discard(ino))
+        self.orphans.add(ino)
 
-    def let_go(self, ino: int) -> None:
-        """Something stopped using an inode: if it has no name either, it goes now."""
-        if ino not in self.orphans:
-            return
-        with self.change() as txn:
-            if ino not in self.orphans or self.in_use(ino):
-                return
-            txn.undo(lambda: self.orphans.add(ino))
-            self.orphans.discard(ino)
-            txn.delete(orphan_key(ino))
-            self._remove(txn, ino, self.get(ino))
-
-    def _remove(self, txn: Transaction, ino: int, node: Inode) -> None:
-        self.on_gone(txn, ino, node)
-        txn.delete(inode_key(ino))
-        self._cache.pop(ino, None)
+    def remove_orphan(self, txn: Transaction, ino: int) -> None:
+        txn.undo(lambda: self.orphans.add(ino))
+        self.orphans.discard(ino)
+        txn.delete(orphan_key(ino))
 
 
 def new_inode(mode: int, uid: int, gid: int, parent: int) -> Inode:

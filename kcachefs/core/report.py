@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from kcachefs.core.entries import Entries
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.caller import Caller
+from kcachefs.core.namespaces import Namespaces, Row
 from kcachefs.core.nodes import new_inode
 from kcachefs.store import Store
-from kcachefs.store.records import ROOT_INO, Inode, NamespaceRecord
+from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO
+from kcachefs.store.records import Inode, NamespaceRecord
 
 FOLDER = b".kcachefs"
-VIRTUAL_BASE = 1 << 61
-"""Inode numbers from here on are not in the catalog."""
-FOLDER_INO = VIRTUAL_BASE
 _KEPT = 64
 """Snapshots kept: those of processes that have looked and not yet read."""
 
@@ -75,9 +75,11 @@ class Statistics(msgspec.Struct, frozen=True):
     requests: dict[str, int]
 
 
-def statistics(store: Store, entries: Entries, max_size: int, nameless: int, requests: dict[str, int]) -> Statistics:
+def statistics(
+    store: Store, namespaces: Namespaces, max_size: int, nameless: int, requests: dict[str, int]
+) -> Statistics:
     """The numbers as they are now."""
-    rows, total = _by_label(entries.namespaces())
+    rows, total = _by_label(namespaces.rows())
     totals = store.objects.totals()
     used = store.used_bytes()
     return Statistics(
@@ -98,13 +100,13 @@ def statistics(store: Store, entries: Entries, max_size: int, nameless: int, req
     )
 
 
-def statistics_of(uid: int, entries: Entries, max_size: int) -> Statistics:
+def statistics_of(uid: int, namespaces: Namespaces, max_size: int) -> Statistics:
     """What one user may know: the numbers of what that user made, as if nobody else were there.
 
     Nothing in them changes with what others store: sizes are those of the user's own files, compressed, whether or not
     the same bytes were there already.
     """
-    rows, total = _by_label(entries.share(uid))
+    rows, total = _by_label(namespaces.rows_of(uid))
     return Statistics(
         total=_numbers(total),
         store=StoreNumbers(
@@ -123,7 +125,7 @@ def statistics_of(uid: int, entries: Entries, max_size: int) -> Statistics:
     )
 
 
-def _by_label(found: list[tuple[int, str, NamespaceRecord]]) -> tuple[dict[str, NamespaceRecord], NamespaceRecord]:
+def _by_label(found: list[Row]) -> tuple[dict[str, NamespaceRecord], NamespaceRecord]:
     """Namespaces of one name added up, over every tree that has one; and all of them."""
     rows: dict[str, NamespaceRecord] = {}
     total = NamespaceRecord()
@@ -184,31 +186,29 @@ def as_metrics(numbers: Statistics) -> bytes:
 class ReportFolder:
     """The virtual folder: its inodes, and what its files held when they were looked up."""
 
-    def __init__(self, uid: int, gid: int, source: Callable[[], Statistics]) -> None:
+    def __init__(self, uid: int, gid: int, source: Callable[[Caller], Statistics]) -> None:
         self._source = source
         self._folder = new_inode(stat.S_IFDIR | 0o555, uid, gid, ROOT_INO)
         self._folder.nlink = 2
-        self._next = FOLDER_INO + 1
-        self._snapshots: dict[int, tuple[Inode, bytes]] = {}
+        self._next = REPORT_INO + 1
+        self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
         self.files = {b"stats.json": as_json, b"metrics": as_metrics}
 
-    def find(self, name: bytes) -> int | None:
-        """A snapshot of the file of that name, under a number of its own."""
+    def find(self, caller: Caller, name: bytes) -> int | None:
+        """A snapshot of the file of that name as the caller may see it, under a number of its own."""
         form = self.files.get(name)
         if form is None:
             return None
-        content = form(self._source())
-        node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, FOLDER_INO)
+        content = form(self._source(caller))
+        node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
         node.size = len(content)
         ino = self._next
         self._next += 1
         self._snapshots[ino] = (node, content)
-        while len(self._snapshots) > _KEPT:
-            del self._snapshots[next(iter(self._snapshots))]
         return ino
 
     def node(self, ino: int) -> Inode | None:
-        if ino == FOLDER_INO:
+        if ino == REPORT_INO:
             return self._folder
         found = self._snapshots.get(ino)
         return found[0] if found is not None else None
@@ -218,8 +218,8 @@ class ReportFolder:
         return found[1][offset : offset + size] if found is not None else b""
 
     def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
-        now = [(1, b".", FOLDER_INO, 4), (2, b"..", ROOT_INO, 4)]
-        now += [(3 + index, name, FOLDER_INO + 1, 8) for index, name in enumerate(self.files)]
+        now = [(1, b".", REPORT_INO, 4), (2, b"..", ROOT_INO, 4)]
+        now += [(3 + index, name, REPORT_INO + 1, 8) for index, name in enumerate(self.files)]
         return [row for row in now if row[0] > cookie]
 
     def forget(self, ino: int) -> None:

@@ -1,4 +1,4 @@
-"""How a mount is shared: the policy, who may write, as whose its files appear. Plain data, and who is meant by it."""
+"""How a mount is shared: the policy, who may write, and whose its files appear to be. Plain data, checked here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from kcachefs.core.caller import Caller
 from kcachefs.errors import UsageError
 
 POLICIES = ("shared", "publish", "private", "read-only")
@@ -20,28 +21,28 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "shared"
     writer_uids: tuple[int, ...] = ()
     writer_gids: tuple[int, ...] = ()
-    """Who writes where others only read: all of a read-only mount, or the base of a private one."""
+    """Who may write where others only read: on a read-only mount, or in the base of a private one."""
     base: bool = False
-    """Private trees show below them what the writers keep in the shared tree."""
+    """Private trees show what the writers keep in the shared tree, below what users have themselves."""
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
-    """As whose, and with which modes, everything appears; None: as it is."""
+    """The owner, group and mask of modes that everything appears with; None: as it is."""
     idmap: bool = False
     """The mount may be mapped to other users' numbers (mount --bind -o X-mount.idmap=…).
 
-    The kernel then tells who creates something, and of nothing else who asks: `.kcachefs` shows nobody's numbers.
+    The kernel then names the user who creates something, and nobody for other requests: `.kcachefs` shows no numbers.
     """
 
     @property
     def squashes(self) -> bool:
         return not (self.uid is None and self.gid is None and self.umask is None)
 
-    def is_writer(self, uid: int, gid: int, pid: int) -> bool:
-        """Whether a caller is among the writers. Further groups are asked of /proc, while the caller waits for us."""
-        if uid in self.writer_uids or gid in self.writer_gids:
+    def is_writer(self, caller: Caller) -> bool:
+        """Whether a caller is among the writers. /proc tells further groups: the caller waits for us meanwhile."""
+        if caller.uid in self.writer_uids or caller.gid in self.writer_gids:
             return True
-        return bool(self.writer_gids) and pid > 0 and not _groups_of(pid).isdisjoint(self.writer_gids)
+        return bool(self.writer_gids) and caller.pid > 0 and not _groups_of(caller.pid).isdisjoint(self.writer_gids)
 
 
 def _groups_of(pid: int) -> set[int]:

@@ -1,7 +1,7 @@
 """Names: directories and what they hold. Every change is one transaction over the names and inodes that it touches.
 
-Permissions are the engine's to check (the kernel does, with default_permissions); what is refused here is what would
-break the tree: a directory removed with names in it, moved into itself, or replaced by something else.
+The kernel checks modes and owners (default_permissions), and the policy what else it forbids. Refused here is what
+would break the tree: a directory that is removed with names in it, moved into itself, or replaced by something else.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
-from kcachefs.core.entries import Entries
+from kcachefs.core.caller import Caller
+from kcachefs.core.entry_books import EntryBooks
 from kcachefs.core.layouts import ADOPTING
+from kcachefs.core.lifetimes import Lifetimes
+from kcachefs.core.membership import Membership
+from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes, new_inode
-from kcachefs.core.recall import Recall
+from kcachefs.core.replay import ReplayGuard
+from kcachefs.core.temporaries import Temporaries
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_table import EntryTable
+from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
-    ROOT_INO,
     EntryRecord,
     Inode,
     inode_key,
@@ -41,21 +47,42 @@ RENAME_EXCHANGE = 2
 DOT, DOTDOT = 1, 2
 """Cookies of `.` and `..`; those of names are larger."""
 COOKIE_END = 1 << 63
-"""No name stands as far behind as this."""
+"""The cookies of names are smaller."""
+
+Row = tuple[int, bytes, int, int]
+"""A name in a listing: cookie, name, inode, type."""
+AfterMove = Callable[[Transaction, int, int, bytes], None]
+"""What else a rename does in its transaction, given the inode, its new folder and its new name."""
+
+
+def _nothing_else(txn: Transaction, ino: int, parent: int, name: bytes) -> None:
+    pass
 
 
 class Tree:
     """The directory tree of one filesystem."""
 
-    def __init__(self, store: Store, nodes: Nodes, entries: Entries, recall: Recall) -> None:
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        namespaces: Namespaces,
+        membership: Membership,
+        temporaries: Temporaries,
+        lifetimes: Lifetimes,
+        books: EntryBooks,
+        table: EntryTable,
+        replay: ReplayGuard,
+    ) -> None:
         self._catalog = store.catalog
         self._nodes = nodes
-        self._entries = entries
-        self._recall = recall
-        self.protected: set[int] = set()
-        """Directories that stay where they are: the namespaces."""
-        self.on_moved: Callable[[Transaction, int, int, bytes], None] = lambda txn, ino, parent, name: None
-        """Called inside the transaction that gives an inode another name."""
+        self._protected = namespaces.protected
+        self._membership = membership
+        self._temporaries = temporaries
+        self._lifetimes = lifetimes
+        self._books = books
+        self._table = table
+        self._replay = replay
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -68,10 +95,10 @@ class Tree:
             return None
         return unpack_name(raw)[0]
 
-    def listing(self, ino: int, cookie: int, limit: int) -> list[tuple[int, bytes, int, int]]:
-        """Names behind `cookie` as (cookie, name, inode, type), at most `limit`; 0 starts from the top."""
+    def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
+        """At most `limit` names behind `cookie`; 0 starts from the top."""
         node = self._directory(ino)
-        rows: list[tuple[int, bytes, int, int]] = []
+        rows: list[Row] = []
         if cookie >= COOKIE_END:
             return rows
         if cookie < DOT:
@@ -94,18 +121,9 @@ class Tree:
                 self._nodes.save(txn, ROOT_INO, root)
 
     def create(
-        self,
-        parent: int,
-        name: bytes,
-        mode: int,
-        uid: int,
-        gid: int,
-        *,
-        rdev: int = 0,
-        target: bytes = b"",
-        pid: int = 0,
+        self, caller: Caller, parent: int, name: bytes, mode: int, *, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
-        """A new inode of any type under a new name. EEXIST when the name is taken."""
+        """A new inode of any type, the caller's, under a new name. EEXIST when the name is taken."""
         check_name(name)
         if len(target) > TARGET_MAX:
             raise FsError(errno.ENAMETOOLONG)
@@ -118,14 +136,14 @@ class Tree:
             if txn.get(key) is not None:
                 raise FsError(errno.EEXIST)
             ino = nodes.allocate(txn)
-            is_dir = stat.S_ISDIR(mode)
+            is_dir, gid = stat.S_ISDIR(mode), caller.gid
             if folder.mode & stat.S_ISGID:
                 gid = folder.gid
                 if is_dir:
                     mode |= stat.S_ISGID
-            node = new_inode(mode, uid, gid, parent)
+            node = new_inode(mode, caller.uid, gid, parent)
             node.rdev = rdev
-            node.entry = self._entries.label(txn, ino, parent, folder, name, is_dir, uid, pid)
+            node.entry = self._membership.label(txn, caller, ino, parent, folder, name, is_dir)
             if name.startswith(ADOPTING):
                 node.flags |= Inode.ADOPTED
             if is_dir:
@@ -134,14 +152,13 @@ class Tree:
                 folder.nlink += 1
             elif stat.S_ISLNK(mode):
                 node.target, node.size = target, len(target)
-            nodes.remember(ino, node)
             nodes.save(txn, ino, node)
             self._touch(txn, parent, folder, node.ctime, +1)
             txn.put(key, pack_name(ino, mode))
-            self._recall.note(txn, ino)
+            self._replay.note(txn, caller, ino)
         return ino, node
 
-    def link(self, ino: int, parent: int, name: bytes) -> Inode:
+    def link(self, caller: Caller, ino: int, parent: int, name: bytes) -> Inode:
         check_name(name)
         key = name_key(parent, name)
         with self._nodes.change() as txn:
@@ -156,38 +173,38 @@ class Tree:
                 raise FsError(errno.EEXIST)
             node.nlink += 1
             node.ctime = time.time_ns()
-            self._entries.linked(txn, ino, node, parent, name)
+            self._membership.linked(txn, ino, node, parent, name)
             self._nodes.save(txn, ino, node)
             self._touch(txn, parent, folder, node.ctime, +1)
             txn.put(key, pack_name(ino, node.mode))
-            self._recall.note(txn, ino)
+            self._replay.note(txn, caller, ino)
         return node
 
     # --- removing -----------------------------------------------------------------------------------------------------
 
-    def unlink(self, parent: int, name: bytes) -> int:
-        """Remove a name that is no directory's; returns the inode that it led to."""
+    def unlink(self, caller: Caller, parent: int, name: bytes) -> int:
+        """Remove a name that is not a directory's; returns the inode that it led to."""
         with self._nodes.change() as txn:
             ino, node = self._child(txn, parent, name)
             if node.is_dir:
                 raise FsError(errno.EISDIR)
             self.remove(txn, parent, name, ino, node)
-            self._recall.note(txn)
+            self._replay.note(txn, caller)
         return ino
 
-    def rmdir(self, parent: int, name: bytes) -> int:
+    def rmdir(self, caller: Caller, parent: int, name: bytes) -> int:
         with self._nodes.change() as txn:
             ino, node = self._child(txn, parent, name)
             if not node.is_dir:
                 raise FsError(errno.ENOTDIR)
-            if node.size > 0 or ino in self.protected:
+            if node.size > 0 or ino in self._protected:
                 raise FsError(errno.ENOTEMPTY)
             self.remove(txn, parent, name, ino, node)
-            self._recall.note(txn)
+            self._replay.note(txn, caller)
         return ino
 
     def drop_files(self, doomed: set[int]) -> Iterator[tuple[int, bytes]]:
-        """Remove every name of files that cannot be trusted; each, with its parent, is given when it is gone."""
+        """Remove every name of files that cannot be trusted; yields each folder and name once it is gone."""
         parents = {self._nodes.get(ino).parent for ino in doomed}
         for parent in parents:
             yield from self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
@@ -198,7 +215,7 @@ class Tree:
             yield from self._drop_names(doomed, every)
 
     def names_of(self, ino: int) -> list[tuple[int, bytes]]:
-        """The names of an inode in the folder of its newest one."""
+        """The names of an inode in the folder of its newest name."""
         if not self._nodes.exists(ino):
             return []
         parent = self._nodes.get(ino).parent
@@ -212,7 +229,7 @@ class Tree:
                 parent, name = number_of(key), name_of(key)[1]
                 with self._nodes.change() as txn:
                     if txn.get(key) != raw:
-                        continue  # someone else was quicker: it is gone, or another file's
+                        continue  # it went meanwhile, or is another file's now
                     self.remove(txn, parent, name, ino, self._nodes.get(ino))
                 yield parent, name
 
@@ -224,20 +241,34 @@ class Tree:
             folder.nlink -= 1
         node.ctime = now
         txn.delete(name_key(parent, name))
-        self._entries.removed(txn, ino)
+        self._temporaries.remove(txn, ino)
         if node.nlink > 1 and not node.is_dir:
-            self._entries.unlinked(txn, ino, node, parent, name)
+            self._membership.unlinked(txn, ino, node, parent, name)
         self._touch(txn, parent, folder, now, -1)
-        self._nodes.drop_link(txn, ino, node)
+        self._lifetimes.drop_name(txn, ino, node)
+
+    def remove_all(self, txn: Transaction, members: list[tuple[int, int, bytes]]) -> None:
+        """Remove what a walk found, as (inode, folder, name): what is in a folder before the folder."""
+        for ino, parent, name in reversed(members):
+            self.remove(txn, parent, name, ino, self._nodes.get(ino))
 
     # --- moving -------------------------------------------------------------------------------------------------------
 
-    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0, pid: int = 0) -> None:
+    def rename(
+        self,
+        caller: Caller,
+        parent: int,
+        name: bytes,
+        new_parent: int,
+        new_name: bytes,
+        flags: int = 0,
+        after: AfterMove = _nothing_else,
+    ) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise FsError(errno.EINVAL)
         check_name(new_name)
         with self._nodes.change() as txn:
-            self._recall.note(txn)
+            self._replay.note(txn, caller)
             ino, node = self._child(txn, parent, name)
             raw = txn.get(name_key(new_parent, new_name))
             if self._directory(new_parent).nlink == 0:
@@ -254,25 +285,28 @@ class Tree:
                 if other == ino:
                     return
                 if flags & RENAME_EXCHANGE:
-                    self._exchange(txn, (parent, name, ino), (new_parent, new_name, other))
+                    self._exchange(txn, caller, (parent, name, ino), (new_parent, new_name, other))
+                    after(txn, ino, new_parent, new_name)
+                    after(txn, other, parent, name)
                     return
-            if ino in self.protected:
+            if ino in self._protected:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
             lost = self._make_way(txn, node, new_parent, new_name, other) if raw is not None else None
-            self._move(txn, ino, node, parent, name, new_parent, new_name, pid)
+            self._move(txn, caller, ino, node, parent, name, new_parent, new_name)
+            after(txn, ino, new_parent, new_name)
             if lost is not None:
-                self._entries.inherit(txn, ino, node, lost)
+                self._books.inherit(txn, ino, node, lost)
 
     def _move(
         self,
         txn: Transaction,
+        caller: Caller,
         ino: int,
         node: Inode,
         parent: int,
         name: bytes,
         new_parent: int,
         new_name: bytes,
-        pid: int,
     ) -> None:
         now = time.time_ns()
         nodes = self._nodes
@@ -290,10 +324,9 @@ class Tree:
             self._touch(txn, parent, old_folder, now, 0)
         if node.is_dir:
             node.target = new_name
-        self._entries.moved(txn, ino, node, new_parent, new_name, pid)
+        self._membership.moved(txn, caller, ino, node, new_parent, new_name)
         node.ctime = now
         nodes.save(txn, ino, node)
-        self.on_moved(txn, ino, new_parent, new_name)
 
     def _make_way(
         self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int
@@ -304,17 +337,19 @@ class Tree:
             raise FsError(errno.ENOTDIR)
         if replaced.is_dir and not node.is_dir:
             raise FsError(errno.EISDIR)
-        if replaced.is_dir and (replaced.size > 0 or other in self.protected):
+        if replaced.is_dir and (replaced.size > 0 or other in self._protected):
             raise FsError(errno.ENOTEMPTY)
         entry = replaced.entry
-        record = self._entries.record(txn, entry) if entry else None
+        record = self._table.get(entry, txn) if entry else None
         self.remove(txn, new_parent, new_name, other, replaced)
-        return record if self._entries.record(txn, entry) is None else None
+        return record if self._table.get(entry, txn) is None else None
 
-    def _exchange(self, txn: Transaction, one: tuple[int, bytes, int], two: tuple[int, bytes, int]) -> None:
+    def _exchange(
+        self, txn: Transaction, caller: Caller, one: tuple[int, bytes, int], two: tuple[int, bytes, int]
+    ) -> None:
         now = time.time_ns()
         for (parent, _, ino), (new_parent, new_name, _) in ((one, two), (two, one)):
-            if ino in self.protected:
+            if ino in self._protected:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
             node = self._nodes.get(ino)
             if node.is_dir:
@@ -326,13 +361,11 @@ class Tree:
             node.ctime = now
             if node.is_dir:
                 node.target = new_name
-            self._entries.moved(txn, ino, node, new_parent, new_name, 0)
+            self._membership.moved(txn, caller, ino, node, new_parent, new_name)
             txn.put(name_key(new_parent, new_name), pack_name(ino, node.mode))
             self._nodes.save(txn, ino, node)
         for parent in {one[0], two[0]}:
             self._touch(txn, parent, self._nodes.get(parent), now, 0)
-        self.on_moved(txn, one[2], two[0], two[1])
-        self.on_moved(txn, two[2], one[0], one[1])
 
     def _refuse_cycle(self, ino: int, new_parent: int) -> None:
         above = new_parent

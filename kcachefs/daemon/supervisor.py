@@ -27,7 +27,7 @@ from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
 from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Refusal
 from kcachefs.engines import mounting
-from kcachefs.engines.intake import make_memory
+from kcachefs.engines.request_buffer import make_memory
 from kcachefs.errors import DaemonError, MountBusy, MountError
 
 log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__

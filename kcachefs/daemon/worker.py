@@ -26,9 +26,8 @@ import msgspec
 import trio
 
 from kcachefs import __version__
-from kcachefs.core import FsOptions
+from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
-from kcachefs.core.policies import make_filesystem
 from kcachefs.daemon import control, logs, memory, privileges, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
@@ -43,7 +42,7 @@ from kcachefs.daemon.worker_protocol import (
     WARM,
     Refusal,
 )
-from kcachefs.engines import make_engine
+from kcachefs.engines import prepare_engine
 from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
@@ -70,17 +69,18 @@ class Worker:
         self, config: MountConfig, device: int, request_buffer: int, relay: socket.socket, *, resumed: bool
     ) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
-        self.fs = make_filesystem(
+        self._kernel, make_engine = prepare_engine(
+            config.engine, device, request_buffer, relay, resumed=resumed, resend=config.resend
+        )
+        self.fs = Filesystem(
             self.store,
             FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resumed),
+            self._kernel,
         )
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
         self._hang_seconds = config.hang_seconds
-        self.engine = make_engine(
-            config.engine, self.fs, device, request_buffer, relay, resumed=resumed, resend=config.resend
-        )
-        self.fs.evictor.requests = lambda: self.engine.requests
+        self.engine = make_engine(self.fs)
 
     async def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal asks to finish."""
@@ -88,11 +88,13 @@ class Worker:
             nursery.start_soon(self._watch_signals, nursery.cancel_scope)
             nursery.start_soon(self._seal)
             nursery.start_soon(self._collect)
-            nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.files.seal_quiet)
-            nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.entries.flush)
+            nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.sealer.seal_quiet)
+            nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.uses.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
-            nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.evictor.reap)
-            nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.nodes.let_go_of_orphans)
+            nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.reaper.reap)
+            nursery.start_soon(
+                self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.lifetimes.let_go_of_orphans
+            )
             nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
             await nursery.start(control.serve, self._socket, self.administration)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
@@ -104,18 +106,18 @@ class Worker:
         """What the worker is doing, for the log. Takes no lock."""
         nodes = self.fs.nodes
         return {
-            "requests": self.engine.statistics(),
-            "files": self.fs.files.statistics(),
+            "requests": self._kernel.requests(),
+            "files": self.fs.sealer.statistics(),
             "inodes": {"known_to_the_kernel": len(nodes.lookups), "open": len(nodes.handles)},
             "unlinked_and_in_use": len(nodes.orphans),
-            "out_of_room": not self.fs.evictor.room.is_set(),
+            "out_of_room": not self.fs.room.left.is_set(),
             "descriptors": len(os.listdir("/proc/self/fd")),
             "resident_bytes": memory.resident_bytes(),
         }
 
     def close(self) -> None:
         """Write everything to disk."""
-        log.info("served %s", self.engine.statistics())
+        log.info("served %s", self._kernel.requests())
         with contextlib.suppress(NoSpace):  # whatever cannot be folded now stays in the journal
             self.fs.settle()
         self.store.close()
@@ -130,9 +132,9 @@ class Worker:
 
     def _hand_over(self) -> None:
         """Exit at once, as if killed: what was acknowledged is safe, and the kernel resends the rest."""
-        log.info("handing over to the next worker; served %s", self.engine.statistics())
+        log.info("handing over to the next worker; served %s", self._kernel.requests())
         with contextlib.suppress(Exception):
-            self.fs.entries.flush()
+            self.fs.uses.flush()
         logging.shutdown()
         os._exit(REPLACED)
 
@@ -153,9 +155,9 @@ class Worker:
         """Seal while no requests come, or when too much is waiting: requests need the interpreter more."""
         before = 0
         while True:
-            before, answered = self.engine.requests, self.engine.requests - before
+            before, answered = self._kernel.request_count(), self._kernel.request_count() - before
             more = False
-            if answered <= BUSY_REQUESTS or self.fs.files.is_pressing():
+            if answered <= BUSY_REQUESTS or self.fs.sealer.is_pressing():
                 more = await trio.to_thread.run_sync(self._seal_turn)
             await trio.sleep(SEAL_PAUSE / 10 if more else SEAL_PAUSE)
 
@@ -163,7 +165,7 @@ class Worker:
         until = time.monotonic() + SEAL_TURN
         try:
             # On a full disk the evictor does the sealing, a little at a time: sealing needs room before it frees any.
-            while self.fs.evictor.note_pressure() and self.fs.files.seal_next():
+            while self.fs.room.check() and self.fs.sealer.seal_next():
                 if time.monotonic() > until:
                     return True
         except Exception as error:  # one bad file must not end this worker and then each of its successors
@@ -178,7 +180,7 @@ class Worker:
         before = 0
         while True:
             await trio.sleep(COLLECT_PAUSE)
-            before, answered = self.engine.requests, self.engine.requests - before
+            before, answered = self._kernel.request_count(), self._kernel.request_count() - before
             gc.collect(2 if answered <= BUSY_REQUESTS else 0)
 
     async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:

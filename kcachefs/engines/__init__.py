@@ -1,14 +1,20 @@
-"""Engines: what speaks with the kernel. Both are thin over the one core."""
+"""Engines: what speaks with the kernel. Both are thin over the one core.
+
+An engine comes in two halves, because the filesystem stands between them: the kernel that the filesystem tells of
+changes is made first, then the filesystem, then the engine that serves it.
+"""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kcachefs.errors import MountError
 
 if TYPE_CHECKING:
     from kcachefs.core import Filesystem
+    from kcachefs.core.kernel import Kernel
 
 ENGINES = ("direct", "pyfuse3")
 
@@ -16,38 +22,31 @@ ENGINES = ("direct", "pyfuse3")
 class Engine(Protocol):
     """What the worker asks of an engine."""
 
-    @property
-    def requests(self) -> int:
-        """How many requests were answered so far."""
-
     async def run(self) -> None:
         """Answer requests until the filesystem is unmounted."""
 
-    def statistics(self) -> dict[str, int]:
-        """Requests so far, by name."""
-
     def attention(self) -> object:
-        """What it is at, None when it waits: the same thing for long means that it hangs."""
+        """What it is working on, None when it waits: the same for long means that it hangs."""
 
 
-def make_engine(
-    name: str,
-    fs: Filesystem,
-    device: int,
-    intake: int,
-    herald: socket.socket,
-    *,
-    resumed: bool = False,
-    resend: bool = True,
-) -> Engine:
-    """The engine of that name on a /dev/fuse descriptor that is mounted already."""
+def prepare_engine(
+    name: str, device: int, requests: int, relay: socket.socket, *, resumed: bool = False, resend: bool = True
+) -> tuple[Kernel, Callable[[Filesystem], Engine]]:
+    """The kernel behind a /dev/fuse descriptor that is mounted already, and what makes the engine of that name for it.
+
+    `requests` is the memory of the request buffer, `relay` leads to the supervisor's notification relay.
+    """
     if name == "pyfuse3":
         try:
-            from kcachefs.engines.pyfuse3 import Pyfuse3Engine
+            from kcachefs.engines.pyfuse3 import Pyfuse3Engine, Pyfuse3Kernel
         except ImportError as error:
             raise MountError(f"--engine pyfuse3: {error}; install it with: pip install 'kcachefs[pyfuse3]'") from None
-        return Pyfuse3Engine(fs, device)
+        through_libfuse = Pyfuse3Kernel()
+        return through_libfuse, lambda fs: Pyfuse3Engine(fs, device, through_libfuse)
     from kcachefs.engines.direct import DirectEngine
-    from kcachefs.engines.intake import Intake
+    from kcachefs.engines.direct_kernel import DirectKernel
+    from kcachefs.engines.request_buffer import RequestBuffer
 
-    return DirectEngine(fs, device, Intake(intake), herald, resumed=resumed, resend=resend)
+    kernel = DirectKernel(device, relay)
+    buffer = RequestBuffer(requests)
+    return kernel, lambda fs: DirectEngine(fs, device, kernel, buffer, resumed=resumed, resend=resend)

@@ -2,7 +2,7 @@
 
 The kernel takes directory locks to carry out an invalidation, and a lookup that holds one of them may be waiting for
 the request thread. So the state is published first, every lock of ours is dropped, and then this thread has it written:
-by the supervisor where there is one (`daemon/herald.py` says why), by itself where there is none.
+by the supervisor's notification relay where there is one (its module says why), by itself where there is none.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from kcachefs.engines import protocol as p
 
 log = logging.getLogger(__name__)
 
-
 MESSAGE_MAX = 4096
-RESULT = struct.Struct("<i")  # the errno that a message came to
+RESULT = struct.Struct("<i")
+"""What the relay answers to a message: the kernel's errno, or 0."""
 
 
 class Notifier:
     """A queue of notifications and the thread that sends them."""
 
-    def __init__(self, device: int, herald: socket.socket | None = None) -> None:
+    def __init__(self, device: int, relay: socket.socket | None = None) -> None:
         self._device = device
-        self._herald = herald
+        self._relay = relay
         self._talking = threading.Lock()
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kcachefs-notify", daemon=True)
@@ -65,10 +65,10 @@ class Notifier:
 
     def _tell(self, message: bytes) -> int:
         """What the kernel said to it: an errno, or 0."""
-        if self._herald is not None:
+        if self._relay is not None:
             with self._talking, contextlib.suppress(OSError):  # without a supervisor we do it ourselves
-                self._herald.send(message)
-                if answer := self._herald.recv(RESULT.size):
+                self._relay.send(message)
+                if answer := self._relay.recv(RESULT.size):
                     told: int = RESULT.unpack(answer)[0]
                     return told
         return written(self._device, message)

@@ -161,3 +161,18 @@ INTERRUPT_IN = struct.Struct("<Q")
 INVAL_INODE_OUT = struct.Struct("<Qqq")
 INVAL_ENTRY_OUT = struct.Struct("<QII")
 DELETE_OUT = struct.Struct("<QQII")
+
+MAX_REQUEST = 1 << 20
+"""The most bytes that one READ or WRITE carries."""
+CAPABILITIES = (
+    Init.ASYNC_READ
+    | Init.BIG_WRITES
+    | Init.DO_READDIRPLUS
+    | Init.READDIRPLUS_AUTO
+    | Init.PARALLEL_DIROPS
+    | Init.MAX_PAGES
+    | Init.CACHE_SYMLINKS
+    | Init.INIT_EXT
+    | Init.HAS_RESEND
+)
+"""What the direct engine asks of the kernel."""

@@ -18,12 +18,14 @@ import pyfuse3
 import trio
 
 from kcachefs.core import Filesystem
+from kcachefs.core.caller import NOBODY, Caller
 from kcachefs.core.files import is_damage
-from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
-from kcachefs.core.filesystem import PREFERRED_SIZE, UNKNOWN
-from kcachefs.core.report import VIRTUAL_BASE
+from kcachefs.core.kernel import Kernel
+from kcachefs.core.options import FOREVER_SECONDS as FOREVER
+from kcachefs.core.options import PREFERRED_SIZE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, NoSpace, errno_of
+from kcachefs.store.inode_numbers import VIRTUAL_BASE
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
@@ -33,21 +35,31 @@ _OF_BYTES = ("read", "write", "setattr", "fsync")
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
+class Pyfuse3Kernel(Kernel):
+    """The kernel as pyfuse3 reaches it."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        # pyfuse3 sends it from a thread of its own.
+        pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+
+    def requests(self) -> dict[str, int]:
+        return dict(self.counts)
+
+    def request_count(self) -> int:
+        return sum(self.counts.values())
+
+
 class Pyfuse3Engine:
     """Serves one filesystem on an open /dev/fuse descriptor."""
 
     name = "pyfuse3"
 
-    def __init__(self, fs: Filesystem, device: int) -> None:
-        self._operations = Operations(fs)
-        fs.on_dropped = self._entry_gone
-        fs.requests = self.statistics
+    def __init__(self, fs: Filesystem, device: int, kernel: Pyfuse3Kernel) -> None:
         # libfuse takes a descriptor that somebody else has mounted, under this name.
-        pyfuse3.init(self._operations, f"/dev/fd/{device}", set())
-
-    @property
-    def requests(self) -> int:
-        return sum(self._operations.counts.values())
+        pyfuse3.init(Operations(fs, kernel.counts), f"/dev/fd/{device}", set())
 
     async def run(self) -> None:
         """Answer requests until the filesystem is unmounted."""
@@ -56,16 +68,8 @@ class Pyfuse3Engine:
         finally:
             pyfuse3.close(unmount=False)
 
-    def statistics(self) -> dict[str, int]:
-        """Requests so far, by name."""
-        return dict(self._operations.counts)
-
     def attention(self) -> None:
         """A handler that hangs keeps trio's loop, and with it the worker's sign of life."""
-
-    def _entry_gone(self, parent: int, name: bytes) -> None:
-        # pyfuse3 sends it from a thread of its own.
-        pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
 
 
 def _guarded(method: _Method) -> _Method:
@@ -75,9 +79,6 @@ def _guarded(method: _Method) -> _Method:
     @functools.wraps(method)
     async def call(self: Operations, *arguments: Any) -> Any:
         self.counts[verb] = self.counts.get(verb, 0) + 1
-        caller = arguments[-1]
-        self.fs.pid = getattr(caller, "pid", 0)
-        self.fs.uid, self.fs.gid = getattr(caller, "uid", UNKNOWN), getattr(caller, "gid", UNKNOWN)
         try:
             return await method(self, *arguments)
         except pyfuse3.FUSEError:
@@ -100,16 +101,16 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(self, fs: Filesystem) -> None:
+    def __init__(self, fs: Filesystem, counts: dict[str, int]) -> None:
         super().__init__()
         self.fs = fs
-        self.counts: dict[str, int] = {}
+        self.counts = counts
 
     # --- names --------------------------------------------------------------------------------------------------------
 
     @_guarded
     async def lookup(self, parent_inode: Any, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        ino = self.fs.lookup(parent_inode, name)
+        ino = self.fs.lookup(_caller(ctx), parent_inode, name)
         if ino is None:
             miss = pyfuse3.EntryAttributes()
             miss.st_ino = 0
@@ -129,37 +130,37 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def mkdir(self, parent_inode: Any, name: bytes, mode: int, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(*self.fs.make(parent_inode, name, 0o040000 | (mode & 0o7777), ctx.uid, ctx.gid))
+        return self._entry(*self.fs.make(_caller(ctx), parent_inode, name, 0o040000 | (mode & 0o7777)))
 
     @_guarded
     async def mknod(self, parent_inode: Any, name: bytes, mode: int, rdev: int, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(*self.fs.make(parent_inode, name, mode, ctx.uid, ctx.gid, rdev=rdev))
+        return self._entry(*self.fs.make(_caller(ctx), parent_inode, name, mode, rdev=rdev))
 
     @_guarded
     async def symlink(self, parent_inode: Any, name: bytes, target: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(*self.fs.make(parent_inode, name, 0o120777, ctx.uid, ctx.gid, target=target))
+        return self._entry(*self.fs.make(_caller(ctx), parent_inode, name, 0o120777, target=target))
 
     @_guarded
     async def link(self, inode: Any, new_parent_inode: Any, new_name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(inode, self.fs.link(inode, new_parent_inode, new_name))
+        return self._entry(inode, self.fs.link(_caller(ctx), inode, new_parent_inode, new_name))
 
     @_guarded
     async def unlink(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
-        self.fs.unlink(parent_inode, name)
+        self.fs.unlink(_caller(ctx), parent_inode, name)
 
     @_guarded
     async def rmdir(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
-        self.fs.rmdir(parent_inode, name)
+        self.fs.rmdir(_caller(ctx), parent_inode, name)
 
     @_guarded
     async def rename(
         self, parent_inode_old: Any, name_old: bytes, parent_inode_new: Any, name_new: bytes, flags: int, ctx: Any
     ) -> None:
-        self.fs.rename(parent_inode_old, name_old, parent_inode_new, name_new, flags)
+        self.fs.rename(_caller(ctx), parent_inode_old, name_old, parent_inode_new, name_new, flags)
 
     @_guarded
     async def readlink(self, inode: Any, ctx: Any) -> bytes:
-        return self.fs.readlink(inode)
+        return self.fs.readlink(_caller(ctx), inode)
 
     @_guarded
     async def opendir(self, inode: Any, ctx: Any) -> Any:
@@ -171,7 +172,7 @@ class Operations(pyfuse3.Operations):
         while rows := self.fs.listing(fh, cookie, 128):
             for position, name, ino, _ in rows:
                 cookie = position
-                if ino >= VIRTUAL_BASE and not self.fs.links_differ:
+                if ino >= VIRTUAL_BASE and not self.fs.policy.links_differ:
                     continue
                 try:
                     entry = self._entry(ino, self.fs.attributes(ino))
@@ -182,7 +183,7 @@ class Operations(pyfuse3.Operations):
                 if not pyfuse3.readdir_reply(token, name, entry, position):
                     return
                 if position > DOTDOT:  # the kernel takes no reference for `.` and `..`
-                    self.fs.found(ino)
+                    self.fs.hold(ino)
 
     # --- attributes and bytes -----------------------------------------------------------------------------------------
 
@@ -192,12 +193,15 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def setattr(self, inode: Any, attr: Any, fields: Any, fh: Any, ctx: Any) -> pyfuse3.EntryAttributes:
-        self.fs.may_change(
+        caller = _caller(ctx)
+        self.fs.authorize_change(
+            caller,
             inode,
             size=attr.st_size if fields.update_size else None,
             owner=fields.update_mode or fields.update_uid or fields.update_gid,
         )
         node = self.fs.set_attributes(
+            caller,
             inode,
             mode=attr.st_mode if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
@@ -212,16 +216,17 @@ class Operations(pyfuse3.Operations):
     async def create(
         self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        ino, node = self.fs.create(parent_inode, name, mode, ctx.uid, ctx.gid)
+        ino, node = self.fs.create(_caller(ctx), parent_inode, name, mode)
         self.fs.opened(ino)
         return _handle(ino), self._entry(ino, node)
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
-        uses_cache = self.fs.may_open(inode, flags)
+        caller = _caller(ctx)
+        uses_cache = self.fs.authorize_open(caller, inode, flags)
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
-            self.fs.may_change(inode, size=0)
-            self.fs.set_attributes(inode, size=0, mtime=time.time_ns())
+            self.fs.authorize_change(caller, inode, size=0)
+            self.fs.set_attributes(caller, inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)
         self.fs.opened(inode)
         return _handle(inode, direct=not uses_cache)
@@ -234,6 +239,8 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
+        # libfuse does not say who writes; whoever does was judged when the file was opened.
+        self.fs.authorize_write(NOBODY, fh)
         if self.fs.is_quick_to_write(fh):
             return self.fs.write(fh, off, buf)
         return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
@@ -258,7 +265,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def statfs(self, ctx: Any) -> pyfuse3.StatvfsData:
-        state, reply = self.fs.statfs(), pyfuse3.StatvfsData()
+        state, reply = self.fs.statfs(_caller(ctx)), pyfuse3.StatvfsData()
         reply.f_bsize = reply.f_frsize = state.block_size
         reply.f_blocks = state.blocks
         reply.f_bfree = reply.f_bavail = state.free
@@ -266,6 +273,10 @@ class Operations(pyfuse3.Operations):
         reply.f_ffree = reply.f_favail = state.files_free
         reply.f_namemax = state.name_max
         return reply
+
+
+def _caller(context: Any) -> Caller:
+    return Caller(context.uid, context.gid, context.pid)
 
 
 def _entry(ino: int, node: Inode, seconds: int) -> pyfuse3.EntryAttributes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kcachefs.core.filesystem import FOREVER_SECONDS as FOREVER
-from kcachefs.core.filesystem import PREFERRED_SIZE
+from kcachefs.core.options import FOREVER_SECONDS as FOREVER
+from kcachefs.core.options import PREFERRED_SIZE
 from kcachefs.engines import protocol as p
 from kcachefs.store.records import Inode
 

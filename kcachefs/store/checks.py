@@ -13,10 +13,10 @@ from functools import partial
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import ledger, salvage
 from kcachefs.store.checksum import show_key
+from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.inspection import DIRECTORY, Inspection
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.records import (
-    ROOT_INO,
     Content,
     inode_key,
     name_of,

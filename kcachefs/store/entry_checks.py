@@ -1,4 +1,4 @@
-"""fsck's look at entries: each adds up to its sealed files, stands once in the order, and counts in its namespace."""
+"""fsck's checks of entries, by the definitions of `entry_table.py`: sizes, the order of use, accounts, groups."""
 
 from __future__ import annotations
 
@@ -6,26 +6,19 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+from kcachefs.store.entry_table import NOTHING, Holding, find_roots, held_by, namespace_of, new_entry, order_of, sums_of
+from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
 from kcachefs.store.inspection import Inspection
 from kcachefs.store.records import (
-    GROUP_BASE,
-    ROOT_INO,
-    TENANTS,
     Content,
     EntryRecord,
     Inode,
     NamespaceRecord,
-    counts_key,
     entry_key,
     group_key,
-    name_key,
-    names_prefix,
     number_of,
-    order_key,
     pack_number,
-    share_key,
     share_of,
-    unpack_name,
     unpack_number,
 )
 
@@ -33,30 +26,22 @@ from kcachefs.store.records import (
 def check_entries(look: Inspection) -> None:
     """Every entry's files and bytes are those of its sealed files; one that has none is not listed."""
     held = _held(look)
-    for key, raw in list(look.store.catalog.walk(b"e")):
-        if raw is None:
-            continue
-        record, entry = EntryRecord.unpack(raw), number_of(key)
-        files, plain, stored = held.get(entry, (0, 0, 0))
-        if (record.files, record.plain, record.stored) != (files, plain, stored):
-            problem = f"{record.files} files of {record.plain} bytes, where there are {files} of {plain}"
-            record.files, record.plain, record.stored = files, plain, stored
+    for entry, record in list(_entries(look)):
+        found = held.pop(entry, NOTHING)
+        if held_by(record) != found:
+            problem = f"{record.files} files of {record.plain} bytes, where there are {found.files} of {found.plain}"
+            record.files, record.plain, record.stored = found
             mend = partial(_write, look, entry, record)
             look.found("entry", f"entry {entry} ({record.name!r})", problem, "counted afresh", mend)
-        held.pop(entry, None)
-    for entry, sums in held.items():
-        problem, relist = "is not listed, and would never be evicted", partial(_relist, look, entry, sums)
+    for entry, found in held.items():
+        problem, relist = "is not listed, and would never be evicted", partial(_relist, look, entry, found)
         look.found("entry", f"entry {entry}", problem, "listed again", relist)
 
 
 def check_order(look: Inspection) -> None:
     """Every entry that may be evicted stands in the order once, at its time of use, and nothing else does."""
     look.store.fold()
-    expected = {}
-    for key, raw in look.store.catalog.walk(b"e"):
-        record = EntryRecord.unpack(raw) if raw is not None else None
-        if record is not None and record.used and not record.flags & EntryRecord.PINNED:
-            expected[order_key(record.namespace, record.used)] = pack_number(number_of(key))
+    expected = {key: pack_number(entry) for entry, record in _entries(look) if (key := order_of(record)) is not None}
     present = {key: raw for key, raw in look.store.catalog.walk(b"l") if raw is not None}
     for key in present.keys() - expected.keys():
         look.found("order", key.hex(), "no entry stands there", "removed", partial(look.delete, key))
@@ -67,24 +52,21 @@ def check_order(look: Inspection) -> None:
 
 
 def check_namespaces(look: Inspection) -> None:
-    """The numbers of a namespace are the sum of its entries'; a user's are of entries they made and files they own."""
+    """The accounts of namespaces, and of users in them, are what the listed entries add to them."""
     look.store.fold()
+    listed = {entry: record for entry, record in _entries(look) if record.used}
+    holdings: dict[int, dict[int, Holding]] = {}
+    for inode, held in _sealed(look):
+        owners = holdings.setdefault(inode.entry, {})
+        owners[inode.uid] = owners.get(inode.uid, NOTHING).plus(held)
     sums: dict[bytes, NamespaceRecord] = {}
-    namespaces: dict[int, int] = {}
-    for key, raw in look.store.catalog.walk(b"e"):
-        record = EntryRecord.unpack(raw) if raw is not None else None
-        if record is not None and record.used:
-            namespaces[number_of(key)] = record.namespace
-            for account in (counts_key(record.namespace), share_key(record.uid, record.namespace)):
-                sums.setdefault(account, NamespaceRecord()).entries += 1
-    for inode, stored in _sealed(look):
-        if inode.entry in namespaces:
-            namespace = namespaces[inode.entry]
-            for account in (counts_key(namespace), share_key(inode.uid, namespace)):
-                total = sums.setdefault(account, NamespaceRecord())
-                total.files += 1
-                total.plain += inode.size
-                total.stored += stored
+    for entry, record in listed.items():
+        for key, entries, held in sums_of(record, holdings.get(entry, {})):
+            total = sums.setdefault(key, NamespaceRecord())
+            total.entries += entries
+            total.files += held.files
+            total.plain += held.plain
+            total.stored += held.stored
     for key, raw in [*look.store.catalog.walk(b"c"), *look.store.catalog.walk(b"u")]:
         recorded, total = NamespaceRecord.unpack(raw), sums.pop(key, NamespaceRecord())
         if _sizes(recorded) != _sizes(total):
@@ -104,24 +86,29 @@ def check_groups(look: Inspection) -> None:
             look.found("group", f"{key[9:]!r}", "its entry is gone", "removed", partial(look.delete, key))
 
 
-def _held(look: Inspection) -> dict[int, tuple[int, int, int]]:
-    held: dict[int, tuple[int, int, int]] = {}
-    for inode, length in _sealed(look):
-        files, plain, stored = held.get(inode.entry, (0, 0, 0))
-        held[inode.entry] = (files + 1, plain + inode.size, stored + length)
+def _entries(look: Inspection) -> Iterator[tuple[int, EntryRecord]]:
+    for key, raw in look.store.catalog.walk(b"e"):
+        if raw is not None:
+            yield number_of(key), EntryRecord.unpack(raw)
+
+
+def _held(look: Inspection) -> dict[int, Holding]:
+    held: dict[int, Holding] = {}
+    for inode, one in _sealed(look):
+        held[inode.entry] = held.get(inode.entry, NOTHING).plus(one)
     return held
 
 
-def _sealed(look: Inspection) -> Iterator[tuple[Inode, int]]:
-    """The files of entries that are objects, each with the bytes that are stored for it."""
+def _sealed(look: Inspection) -> Iterator[tuple[Inode, Holding]]:
+    """The files of entries that are objects, each with what it holds."""
     for _, inode in look.inodes():
         if inode.entry and inode.content == Content.OBJECT:
             record = look.store.objects.record(inode.digest)
-            yield inode, record.length if record else 0
+            yield inode, Holding(1, inode.size, record.length if record else 0)
 
 
-def _relist(look: Inspection, entry: int, sums: tuple[int, int, int]) -> None:
-    """Give an entry a record again, from its folder, or from what says which files are its group."""
+def _relist(look: Inspection, entry: int, held: Holding) -> None:
+    """Give an entry a record again, from its folder, or from the group that leads to it."""
     folder, name = 0, b""
     if entry >= GROUP_BASE:
         for key, raw in look.store.catalog.walk(b"g"):
@@ -131,22 +118,24 @@ def _relist(look: Inspection, entry: int, sums: tuple[int, int, int]) -> None:
         folder, name = root.parent, root.target
     if not folder:
         return
-    roots = _roots(look)
-    namespace, above = folder, look.inode(folder)
-    while above is not None and above.parent not in roots and namespace not in roots:
-        namespace = above.parent
-        above = look.inode(namespace)
-    now, owner = time.time_ns(), look.inode(entry & ~GROUP_BASE)
-    uid = owner.uid if owner is not None else 0
-    record = EntryRecord(namespace, folder, now, now, sums[0], 0, sums[1], sums[2], uid, 0, name)
+    owner = look.inode(entry & ~GROUP_BASE)
+    roots = find_roots(look.store.catalog)[1]
+    record = new_entry(
+        namespace_of(folder, partial(_parent, look), roots),
+        folder,
+        owner.uid if owner is not None else 0,
+        name,
+        time.time_ns(),
+    )
+    record.used = record.created
+    record.files, record.plain, record.stored = held
     look.put(entry_key(entry), record.pack())
 
 
-def _roots(look: Inspection) -> set[int]:
-    """Folders that hold namespaces: the root, and those of users who have a tree of their own."""
-    raw = look.store.catalog.get(name_key(ROOT_INO, TENANTS))
-    rows = look.store.catalog.scan(names_prefix(unpack_name(raw)[0])) if raw is not None else []
-    return {ROOT_INO, *(unpack_name(row)[0] for _, row in rows)}
+def _parent(look: Inspection, ino: int) -> int:
+    """The folder above; the root for a folder that is missing, so that a walk up ends."""
+    inode = look.inode(ino)
+    return inode.parent if inode is not None else ROOT_INO
 
 
 def _account(key: bytes) -> str:

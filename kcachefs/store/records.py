@@ -44,7 +44,6 @@ from blake3 import blake3
 FORMAT = 2
 """Written into every store; a store with another number is refused."""
 
-ROOT_INO = 1
 TENANTS = b".tenants"
 """The folder in the root that holds a tree of namespaces for each user who has one of their own."""
 
@@ -54,8 +53,6 @@ _U64 = struct.Struct(">Q")
 _NAME_KEY = struct.Struct(">cQQ")
 _SHARE_KEY = struct.Struct(">cIQ")
 
-GROUP_BASE = 1 << 62
-"""Numbers of entries that are groups of files start here; that of a folder's entry is the folder's inode."""
 
 META_INO = b"mino"
 META_SPOOL = b"mspool"

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core import Filesystem
+from kcachefs.core.caller import Caller
 from tests.cli.scene import Scene, holding, kill_and_wait, until
 
 pytestmark = pytest.mark.mount
+
+ROOT = Caller(0, 0)
 
 
 @pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
@@ -26,13 +29,13 @@ def test_the_store_is_whole_and_free_as_soon_as_it_returns(scene: Scene, engine:
     with scene.open_store() as store:
         assert store.recovered == 0, "something was left in the journal"
         fs = Filesystem(store)
-        triton = fs.lookup(1, b"triton")
+        triton = fs.lookup(ROOT, 1, b"triton")
         assert triton is not None
         for number in range(300):
-            ino = fs.lookup(triton, b"file%d" % number)
+            ino = fs.lookup(ROOT, triton, b"file%d" % number)
             assert ino is not None
             assert fs.read(ino, 0, 1 << 20) == b"%d" % number * 1000
-        assert fs.files.unsealed() == []
+        assert fs.unsealed.files() == []
 
 
 HOLDERS = {

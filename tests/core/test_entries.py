@@ -14,6 +14,7 @@ from kcachefs.core.report import Numbers
 from kcachefs.errors import FsError
 from tests.core.trees import (
     READER,
+    ROOT,
     WRITER,
     exists,
     find,
@@ -62,7 +63,7 @@ def test_an_entry_is_gone_with_its_last_file(tmp_path: Path) -> None:
         kernel(fs, "OTHER")
         fs.settle()
         for suffix in ("source", "ttir", "llir", "ptx", "cubin", "json"):
-            fs.unlink(find(fs, "triton/KEY"), f"kernel.{suffix}".encode())
+            fs.unlink(ROOT, find(fs, "triton/KEY"), f"kernel.{suffix}".encode())
         assert list(entries(fs)) == ["triton/OTHER"]
         assert numbers(fs, "triton").files == 6
 
@@ -70,9 +71,9 @@ def test_an_entry_is_gone_with_its_last_file(tmp_path: Path) -> None:
 def test_a_temporary_file_joins_the_entry_that_it_is_renamed_to(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         write(fs, "inductor/ab/.4711.140001.tmp", b"import torch\n")
-        assert fs.entries.temporary
+        assert fs.temporaries.inodes
         rename(fs, "inductor/ab/.4711.140001.tmp", "inductor/ab/cabcdef.py")
-        assert not fs.entries.temporary
+        assert not fs.temporaries.inodes
         assert entries(fs)["inductor/ab/cabcdef"].files == 1
 
 
@@ -103,7 +104,7 @@ def test_a_file_written_again_is_counted_once(tmp_path: Path) -> None:
         ino = write(fs, "cupy/abc.cubin", b"one" * 100)
         fs.settle()
         fs.write(ino, 0, b"two" * 200)
-        assert fs.files.seal(ino)
+        assert fs.sealer.seal(ino)
         [found] = entries(fs).values()
         assert (found.files, found.plain_bytes) == (1, 600)
 
@@ -117,14 +118,13 @@ def test_an_entry_stays_pinned_when_its_only_file_is_replaced(tmp_path: Path, pa
         write(fs, path, b"old" * 100)
         fs.settle()
         look_up(fs, path, READER)
-        fs.pid = WRITER
         [old] = Administration(fs).pin([path]).entries
         write(fs, f"{temporary}/{name}", b"newer" * 100)
         if is_sealed:
             fs.settle()
-        held = fs.found(find(fs, temporary))
+        held = fs.hold(find(fs, temporary))
         rename(fs, f"{temporary}/{name}", path)
-        fs.rmdir(find(fs, above), b"tmp.pid_1_x")
+        fs.rmdir(ROOT, find(fs, above), b"tmp.pid_1_x")
         fs.forget(held, 1)
         [found] = entries(fs).values()
         assert (found.path, found.pinned, found.hits, found.plain_bytes) == (old, True, 1, 500)
@@ -142,7 +142,7 @@ def test_a_pin_goes_with_the_name(tmp_path: Path) -> None:
             Administration(fs).pin(["nvrtc/abc*"])
         write(fs, "nvrtc/abc.tmp", b"three")
         rename(fs, "nvrtc/abc.tmp", "nvrtc/abc.cubin")
-        fs.unlink(find(fs, "nvrtc"), b"abc.cubin")
+        fs.unlink(ROOT, find(fs, "nvrtc"), b"abc.cubin")
         assert not list(fs.store.catalog.keys(b"e"))
         write(fs, "nvrtc/abc.cubin", b"another")
         assert [info.pinned for info in entries(fs).values()] == [False]
@@ -167,7 +167,7 @@ def test_a_miss_is_an_entry_made_and_a_hit_one_found_by_another_process(tmp_path
 
 def test_an_entry_that_is_being_written_is_no_hit(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
-        ino, _ = fs.create(folder(fs, "triton/KEY"), b"kernel.ptx", 0o644, 0, 0)
+        ino, _ = fs.create(ROOT, folder(fs, "triton/KEY"), b"kernel.ptx", 0o644)
         fs.write(ino, 0, b"half")
         look_up(fs, "triton/KEY/kernel.ptx", READER)
         fs.forget(ino, 1)
@@ -203,7 +203,7 @@ def test_names_in_ls_are_those_of_kernels(tmp_path: Path) -> None:
 def test_the_namespaces_of_every_mount_are_protected(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         with pytest.raises(FsError, match="ENOTEMPTY"):
-            fs.rmdir(1, b"triton")
+            fs.rmdir(ROOT, 1, b"triton")
         assert exists(fs, "triton")
 
 
@@ -245,11 +245,11 @@ def take(fs: Filesystem, step: tuple[str, str, object]) -> None:
         elif verb == "link":
             above, _, name = str(other).rpartition("/")
             ino = find(fs, path)
-            fs.link(ino, folder(fs, above), name.encode())
+            fs.link(ROOT, ino, folder(fs, above), name.encode())
             fs.forget(ino, 1)
         elif verb == "unlink":
             above, _, name = path.rpartition("/")
-            fs.unlink(find(fs, above), name.encode())
+            fs.unlink(ROOT, find(fs, above), name.encode())
         elif verb == "seal":
             fs.settle()
         elif verb == "evict":
@@ -283,8 +283,8 @@ def test_a_name_that_was_not_changed_after_all_is_still_temporary_or_not(tmp_pat
         ino = write(fs, "inductor/ab/.4712.1.tmp", b"a module")
         with nothing_acknowledged(fs):
             rename(fs, "inductor/ab/.4712.1.tmp", "inductor/ab/cab.py")
-        assert fs.entries.temporary == {ino}
+        assert fs.temporaries.inodes == {ino}
         with nothing_acknowledged(fs):
-            fs.create(find(fs, "inductor/ab"), b".4713.1.tmp", 0o644, 0, 0)
-        assert fs.entries.temporary == {ino}
-        fs.unlink(find(fs, "inductor/ab"), b".4712.1.tmp")
+            fs.create(ROOT, find(fs, "inductor/ab"), b".4713.1.tmp", 0o644)
+        assert fs.temporaries.inodes == {ino}
+        fs.unlink(ROOT, find(fs, "inductor/ab"), b".4712.1.tmp")

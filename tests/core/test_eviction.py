@@ -13,11 +13,25 @@ import pytest
 from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
 from kcachefs.core.eviction import BATCH, BREATH_SECONDS
+from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
 from kcachefs.errors import UsageError
 from kcachefs.store.records import entry_key, pack_number, temporary_key
 from kcachefs.store.slots import SLOT_SIZE
-from tests.core.trees import READER, WRITER, exists, find, folder, kernel, look_up, opened, rename, write
+from tests.core.trees import (
+    READER,
+    ROOT,
+    WRITER,
+    exists,
+    find,
+    folder,
+    kernel,
+    look_up,
+    opened,
+    rename,
+    user,
+    write,
+)
 from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -37,7 +51,7 @@ def alive(fs: Filesystem) -> list[str]:
 def shrink(fs: Filesystem, share: float) -> None:
     """Evict as if the quota were that share of what is in use."""
     used = fs.store.used_bytes()
-    fs.evictor.limits = Limits(max_size=int(used * share), grace=0.0, min_free=0)
+    fs.room.limits = Limits(max_size=int(used * share), grace=0.0, min_free=0)
     while fs.evictor.turn():
         pass
 
@@ -89,7 +103,7 @@ def test_a_pinned_entry_stays_and_grows_old_again_when_let_go(tmp_path: Path) ->
 def test_an_entry_within_its_grace_stays(tmp_path: Path) -> None:
     with opened(tmp_path / "store", Limits(max_size=1 << 40, grace=3600.0)) as fs:
         filled(fs, "A", "B", size=100_000)
-        fs.evictor.limits = Limits(max_size=int(fs.store.used_bytes() / 0.96), grace=3600.0, min_free=0)
+        fs.room.limits = Limits(max_size=int(fs.store.used_bytes() / 0.96), grace=3600.0, min_free=0)
         assert fs.evictor.turn() == 0
         assert alive(fs) == ["A", "B"]
 
@@ -97,7 +111,7 @@ def test_an_entry_within_its_grace_stays(tmp_path: Path) -> None:
 def test_an_entry_being_written_stays(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B", "C", size=200_000)
-        ino, _ = fs.create(find(fs, "triton/A"), b"more.bin", 0o644, 0, 0)
+        ino, _ = fs.create(ROOT, find(fs, "triton/A"), b"more.bin", 0o644)
         shrink(fs, 0.6)
         assert "A" in alive(fs)
         assert "B" not in alive(fs)
@@ -108,7 +122,7 @@ def test_an_entry_that_the_kernel_holds_is_used_now(tmp_path: Path) -> None:
     """An open or mapped file is an inode that the kernel does not forget, whatever it is told."""
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B", "C", size=200_000)
-        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
         shrink(fs, 0.6)
         assert "A" in alive(fs)
@@ -124,7 +138,7 @@ def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(tmp_path: Path)
 
         def look_up_meanwhile(batch: list[int]) -> None:
             assert batch == []  # nobody had it a moment ago
-            held.append(fs.lookup(entries[0], b"kernel.cubin"))
+            held.append(fs.lookup(ROOT, entries[0], b"kernel.cubin"))
 
         fs.evictor._probe = look_up_meanwhile  # type: ignore[method-assign]
         assert fs.evictor.evict_all(entries) == {entries[1]}
@@ -136,13 +150,14 @@ def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(tmp_path: Path)
 def test_requests_go_first_while_nobody_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("kcachefs.core.eviction.time.sleep", pauses.append)
-    with opened(tmp_path / "store", NO_GRACE) as fs:
+    kernel = Kernel()
+    with opened(tmp_path / "store", NO_GRACE, kernel) as fs:
         filled(fs, *"ABCD")
         entries = [find(fs, f"triton/{key}") for key in "ABCD"]
         fs.evictor.evict_all(entries[:1])
         assert pauses == []  # no request came
         requests = itertools.count(1)
-        fs.evictor.requests = lambda: next(requests)
+        monkeypatch.setattr(kernel, "request_count", lambda: next(requests))
         fs.evictor.evict_all(entries[1:3])
         assert pauses == [BREATH_SECONDS] * 2
         shrink(fs, 0.01)
@@ -153,7 +168,7 @@ def test_requests_go_first_while_nobody_waits_for_room(tmp_path: Path, monkeypat
 def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A")
-        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
         content = fs.read(held, 0, 1 << 20)
         [info] = Administration(fs).ls()
@@ -172,13 +187,13 @@ def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
         for number in range(4):
             write(fs, f"cupy/{number}.cubin", os.urandom(100_000))
             fs.settle()
-        fs.evictor.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"cupy": 250_000})
+        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"cupy": 250_000})
         fs.evictor.turn()
         assert not exists(fs, "cupy/0.cubin")
         assert exists(fs, "cupy/3.cubin")
         assert {"A", "B", "C", "D"} < set(alive(fs))
         used = fs.store.used_bytes()
-        fs.evictor.limits = Limits(max_size=int(used * 0.5), grace=0.0, min_free=0, floors={"cupy": 1 << 30})
+        fs.room.limits = Limits(max_size=int(used * 0.5), grace=0.0, min_free=0, floors={"cupy": 1 << 30})
         while fs.evictor.turn():
             pass
         assert exists(fs, "cupy/3.cubin")
@@ -188,7 +203,7 @@ def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
 def test_a_quota_of_files(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCDE")
-        fs.evictor.limits = Limits(max_size=1 << 40, max_files=15, grace=0.0, min_free=0)
+        fs.room.limits = Limits(max_size=1 << 40, max_files=15, grace=0.0, min_free=0)
         fs.evictor.turn()
         assert alive(fs) == ["D", "E"]
 
@@ -197,9 +212,9 @@ def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> Non
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", size=100_000)
         Administration(fs).pin(["triton/A"])
-        fs.evictor.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
         fs.evictor.turn()
-        assert fs.evictor.full
+        assert fs.room.full
         Administration(fs).pin(["triton/A"], pinned=False)
         fs.evictor.turn()
         assert not exists(fs, "triton/A")
@@ -208,17 +223,17 @@ def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> Non
 def test_writing_fails_when_all_that_is_left_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B", size=100_000)
-        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
-        fs.evictor.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
         fs.evictor.grace_seconds = 3.0
         fs.evictor.turn()
-        was_full = fs.evictor.full
+        was_full = fs.room.full
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
         fs.evictor.turn(seconds=60)
         assert alive(fs) == ["A"]
-        assert fs.evictor.full
+        assert fs.room.full
         assert not was_full, "while both might still go when their grace was over"
         fs.forget(held, 1)
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(7200e9))
@@ -228,14 +243,12 @@ def test_writing_fails_when_all_that_is_left_is_in_use(tmp_path: Path, monkeypat
 
 def test_temporary_names_of_dead_writers_are_reaped(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
-        fs.pid = 0
-        write(fs, "inductor/ab/.4711.1.tmp", b"half a module")
-        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel")
-        fs.pid = os.getpid()
-        write(fs, "inductor/ab/.4712.1.tmp", b"being written")
-        assert fs.evictor.reap() == 0
-        fs.evictor.temporary_seconds = fs.evictor.temporary_unknown_seconds = -1.0
-        assert fs.evictor.reap() == 2
+        write(fs, "inductor/ab/.4711.1.tmp", b"half a module", user(0, pid=0))
+        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel", user(0, pid=0))
+        write(fs, "inductor/ab/.4712.1.tmp", b"being written", user(0, pid=os.getpid()))
+        assert fs.reaper.reap() == 0
+        fs.reaper.seconds = fs.reaper.unknown_seconds = -1.0
+        assert fs.reaper.reap() == 2
         assert not exists(fs, "inductor/ab/.4711.1.tmp")
         assert not exists(fs, "triton/KEY/tmp.pid_4711_x")
         assert exists(fs, "inductor/ab/.4712.1.tmp")
@@ -245,29 +258,28 @@ def test_what_a_thread_of_a_living_process_began_is_not_reaped(tmp_path: Path) -
     with opened(tmp_path / "store", NO_GRACE) as fs:
 
         def begin() -> None:
-            fs.pid = threading.get_native_id()
-            write(fs, "inductor/ab/.4712.1.tmp", b"being written")
+            write(fs, "inductor/ab/.4712.1.tmp", b"being written", user(0, pid=threading.get_native_id()))
 
         thread = threading.Thread(target=begin)
         thread.start()
         thread.join()
         until(lambda: not os.path.exists(f"/proc/{thread.native_id}"), "the thread is gone from the kernel's list too")
-        fs.evictor.temporary_seconds = -1.0
-        assert fs.evictor.reap() == 0
+        fs.reaper.seconds = -1.0
+        assert fs.reaper.reap() == 0
         assert exists(fs, "inductor/ab/.4712.1.tmp")
 
 
 def test_what_others_went_on_with_is_not_reaped(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         below = write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel")
-        fs.set_attributes(below, mtime=time.time_ns() - int(61e9))
+        fs.set_attributes(ROOT, below, mtime=time.time_ns() - int(61e9))
         ino = find(fs, "triton/KEY/tmp.pid_4711_x")
-        fs.evictor.temporary_seconds = 60.0
+        fs.reaper.seconds = 60.0
         with fs.nodes.change() as txn:
             txn.put(temporary_key(ino), pack_number(time.time_ns() - int(61e9)) + pack_number(WRITER))
-        assert fs.evictor.reap() == 0
-        fs.set_attributes(ino, mtime=time.time_ns() - int(61e9))
-        assert fs.evictor.reap() == 1
+        assert fs.reaper.reap() == 0
+        fs.set_attributes(ROOT, ino, mtime=time.time_ns() - int(61e9))
+        assert fs.reaper.reap() == 1
 
 
 @pytest.mark.parametrize("size", [100, SLOT_SIZE + 1], ids=["slot", "spool"])
@@ -279,25 +291,29 @@ def test_a_folder_is_not_reaped_while_somebody_works_below_it(tmp_path: Path, si
         with fs.nodes.change() as txn:
             txn.put(temporary_key(temporary), pack_number(long_ago) + pack_number(WRITER))
         for old in (temporary, find(fs, "triton/KEY/tmp.x/below")):
-            fs.set_attributes(old, mtime=long_ago)
+            fs.set_attributes(ROOT, old, mtime=long_ago)
         fs.nodes.get(ino).mtime = long_ago  # of what is being written to, the spool file tells
         fs.write(ino, 0, b"more")
-        assert fs.evictor.reap() == 0
-        fs.set_attributes(ino, mtime=long_ago)
-        fs.found(ino)  # somebody has it mapped, to read what they wrote
-        assert fs.evictor.reap() == 0
+        assert fs.reaper.reap() == 0
+        fs.set_attributes(ROOT, ino, mtime=long_ago)
+        fs.hold(ino)  # somebody has it mapped, to read what they wrote
+        assert fs.reaper.reap() == 0
         fs.forget(ino, 1)
-        assert fs.evictor.reap() == 1
+        assert fs.reaper.reap() == 1
         assert not exists(fs, "triton/KEY/tmp.x")
 
 
 def test_what_the_kernel_only_remembers_is_reaped(tmp_path: Path) -> None:
-    with opened(tmp_path / "store", NO_GRACE) as fs:
+    class Forgetful(Kernel):
+        def name_gone(self, parent: int, name: bytes) -> None:
+            if ino in fs.nodes.lookups:
+                fs.forget(ino, 1)
+
+    with opened(tmp_path / "store", NO_GRACE, Forgetful()) as fs:
         write(fs, "triton/KEY/tmp.x/kernel.ptx", b"half a kernel")
-        ino = fs.found(find(fs, "triton/KEY/tmp.x/kernel.ptx"))
-        fs.evictor.invalidate = lambda parent, name: fs.forget(ino, 1) if ino in fs.nodes.lookups else None
-        fs.evictor.temporary_seconds = -1.0
-        assert fs.evictor.reap() == 1
+        ino = fs.hold(find(fs, "triton/KEY/tmp.x/kernel.ptx"))
+        fs.reaper.seconds = -1.0
+        assert fs.reaper.reap() == 1
 
 
 def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
@@ -313,8 +329,8 @@ def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
             return found
 
         monkeypatch.setattr(fs.tree, "names_of", names_before_a_rename)
-        fs.evictor.temporary_seconds = -1.0
-        assert fs.evictor.reap() == 0
+        fs.reaper.seconds = -1.0
+        assert fs.reaper.reap() == 0
         monkeypatch.undo()
         assert find(fs, "inductor/ab/cab.py") == ino
         assert fs.attributes(find(fs, "inductor/ab")).size == 1
@@ -323,16 +339,16 @@ def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
 def link(fs: Filesystem, path: str, new: str) -> None:
     above, _, name = new.rpartition("/")
     ino = find(fs, path)
-    fs.link(ino, folder(fs, above), name.encode())
+    fs.link(ROOT, ino, folder(fs, above), name.encode())
     fs.forget(ino, 1)
 
 
 def remove(fs: Filesystem, path: str) -> None:
     """As rm -rf does."""
     ino = find(fs, path)
-    for below, parent, name in reversed(list(fs.evictor.below(ino))):
-        (fs.rmdir if fs.nodes.get(below).is_dir else fs.unlink)(parent, name)
-    fs.rmdir(find(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode())
+    for below, parent, name in reversed(list(fs.walk.below(ino))):
+        (fs.rmdir if fs.nodes.get(below).is_dir else fs.unlink)(ROOT, parent, name)
+    fs.rmdir(ROOT, find(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode())
 
 
 @pytest.mark.parametrize("target", ["triton/B/linked", "cupy/linked.cubin", "inductor/linked.lock"])
@@ -360,7 +376,7 @@ def test_a_file_published_by_a_link_is_counted(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         write(fs, "inductor/ab/.4711.1.tmp", b"a module")
         link(fs, "inductor/ab/.4711.1.tmp", "inductor/cd/ccd.py")
-        fs.unlink(find(fs, "inductor/ab"), b".4711.1.tmp")
+        fs.unlink(ROOT, find(fs, "inductor/ab"), b".4711.1.tmp")
         fs.settle()
         assert alive(fs) == ["ccd"]
 
@@ -377,14 +393,14 @@ def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
         fs.settle()
         entries = [find(fs, f"triton/{key}") for key in strays]
         with monkeypatch.context() as unseen:
-            unseen.setattr(fs.entries, "unlinked", lambda *arguments: None)
+            unseen.setattr(fs.tree._membership, "unlinked", lambda *arguments: None)
             for key in strays:
                 remove(fs, f"triton/{key}")
         filled(fs, "A", "B", size=200_000)
         assert all(fs.store.catalog.get(entry_key(entry)) for entry in entries)
         assert not fs.evictor.evict(entries[0]), "nothing of it was there"
         assert fs.store.catalog.get(entry_key(entries[0])) is None
-        fs.evictor.limits = Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0)
+        fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0)
         assert fs.evictor.turn(seconds=60) == 1
         assert alive(fs) == ["B", "kept"]
         assert not any(fs.store.catalog.get(entry_key(entry)) for entry in entries)
@@ -396,7 +412,7 @@ def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
 def test_a_ceiling_is_no_work_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B")
-        fs.evictor.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"triton": 1})
+        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"triton": 1})
         tries: list[list[int]] = []
 
         def pretend(batch: list[int]) -> set[int]:

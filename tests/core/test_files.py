@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from kcachefs.core import Filesystem
-from kcachefs.core.files import QUICK_READ, SpoolFile
+from kcachefs.core.files import QUICK_READ
+from kcachefs.core.unsealed import SpoolFile
 from kcachefs.errors import NoSpace, ObjectMissing
 from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
 from kcachefs.store.slots import SLOT_SIZE
-from tests.core.trees import find, folder, nothing_acknowledged, opened, write
+from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened, write
 from tests.disks import Disk
 
 CONTENT = b"content" * 20
@@ -30,7 +31,7 @@ PAGE = 4096
 def test_whoever_reads_sees_all_of_a_file_while_it_is_sealed_and_unsealed(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         parent = folder(fs, "triton/key")
-        fs.create(parent, b"file", 0o644, 0, 0)
+        fs.create(ROOT, parent, b"file", 0o644)
         ino = find(fs, "triton/key/file")
         fs.write(ino, 0, CONTENT)
         stop = threading.Event()
@@ -46,7 +47,7 @@ def test_whoever_reads_sees_all_of_a_file_while_it_is_sealed_and_unsealed(tmp_pa
         reader.start()
         try:
             for _ in range(200):
-                fs.files.seal(ino)
+                fs.sealer.seal(ino)
                 fs.write(ino, 0, CONTENT[:1])  # brings it back from the objects
         finally:
             stop.set()
@@ -62,7 +63,7 @@ def test_the_end_of_a_file_that_was_just_sealed_is_read_from_memory(
     with opened(tmp_path / "store") as fs:
         content = os.urandom(size)
         ino = write(fs, "triton/key/file", content)
-        assert fs.files.seal(ino)
+        assert fs.sealer.seal(ino)
         volumes, seen = fs.store.volumes, []
 
         def read(number: int, offset: int, length: int) -> bytes:
@@ -102,12 +103,12 @@ def test_a_write_beside_two_who_seal_the_file_is_not_lost(tmp_path: Path, monkey
 
         def overtake() -> None:
             fs.write(ino, 0, b"written")
-            fs.files.seal_next(0)
+            fs.sealer.seal_next(0)
 
         _stage_and(overtake, fs, monkeypatch)
-        assert not fs.files.seal(ino)
+        assert not fs.sealer.seal(ino)
         assert fs.read(ino, 0, 7) == b"written"
-        assert fs.files.seal_next(0)
+        assert fs.sealer.seal_next(0)
         assert fs.attributes(ino).content == Content.OBJECT
         assert fs.read(ino, 0, 7) == b"written"
 
@@ -119,10 +120,10 @@ def test_an_end_that_was_written_beside_the_sealer_is_nobody_elses(
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
         _stage_and(lambda: fs.write(ino, end, b"written"), fs, monkeypatch)
-        assert not fs.files.seal(ino)
+        assert not fs.sealer.seal(ino)
         twin = write(fs, "triton/key/twin", LARGE)
-        assert fs.files.seal(twin)
-        assert fs.files.seal(ino)
+        assert fs.sealer.seal(twin)
+        assert fs.sealer.seal(ino)
         assert fs.read(twin, end, 100) == LARGE[end:]
         assert fs.read(ino, end, 100) == b"written"
 
@@ -138,9 +139,9 @@ def test_a_file_that_is_emptied_beside_the_sealer_is_empty(tmp_path: Path, monke
             return stage(fd)
 
         monkeypatch.setattr(fs.store.objects, "stage_file", be_overtaken_and_stage)
-        assert not fs.files.seal(ino)
+        assert not fs.sealer.seal(ino)
         assert fs.read(ino, 0, 100) == b""
-        assert fs.files.seal(ino)
+        assert fs.sealer.seal(ino)
         assert fs.attributes(ino).content == Content.NONE
 
 
@@ -158,14 +159,14 @@ def test_a_file_that_is_about_to_be_changed_is_not_sealed(
     expected = {"write": b"written" + LARGE[7:], "truncate": LARGE[:7], "fallocate": LARGE + bytes(7)}[change]
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
-        prepare = fs.files._touched_spool
+        prepare = fs.unsealed.spool_to_change
 
         def prepare_and_be_overtaken(ino: int, node: Inode) -> SpoolFile:
             spool = prepare(ino, node)
-            fs.files.seal(ino)
+            fs.sealer.seal(ino)
             return spool
 
-        monkeypatch.setattr(fs.files, "_touched_spool", prepare_and_be_overtaken)
+        monkeypatch.setattr(fs.unsealed, "spool_to_change", prepare_and_be_overtaken)
         CHANGES[change](fs, ino)
         monkeypatch.undo()
         assert fs.attributes(ino).content == Content.SPOOL
@@ -177,7 +178,7 @@ def test_a_file_that_is_about_to_be_changed_is_not_sealed(
 def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         files = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(4)]
-        other = threading.Thread(target=fs.files.seal_next, args=(0,))
+        other = threading.Thread(target=fs.sealer.seal_next, args=(0,))
 
         class Overtaken(deque[tuple[int, float]]):
             def __getitem__(self, index: object) -> Any:
@@ -187,23 +188,24 @@ def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None
                     other.join(0.2)
                 return found
 
-        fs.files._queue = Overtaken(fs.files._queue)
-        while fs.files.seal_next(0):
+        queue = fs.sealer._queue
+        queue._waiting = Overtaken(queue._waiting)
+        while fs.sealer.seal_next(0):
             pass
         other.join()
         assert {fs.attributes(ino).content for ino in files} == {Content.OBJECT}
-        assert not fs.files._queued, "what is thought to wait is never sealed"
+        assert not queue._queued, "what is thought to wait is never sealed"
 
 
 def test_a_file_that_rested_while_it_was_empty_is_sealed_when_it_is_written_again(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", CONTENT)
-        assert fs.files.seal(ino)
-        fs.set_attributes(ino, size=0)
-        fs.files.seal_quiet(0)
+        assert fs.sealer.seal(ino)
+        fs.set_attributes(ROOT, ino, size=0)
+        fs.sealer.seal_quiet(0)
         fs.write(ino, 0, b"again")
-        assert fs.files.unsealed_bytes() == {0: 5}
-        fs.files.seal_quiet(0)
+        assert fs.sealer.unsealed_bytes() == {0: 5}
+        fs.sealer.seal_quiet(0)
         assert fs.attributes(ino).content == Content.OBJECT
 
 
@@ -213,7 +215,7 @@ def test_two_who_write_to_a_large_object_at_once_both_have_their_bytes_in_it(
 ) -> None:
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
-        assert fs.files.seal(ino)
+        assert fs.sealer.seal(ino)
         method = {"before it looks": "_make_room", "while it copies": "_copy_out"}[overtaken]
         go_on = getattr(fs.files, method)
 
@@ -234,16 +236,16 @@ def test_a_file_that_cannot_be_sealed_does_not_keep_others(tmp_path: Path) -> No
     with opened(tmp_path / "store") as fs:
         files = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(5)]
         for ino in files:
-            fs.files.seal(ino)
+            fs.sealer.seal(ino)
             fs.write(ino, 0, LARGE + b"%d" % ino)
         broken = fs.nodes.get(files[2]).spool
-        fs.files._open.clear()
+        fs.unsealed._open.clear()
         os.rename(fs.store.spool.path(broken), tmp_path / "away")
         with pytest.raises(ObjectMissing):
-            fs.files.seal_quiet(0)
+            fs.sealer.seal_quiet(0)
         assert [fs.nodes.get(ino).content for ino in files].count(Content.OBJECT) == 4
         os.rename(tmp_path / "away", fs.store.spool.path(broken))
-        fs.files.seal_quiet(0)
+        fs.sealer.seal_quiet(0)
         assert fs.nodes.get(files[2]).content == Content.OBJECT
 
 
@@ -253,7 +255,7 @@ def test_a_file_that_cannot_be_sealed_does_not_keep_others(tmp_path: Path) -> No
 def test_a_write_that_fails_takes_no_slot(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         parent = folder(fs, "triton/key")
-        ino, _ = fs.create(parent, b"file", 0o644, 0, 0)
+        ino, _ = fs.create(ROOT, parent, b"file", 0o644)
         for _ in range(3):
             with nothing_acknowledged(fs):
                 fs.write(ino, 0, CONTENT)
@@ -269,7 +271,7 @@ def test_a_file_that_does_not_fit_where_it_is_to_be_written_stays_whole(small_di
     with opened(small_disk.path / "store") as fs:
         ino = write(fs, "triton/key/file", content)
         if sealed:
-            fs.files.seal(ino)
+            fs.sealer.seal(ino)
             fs.store.fold()
         small_disk.fill(leave=300 << 10)
         for _ in range(3):
@@ -287,9 +289,9 @@ def test_a_number_whose_reservation_failed_is_not_given_out_twice(tmp_path: Path
         parent = folder(fs, "triton/key")
         fs.nodes._next_ino = fs.nodes._reserved_ino
         with nothing_acknowledged(fs):
-            fs.create(parent, b"refused", 0o644, 0, 0)
+            fs.create(ROOT, parent, b"refused", 0o644)
         first = write(fs, "triton/key/first", CONTENT)
-        fs.files._next_spool = fs.files._reserved_spool
+        fs.unsealed._next_spool = fs.unsealed._reserved_spool
         large = write(fs, "triton/key/large", b"")
         with nothing_acknowledged(fs):
             fs.write(large, 0, LARGE)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core.layouts import LAYOUTS, NAMESPACES, Kind, Spot, is_temporary, place, readable
+from kcachefs.core.layouts import LAYOUTS, NAMESPACES, Kind, Spot, is_temporary, place
+from kcachefs.core.readable_names import readable
 
 DATA = Path(__file__).parents[1] / "data"
 STRUCTURE, TREE, GROUP, LOCK, TEMP = Kind.STRUCTURE, Kind.TREE, Kind.GROUP, Kind.LOCK, Kind.TEMP

@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.kernel import Kernel
 from kcachefs.core.nodes import Nodes
 from kcachefs.errors import FsError, NoSpace
-from kcachefs.store.records import ROOT_INO, Content, Inode, inode_key
-from tests.core.trees import find, folder, nothing_acknowledged, opened
+from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.records import Content, Inode, inode_key
+from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened
 
 
 def test_an_inode_that_changes_while_it_is_looked_for_is_not_remembered_as_it_was(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         parent = folder(fs, "triton/key")
-        fs.create(parent, b"file", 0o644, 0, 0)
+        fs.create(ROOT, parent, b"file", 0o644)
         ino = find(fs, "triton/key/file")
         fs.write(ino, 0, b"content")
         fs.nodes._cache.clear()
@@ -29,7 +31,7 @@ def test_an_inode_that_changes_while_it_is_looked_for_is_not_remembered_as_it_wa
         def seal() -> None:
             if lock.acquire(blocking=False):
                 try:
-                    fs.files.seal(ino)
+                    fs.sealer.seal(ino)
                 finally:
                     lock.release()
 
@@ -47,22 +49,22 @@ def test_an_inode_that_changes_while_it_is_looked_for_is_not_remembered_as_it_wa
         raw = look(inode_key(ino))
         assert raw is not None
         assert fs.nodes.get(ino) == Inode.unpack(raw)
-        fs.files.seal(ino)
+        fs.sealer.seal(ino)
         assert fs.nodes.get(ino).content == Content.OBJECT
 
 
-def test_inodes_got_ready_together_are_those_that_are_got_one_by_one(tmp_path: Path) -> None:
+def test_inodes_that_are_prefetched_are_those_that_are_got_one_by_one(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         parent = folder(fs, "triton/key")
-        made = [fs.create(parent, b"%d" % number, 0o644, 0, 0)[0] for number in range(20)]
+        made = [fs.create(ROOT, parent, b"%d" % number, 0o644)[0] for number in range(20)]
         fs.store.fold()
-        together, alone = Nodes(fs.store), Nodes(fs.store)
-        fs.unlink(parent, b"3")
+        together, alone = Nodes(fs.store, Kernel()), Nodes(fs.store, Kernel())
+        fs.unlink(ROOT, parent, b"3")
         for ino in made:
             fs.forget(ino, 1)  # with the last reference the one without a name is gone
-        made += [fs.create(parent, b"%d" % number, 0o644, 0, 0)[0] for number in range(20, 25)]
+        made += [fs.create(ROOT, parent, b"%d" % number, 0o644)[0] for number in range(20, 25)]
         assert inode_key(made[-1]) in fs.store.catalog.unfolded_keys()
-        together.get_ready([*made, 1 << 40])
+        together.prefetch([*made, 1 << 40])
         there = [ino for ino in made if alone.exists(ino)]
         assert len(there) == 24
         assert together._cache == {ino: alone.get(ino) for ino in there}
@@ -70,10 +72,10 @@ def test_inodes_got_ready_together_are_those_that_are_got_one_by_one(tmp_path: P
 
 def test_what_was_not_removed_after_all_stays_when_the_kernel_forgets_it(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
-        ino, _ = fs.create(folder(fs, "triton/key"), b"file", 0o644, 0, 0)
+        ino, _ = fs.create(ROOT, folder(fs, "triton/key"), b"file", 0o644)
         fs.write(ino, 0, b"content")
         with nothing_acknowledged(fs):
-            fs.unlink(find(fs, "triton/key"), b"file")
+            fs.unlink(ROOT, find(fs, "triton/key"), b"file")
         fs.forget(ino, 1)
         assert fs.read(find(fs, "triton/key/file"), 0, 100) == b"content"
         assert not fs.nodes.orphans
@@ -81,24 +83,24 @@ def test_what_was_not_removed_after_all_stays_when_the_kernel_forgets_it(tmp_pat
 
 def test_a_namespace_that_cannot_be_moved_leaves_what_it_was_to_replace(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
-        ino, _ = fs.make(ROOT_INO, b"empty", stat.S_IFDIR | 0o755, 0, 0)
+        ino, _ = fs.make(ROOT, ROOT_INO, b"empty", stat.S_IFDIR | 0o755)
         with pytest.raises(FsError) as refused:
-            fs.rename(ROOT_INO, b"triton", ROOT_INO, b"empty")
+            fs.rename(ROOT, ROOT_INO, b"triton", ROOT_INO, b"empty")
         assert refused.value.errno == errno.EBUSY
         fs.forget(ino, 1)
         assert fs.attributes(find(fs, "empty")).is_dir
-        fs.rmdir(ROOT_INO, b"empty")
+        fs.rmdir(ROOT, ROOT_INO, b"empty")
 
 
 def test_what_could_not_be_removed_on_a_full_disk_is_removed_later(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
-        ino, _ = fs.create(folder(fs, "triton/key"), b"file", 0o644, 0, 0)
+        ino, _ = fs.create(ROOT, folder(fs, "triton/key"), b"file", 0o644)
         fs.write(ino, 0, b"content")
-        fs.unlink(find(fs, "triton/key"), b"file")
-        assert fs.nodes.let_go_of_orphans() == 0, "the kernel still has it"
+        fs.unlink(ROOT, find(fs, "triton/key"), b"file")
+        assert fs.lifetimes.let_go_of_orphans() == 0, "the kernel still has it"
         with nothing_acknowledged(fs):
             fs.forget(ino, 1)
-        assert fs.nodes.let_go_of_orphans() == 1
+        assert fs.lifetimes.let_go_of_orphans() == 1
         assert not fs.nodes.exists(ino)
 
 
@@ -107,19 +109,19 @@ def test_a_filesystem_begins_though_the_disk_is_too_full_to_fold(
 ) -> None:
     with opened(tmp_path / "store") as fs:
         parent = folder(fs, "inductor/ab")
-        orphan, _ = fs.create(parent, b"gone", 0o644, 0, 0)
-        fs.unlink(parent, b"gone")
-        file, _ = fs.create(parent, b".1.2.tmp", 0o644, 0, 0)
+        orphan, _ = fs.create(ROOT, parent, b"gone", 0o644)
+        fs.unlink(ROOT, parent, b"gone")
+        file, _ = fs.create(ROOT, parent, b".1.2.tmp", 0o644)
         fs.write(file, 0, b"content")
 
         def refuse(*arguments: object) -> None:
             raise NoSpace("the disk is full")
 
         with monkeypatch.context() as full:
-            full.setattr(fs.store.catalog, "_write", refuse)
+            full.setattr(fs.store.catalog._folded, "write", refuse)
             successor = Filesystem(fs.store, FsOptions(resumed=True))
-            assert (successor.nodes.orphans, successor.entries.temporary) == ({orphan}, {file})
-            assert [ino for ino, _ in successor.files.unsealed()] == [file]
+            assert (successor.nodes.orphans, successor.temporaries.inodes) == ({orphan}, {file})
+            assert [ino for ino, _ in successor.unsealed.files()] == [file]
             assert successor.read(file, 0, 100) == b"content"
         fs.forget(orphan, 1)
         fs.forget(file, 1)

@@ -11,21 +11,28 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.caller import Caller
+from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store, fsck
-from kcachefs.store.records import ROOT_INO
+from kcachefs.store.inode_numbers import ROOT_INO
 
 WRITER, READER = 1_000_001, 1_000_002
 """Processes that do not exist: the core takes their numbers as they are."""
+ROOT = Caller(0, 0, WRITER)
+
+
+def user(uid: int, pid: int = WRITER) -> Caller:
+    """A user whose group has the same number."""
+    return Caller(uid, uid, pid)
 
 
 @contextmanager
-def opened(path: Path, limits: Limits = Limits()) -> Iterator[Filesystem]:  # noqa: B008
+def opened(path: Path, limits: Limits = Limits(), kernel: Kernel | None = None) -> Iterator[Filesystem]:  # noqa: B008
     """The filesystem of the store at `path`; afterwards the store is closed, and must be clean."""
     with Store(path, Options(background=False)) as store:
-        fs = Filesystem(store, FsOptions(limits=limits))
-        fs.pid = WRITER
+        fs = Filesystem(store, FsOptions(limits=limits), kernel)
         yield fs
         fs.settle()
     assert fsck.run(path).findings == []
@@ -65,33 +72,32 @@ def exists(fs: Filesystem, path: str) -> bool:
     return True
 
 
-def folder(fs: Filesystem, path: str) -> int:
+def folder(fs: Filesystem, path: str, caller: Caller = ROOT) -> int:
     """Make a folder and those above it, as far as they are missing."""
     ino = ROOT_INO
     for name in path.split("/"):
         found = fs.tree.find(ino, os.fsencode(name))
         if found is None:
-            found, _ = fs.make(ino, os.fsencode(name), stat.S_IFDIR | 0o755, 0, 0)
+            found, _ = fs.make(caller, ino, os.fsencode(name), stat.S_IFDIR | 0o755)
             fs.forget(found, 1)
         ino = found
     return ino
 
 
-def write(fs: Filesystem, path: str, data: bytes) -> int:
+def write(fs: Filesystem, path: str, data: bytes, caller: Caller = ROOT) -> int:
     """Create a file, write it, close it, and let the kernel forget it."""
     above, _, name = path.rpartition("/")
-    ino, _ = fs.create(folder(fs, above), os.fsencode(name), 0o644, 0, 0)
+    ino, _ = fs.create(caller, folder(fs, above, caller), os.fsencode(name), 0o644)
     fs.write(ino, 0, data)
     fs.forget(ino, 1)
     return ino
 
 
-def look_up(fs: Filesystem, path: str, pid: int) -> int:
+def look_up(fs: Filesystem, path: str, pid: int, uid: int = 0) -> int:
     """What the kernel asks when a process opens a path that it knows nothing of; it forgets it at once."""
-    fs.pid = pid
     ino = ROOT_INO
     for name in path.split("/"):
-        found = fs.lookup(ino, os.fsencode(name))
+        found = fs.lookup(user(uid, pid), ino, os.fsencode(name))
         if found is None:
             raise FileNotFoundError(path)
         fs.forget(found, 1)
@@ -102,7 +108,7 @@ def look_up(fs: Filesystem, path: str, pid: int) -> int:
 def rename(fs: Filesystem, old: str, new: str) -> None:
     above, _, name = old.rpartition("/")
     new_above, _, new_name = new.rpartition("/")
-    fs.rename(find(fs, above), os.fsencode(name), folder(fs, new_above), os.fsencode(new_name))
+    fs.rename(ROOT, find(fs, above), os.fsencode(name), folder(fs, new_above), os.fsencode(new_name))
 
 
 def kernel(fs: Filesystem, key: str, size: int = 3000) -> None:
@@ -111,4 +117,4 @@ def kernel(fs: Filesystem, key: str, size: int = 3000) -> None:
         temporary = f"triton/{key}/tmp.pid_1_{suffix}"
         write(fs, f"{temporary}/kernel.{suffix}", os.urandom(size))
         rename(fs, f"{temporary}/kernel.{suffix}", f"triton/{key}/kernel.{suffix}")
-        fs.rmdir(find(fs, f"triton/{key}"), os.fsencode(f"tmp.pid_1_{suffix}"))
+        fs.rmdir(ROOT, find(fs, f"triton/{key}"), os.fsencode(f"tmp.pid_1_{suffix}"))

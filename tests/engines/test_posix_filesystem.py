@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core.filesystem import PREFERRED_SIZE
+from kcachefs.core.options import PREFERRED_SIZE
 from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, of_a_mount_only
 from tests.engines.refusals import refused

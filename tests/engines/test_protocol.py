@@ -21,8 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kcachefs.core import Filesystem
+from kcachefs.core.caller import NOBODY
 from kcachefs.engines import protocol as p
-from kcachefs.engines.direct import MAX_REQUEST, DirectEngine
+from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
@@ -117,7 +118,7 @@ class Line:
         return found
 
     def _receive(self) -> tuple[int, int, bytes]:
-        raw = self.kernel.recv(MAX_REQUEST + 4096)
+        raw = self.kernel.recv(p.MAX_REQUEST + 4096)
         length, number, unique = p.OUT_HEADER.unpack_from(raw)
         assert length == len(raw)
         return -number, unique, raw[16:]
@@ -127,7 +128,7 @@ class Line:
         assert (errno.errorcode.get(got, got), said) == (errno.errorcode[number], b"")
 
     def node(self, parent: int, name: bytes) -> int:
-        found = self.fs.lookup(parent, name)
+        found = self.fs.lookup(NOBODY, parent, name)
         assert found is not None
         return found
 
@@ -138,14 +139,14 @@ class Line:
         number, said = self.ask(Op.CREATE, self.folder, p.CREATE_IN.pack(1, 0o100644, 0, 0) + name + b"\0")
         assert number == 0
         node: int = struct.unpack_from("<Q", said)[0]
-        for start in range(0, len(content), MAX_REQUEST):
-            piece = content[start : start + MAX_REQUEST]
+        for start in range(0, len(content), p.MAX_REQUEST):
+            piece = content[start : start + p.MAX_REQUEST]
             assert self.ask(Op.WRITE, node, p.WRITE_IN.pack(0, start, len(piece)) + bytes(20) + piece)[0] == 0
         if release:
             assert self.ask(Op.RELEASE, node, bytes(24))[0] == 0
         return node
 
-    def read_file(self, node: int, offset: int = 0, size: int = MAX_REQUEST) -> bytes:
+    def read_file(self, node: int, offset: int = 0, size: int = p.MAX_REQUEST) -> bytes:
         number, said = self.ask(Op.READ, node, p.READ_IN.pack(0, offset, size) + bytes(20))
         assert number == 0
         return said
@@ -291,7 +292,7 @@ def test_what_cannot_be_removed_does_not_keep_what_is_forgotten_with_it(
         both = p.FORGET_ONE.pack(orphan, 1) + p.FORGET_ONE.pack(other, 1)
         line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(2, 0) + both)
     assert not {orphan, other} & line.fs.nodes.lookups.keys()
-    assert line.fs.nodes.let_go_of_orphans() == 1
+    assert line.fs.lifetimes.let_go_of_orphans() == 1
 
 
 @pytest.mark.parametrize("content", [b"small", b"slot" * 10_000, b"spool" * 1_000_000], ids=["sealed", "slot", "spool"])
@@ -299,7 +300,7 @@ def test_reads_and_writes_beyond_reason_are_refused(line: Line, content: bytes) 
     node = line.write_file(b"file", content)
     if content == b"small":
         line.fs.settle()
-    for offset, size in ((HUGE, 1), (1 << 63, 4096), ((1 << 63) - 1, 1), (0, 0xFFFFFFFF), (0, MAX_REQUEST + 1)):
+    for offset, size in ((HUGE, 1), (1 << 63, 4096), ((1 << 63) - 1, 1), (0, 0xFFFFFFFF), (0, p.MAX_REQUEST + 1)):
         line.refuses(errno.EINVAL, Op.READ, node, p.READ_IN.pack(0, offset, size) + bytes(20))
     for offset in (1 << 40, (1 << 63) - 4097):
         assert line.read_file(node, offset, 4096) == b""
@@ -311,7 +312,7 @@ def test_reads_and_writes_beyond_reason_are_refused(line: Line, content: bytes) 
     line.refuses(errno.EINVAL, Op.FALLOCATE, node, p.FALLOCATE_IN.pack(0, 0, 0, 0, 0))
     line.refuses(errno.EOPNOTSUPP, Op.FALLOCATE, node, p.FALLOCATE_IN.pack(0, 0, 10, 0x80, 0))
     line.refuses(errno.EFBIG, Op.SETATTR, node, p.SETATTR_IN.pack(1 << 3, 0, 0, HUGE, *[0] * 12))
-    assert line.read_file(node) == content[:MAX_REQUEST]
+    assert line.read_file(node) == content[: p.MAX_REQUEST]
 
 
 def test_attributes_beyond_reason_are_kept_within_it(line: Line) -> None:
@@ -382,9 +383,9 @@ def test_a_file_of_whose_closing_nothing_is_told_is_sealed_and_let_go_all_the_sa
 
 def test_a_file_that_is_still_being_written_is_not_sealed(line: Line) -> None:
     node = line.write_file(b"file", b"content", release=False)
-    assert not line.fs.files.seal_next(1000)
+    assert not line.fs.sealer.seal_next(1000)
     assert line.fs.attributes(node).content == Content.SLOT
-    assert line.fs.files.seal_next(0)
+    assert line.fs.sealer.seal_next(0)
     assert line.fs.attributes(node).content == Content.OBJECT
 
 
@@ -447,7 +448,7 @@ def test_a_handler_that_raises_answers_an_input_output_error_and_logs_where(line
         txn.put(inode_key(node), b"no inode")
     line.fs.nodes._cache.clear()
     line.refuses(errno.EIO, Op.GETATTR, node, bytes(16))
-    assert f"request {Op.GETATTR.value} on node {node} failed" in line.log.text
+    assert f"request {Op.GETATTR.value} on inode {node} failed" in line.log.text
     assert "Traceback" in line.log.text
     line.refuses(errno.EIO, Op.LOOKUP, line.folder, b"file\0")
 
@@ -466,9 +467,9 @@ def test_a_damaged_record_is_an_error_for_who_asks_and_is_named_in_the_log(line:
 
 def test_a_file_whose_spool_file_is_gone_is_dropped_and_not_served_empty(line: Line) -> None:
     node = line.write_file(b"file", bytes(3 << 20))
-    line.fs.files._open.clear()
+    line.fs.unsealed._open.clear()
     os.unlink(line.store.spool.path(line.fs.attributes(node).spool))
-    line.fs.files._open.clear()
+    line.fs.unsealed._open.clear()
     assert line.ask(Op.LOOKUP, line.folder, b"file\0")[0] == 0
     line.refuses(errno.EIO, Op.READ, node, p.READ_IN.pack(0, 0, 4096) + bytes(20))
     assert struct.unpack_from("<Q", line.ask(Op.LOOKUP, line.folder, b"file\0")[1])[0] == 0
@@ -480,7 +481,7 @@ def test_an_interrupted_request_is_answered_once(line: Line) -> None:
     node = line.write_file(b"large", content)
     line.fs.settle()
     waiting = {}
-    for start in range(0, len(content), MAX_REQUEST):
+    for start in range(0, len(content), p.MAX_REQUEST):
         waiting[line.feed(Op.READ, node, p.READ_IN.pack(0, start, 1 << 16) + bytes(20))] = start
     for unique in list(waiting)[::2]:
         line.feed(Op.INTERRUPT, 0, p.INTERRUPT_IN.pack(unique))

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.caller import NOBODY
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
-from kcachefs.engines.intake import SLOTS, Intake, make_memory
 from kcachefs.engines.protocol import Op
+from kcachefs.engines.request_buffer import SLOTS, RequestBuffer, make_memory
 from kcachefs.store import Options, Store, fsck
-from kcachefs.store.records import ROOT_INO
+from kcachefs.store.inode_numbers import ROOT_INO
 
 RESENT = 1 << 63
 OLDER_KERNEL = p.INIT_IN.pack(7, 36, 1 << 20, 0) + bytes(48)
@@ -46,7 +47,7 @@ class Worker:
         self.fs = Filesystem(self.store, FsOptions(resumed=resumed))
         self.kernel, self._daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.kernel.settimeout(60)
-        self.engine = DirectEngine(self.fs, self._daemon.fileno(), Intake(memory), resumed=resumed)
+        self.engine = DirectEngine(self.fs, self._daemon.fileno(), requests=RequestBuffer(memory), resumed=resumed)
 
     def ask(self, number: int, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:
         """The errno and the body of the reply."""
@@ -159,11 +160,11 @@ def test_a_request_that_failed_fails_again(tmp_path: Path, memory: int) -> None:
 # --- a kernel that cannot send again ----------------------------------------------------------------------------------
 
 
-def test_what_the_dead_one_had_taken_is_found_in_the_intake(tmp_path: Path, memory: int) -> None:
+def test_what_the_dead_one_had_taken_is_found_in_the_buffer(tmp_path: Path, memory: int) -> None:
     with serving(tmp_path, memory, resumed=False) as first:
         first.ask(2, Op.INIT, 0, OLDER_KERNEL)
         taken = request(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])
-        Intake(memory).buffer[: len(taken)] = taken  # read from the kernel, and then it died
+        RequestBuffer(memory).buffer[: len(taken)] = taken  # read from the kernel, and then it died
     with serving(tmp_path, memory, resumed=True) as second:
         second.engine._take_over()
         assert second.answer(6)[0] == 0
@@ -186,39 +187,41 @@ def test_what_was_put_aside_is_finished(tmp_path: Path, memory: int) -> None:
         with_a_file_and_a_folder(first)
         ino = first.fs.tree.find(ROOT_INO, b"file")
         assert ino is not None
-        intake = Intake(memory)
+        buffer = RequestBuffer(memory)
         data = os.urandom(200_000)
         write = request(8, Op.WRITE, ino, p.WRITE_IN.pack(0, 0, len(data)) + bytes(20) + data)
-        intake.buffer[: len(write)] = write
-        assert intake.put_aside(len(write)) >= 0
+        buffer.buffer[: len(write)] = write
+        assert buffer.put_aside(len(write)) >= 0
         sync = request(10, Op.FSYNC, ino, bytes(16))
-        intake.buffer[: len(sync)] = sync
-        done = intake.put_aside(len(sync))
-        intake.carried_out(done, b"told")
-        intake.answered()
+        buffer.buffer[: len(sync)] = sync
+        done = buffer.put_aside(len(sync))
+        buffer.carried_out(done, b"told")
+        buffer.answered()
     with serving(tmp_path, memory, resumed=True) as second:
         second.engine._take_over()
         answers = {struct.unpack_from("<Q", raw, 8)[0]: raw[16:] for raw in (second.kernel.recv(1 << 21) for _ in "12")}
         assert answers == {8: p.WRITE_OUT.pack(len(data), 0), 10: b"told"}
         assert second.fs.read(ino, 0, 1 << 20) == data
-        assert list(Intake(memory).left()) == []
+        assert list(RequestBuffer(memory).left()) == []
 
 
 def test_slots_come_back_and_their_number_is_an_end(memory: int) -> None:
-    intake = Intake(memory)
+    buffer = RequestBuffer(memory)
     sound = request(2, Op.FSYNC, 1, bytes(16))
-    intake.buffer[: len(sound)] = sound
-    taken = [intake.put_aside(len(sound)) for _ in range(SLOTS)]
+    buffer.buffer[: len(sound)] = sound
+    taken = [buffer.put_aside(len(sound)) for _ in range(SLOTS)]
     assert sorted(taken) == list(range(SLOTS))
-    assert intake.put_aside(len(sound)) == -1
-    intake.release(taken[3])
-    assert intake.put_aside(len(sound)) == taken[3]
+    assert buffer.put_aside(len(sound)) == -1
+    buffer.release(taken[3])
+    assert buffer.put_aside(len(sound)) == taken[3]
 
 
 # --- what the kernel holds --------------------------------------------------------------------------------------------
 
 
-def test_nothing_that_may_be_in_use_goes_and_nothing_stays_for_ever(tmp_path: Path, memory: int) -> None:
+def test_nothing_that_may_be_in_use_goes_and_nothing_stays_for_ever(
+    tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving(tmp_path, memory, resumed=False) as first:
         with_a_file_and_a_folder(first)
         ino = first.fs.tree.find(ROOT_INO, b"file")
@@ -227,14 +230,14 @@ def test_nothing_that_may_be_in_use_goes_and_nothing_stays_for_ever(tmp_path: Pa
     with serving(tmp_path, memory, resumed=True) as second:
         fs = second.fs
         held = {ino}
-        fs.nodes.ask_kernel = held.__contains__
-        assert fs.lookup(ROOT_INO, b"file") == ino
-        fs.unlink(ROOT_INO, b"file")
+        monkeypatch.setattr(second.fs.nodes._kernel, "knows", held.__contains__)
+        assert fs.lookup(NOBODY, ROOT_INO, b"file") == ino
+        fs.unlink(NOBODY, ROOT_INO, b"file")
         fs.forget(ino, 1)  # the lookup of a moment ago; what the dead worker counted is still held
-        fs.nodes.let_go_of_orphans()
+        fs.lifetimes.let_go_of_orphans()
         assert fs.read(ino, 0, 100) == b"content"
         held.clear()
-        fs.nodes.let_go_of_orphans()
+        fs.lifetimes.let_go_of_orphans()
         assert not fs.nodes.exists(ino)
 
 
@@ -244,7 +247,7 @@ def test_a_forget_of_more_than_was_counted_is_the_last(tmp_path: Path, memory: i
         ino = first.fs.tree.find(ROOT_INO, b"file")
         assert ino is not None
     with serving(tmp_path, memory, resumed=True) as second:
-        second.fs.unlink(ROOT_INO, b"file")
+        second.fs.unlink(NOBODY, ROOT_INO, b"file")
         assert second.fs.nodes.exists(ino)
         second.fs.forget(ino, 1)
         assert not second.fs.nodes.exists(ino)

@@ -19,6 +19,7 @@ from kcachefs.store import ContentStore, Options, Store
 from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
+from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.inspection import Report
 from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.object_records import (
@@ -33,7 +34,6 @@ from kcachefs.store.object_records import (
 from kcachefs.store.records import (
     META_INO,
     META_SPOOL,
-    ROOT_INO,
     Content,
     inode_key,
     name_key,

@@ -8,11 +8,11 @@ import stat
 from kcachefs.errors import ObjectMissing
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
     META_INO,
     META_SPOOL,
     NO_DIGEST,
-    ROOT_INO,
     Content,
     Inode,
     inode_key,

@@ -1,7 +1,7 @@
-"""Locks that exist in memory only: empty files, and folders for them, which are gone when nobody holds them any more.
+"""Locks that exist in memory only: files, and folders for them, that go when nobody holds them any more.
 
-The kernel does the locking itself; all that a lock needs of us is a name and an inode. What a worker must know of one
-that an earlier worker made is in its number: whether it is a folder.
+The kernel does the locking itself; all that a lock needs of us is a name and an inode. The next worker has to know only
+one thing of a lock that it did not make, and that is in the number: whether it is a folder.
 """
 
 from __future__ import annotations
@@ -12,19 +12,16 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+from kcachefs.core.caller import Caller
 from kcachefs.core.nodes import new_inode
-from kcachefs.core.report import VIRTUAL_BASE
 from kcachefs.errors import FsError
-from kcachefs.store.records import ROOT_INO, Inode
+from kcachefs.store.inode_numbers import LOCK_BASE, LOCK_FOLDER, ROOT_INO
+from kcachefs.store.records import Inode
 
-LOCK_BASE = VIRTUAL_BASE | 1 << 60
-LOCK_END = LOCK_BASE + (1 << 60)
-_FOLDER = 1 << 59
-"""In the number of a folder."""
 LOCKS_MAX = 4096
 """Locks, and folders for them, that one user may have made."""
 CONTENT_MAX = 4096
-"""A lock may say who holds it; it is no place to keep files."""
+"""A lock may say who holds it; it is not a place to keep files."""
 
 
 @dataclass
@@ -42,39 +39,41 @@ class MemoryLocks:
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
         self._made: Counter[int] = Counter()
-        """How many there are, by who made them."""
+        """How many there are, by the user who made them."""
         # The kernel may still know locks that an earlier worker made: their numbers are not given out again.
         self._next = LOCK_BASE + (time.time_ns() >> 10)
 
     def find(self, parent: int, name: bytes) -> int | None:
         return self._names.get((parent, name))
 
-    def make(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
+    def make(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode]:
+        """A new lock, or a folder for some, which the kernel then holds."""
         if (parent, name) in self._names:
             raise FsError(errno.EEXIST)
-        if self._made[uid] >= LOCKS_MAX:
-            raise FsError(errno.ENOSPC, f"user {uid} has too many locks in memory")
-        ino = self._next | (_FOLDER if stat.S_ISDIR(mode) else 0)
+        if self._made[caller.uid] >= LOCKS_MAX:
+            raise FsError(errno.ENOSPC, f"user {caller.uid} has too many locks in memory")
+        ino = self._next | (LOCK_FOLDER if stat.S_ISDIR(mode) else 0)
         self._next += 1
-        node = _new(ino, uid, gid, parent)
+        node = _new(ino, caller.uid, caller.gid, parent)
         self._locks[ino] = _Lock(node, (parent, name))
         self._names[parent, name] = ino
-        self._made[uid] += 1
-        return self.found(ino), node
+        self._made[caller.uid] += 1
+        return self.hold(ino), node
 
-    def found(self, ino: int) -> int:
+    def hold(self, ino: int) -> int:
+        """The kernel is told of a lock, and holds one more reference to it. Returns the inode."""
         self._locks[ino].lookups += 1
         return ino
 
-    def remove(self, parent: int, name: bytes, uid: int) -> None:
-        """Take a name away: who made it may, and root."""
+    def remove(self, caller: Caller, parent: int, name: bytes) -> None:
+        """Take a name away: the user who made it may, and root."""
         maker = self._locks[self._names[parent, name]].node.uid
-        if uid not in (0, maker):
+        if caller.uid not in (0, maker):
             raise FsError(errno.EPERM, f"the lock {name!r} is user {maker}'s")
         del self._names[parent, name]
 
     def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of it. A lock that nobody knows is free, and its name may as well be gone."""
+        """The kernel lets go of a lock. One that nobody knows is free, and its name goes too."""
         lock = self._locks.get(ino)
         if lock is None:
             return
@@ -88,7 +87,7 @@ class MemoryLocks:
                 del self._names[lock.place]
 
     def node(self, ino: int) -> Inode:
-        """Its attributes. A lock that an earlier worker made is still one: it is free, or its holders still have it."""
+        """Its attributes. A lock that an earlier worker made is still one: it is free, or somebody holds it."""
         lock = self._locks.get(ino)
         return lock.node if lock is not None else _new(ino, 0, 0, ROOT_INO)
 
@@ -118,7 +117,7 @@ class MemoryLocks:
 
 def _new(ino: int, uid: int, gid: int, parent: int) -> Inode:
     """A lock, or a folder for some, open to all."""
-    if not ino & _FOLDER:
+    if not ino & LOCK_FOLDER:
         return new_inode(stat.S_IFREG | 0o666, uid, gid, parent)
     node = new_inode(stat.S_IFDIR | 0o777, uid, gid, parent)
     node.nlink = 2

@@ -1,4 +1,4 @@
-"""Publish: all may add, and what somebody has published nobody else can change.
+"""Publish: everybody may add, and nobody else can change what somebody has published.
 
 What is published. A file of an entry is, from the moment that a rename gives it its final name, or once it has been
 left alone for two seconds where it was written in place. Its owner and root may go on changing it; for everybody else
@@ -12,7 +12,7 @@ holds entries, is moved by its owner only while nothing in it is anybody else's.
 What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone.
 
 How. Folders appear open to all and files readable by all and writable by their owner; the kernel enforces that. What
-removes or moves names comes here, with the number of the user who asks.
+removes or moves names comes here, with the caller.
 """
 
 from __future__ import annotations
@@ -23,33 +23,29 @@ import logging
 import stat
 import time
 
-from kcachefs.core.files import REST_SECONDS
-from kcachefs.core.filesystem import UNKNOWN, Filesystem, FsOptions
+from kcachefs.core.caller import UNKNOWN, Caller
 from kcachefs.core.layouts import Kind, is_temporary
-from kcachefs.core.report import VIRTUAL_BASE
+from kcachefs.core.policies.policy import Policy
+from kcachefs.core.sealing import REST_SECONDS
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from kcachefs.errors import FsError
-from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.records import GROUP_BASE, ROOT_INO, Content, EntryRecord, Inode, entry_key
+from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS = 60.0
 """How long after its owner last wrote to an entry others may add to it."""
 COMPARED_MAX = 64 << 20
-"""Larger files are told to be the same by their digests alone: comparing them would keep everybody waiting."""
+"""Larger files count as the same by their digests alone: comparing them would keep everybody waiting."""
 MOVED_MAX = 100_000
-"""A folder with more in it than could be looked through is moved by root alone."""
+"""Only root moves a folder that holds more than this: looking through it would take too long."""
 _CHUNK = 1 << 20
 
 
-class Publish(Filesystem):
-    """What `--policy publish` serves."""
-
-    def __init__(self, store: Store, options: FsOptions) -> None:
-        super().__init__(store, options)
-        self.tree.on_moved = self._publish
+class Publish(Policy):
+    """What `--policy publish` allows."""
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -62,7 +58,7 @@ class Publish(Filesystem):
             seen.mode &= ~0o022
         elif node.is_dir:
             seen.mode = stat.S_IFDIR | 0o777
-        elif self.entries.is_lock(ino, node):
+        elif self._membership.is_lock(ino, node):
             seen.mode |= 0o666
         else:
             seen.mode = (node.mode | 0o444 | (0o111 if node.mode & 0o100 else 0)) & ~0o6022
@@ -70,14 +66,14 @@ class Publish(Filesystem):
 
     def _is_temporary(self, ino: int, node: Inode) -> bool:
         """Whether it has a temporary name, or is in a folder that has one."""
-        temporary = self.entries.temporary
+        temporary = self._temporaries.inodes
         if ino in temporary:
             return True
         above = node.parent
         while temporary and above != ROOT_INO:
             if above in temporary:
                 return True
-            found = self.nodes.get(above)
+            found = self._nodes.get(above)
             if found.entry == 0:
                 return False
             above = found.parent
@@ -85,114 +81,91 @@ class Publish(Filesystem):
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
-    def _owns(self, uid: int) -> bool:
-        return self.uid in (0, uid, UNKNOWN)
-
-    def _refusal(self, what: str, owner: int) -> FsError:
-        log.warning("user %d was refused: %s, which is user %d's", self.uid, what, owner)
+    def _refusal(self, caller: Caller, what: str, owner: int) -> FsError:
+        log.warning("user %d was refused: %s, which is user %d's", caller.uid, what, owner)
         return FsError(errno.EPERM, f"{what} is user {owner}'s")
-
-    def _refuse_strangers(self, parent: int, name: bytes) -> None:
-        """Only its owner takes a name away; so it is in a folder with the sticky bit."""
-        ino = self.tree.find(parent, name)
-        if ino is not None and not self._owns(owner := self.nodes.get(ino).uid):
-            raise self._refusal(f"removing {name!r}", owner)
-
-    def _refuse_closed(self, parent: int, name: bytes) -> None:
-        """Nobody adds a final name to another's entry once that is complete, nor anything to a temporary folder."""
-        folder = self.nodes.get(parent)
-        if not self._owns(folder.uid) and self._is_temporary(parent, folder):
-            raise self._refusal(f"adding {name!r} to a temporary folder", folder.uid)
-        if is_temporary(name) or self.uid in (0, UNKNOWN):
-            return
-        entry = folder.entry or self.entries.group_at(parent, name)
-        owner = self._owner_of(entry) if entry else None
-        if owner is not None and not self._owns(owner) and not self._is_open(entry, owner):
-            raise self._refusal(f"adding {name!r} to a published entry", owner)
 
     def _owner_of(self, entry: int) -> int | None:
         if entry < GROUP_BASE:
-            return self.nodes.get(entry).uid
-        raw = self.store.catalog.get(entry_key(entry))
-        return EntryRecord.unpack(raw).uid if raw is not None else None
+            return self._nodes.get(entry).uid
+        record = self._table.get(entry)
+        return record.uid if record is not None else None
 
-    def _is_open(self, entry: int, owner: int) -> bool:
-        """Whether its owner may still be at work on it, or where nothing is theirs, any other than who asks."""
+    def _is_open(self, caller: Caller, entry: int, owner: int) -> bool:
+        """Whether its owner may still be at work on it; or, where nothing in it is theirs, anybody but the caller."""
         newest: dict[int, int] = {}
-        for ino, _, _ in self.evictor.members(entry):
-            node = self.nodes.get(ino)
+        for ino, _, _ in self._walk.members(entry):
+            node = self._nodes.get(ino)
             if node.is_file:
-                newest[node.uid] = max(newest.get(node.uid, 0), self.files.attributes(ino).mtime, node.ctime)
-        newest.pop(self.uid, None)
+                newest[node.uid] = max(newest.get(node.uid, 0), self._files.attributes(ino).mtime, node.ctime)
+        newest.pop(caller.uid, None)
         last = newest.get(owner) or max(newest.values(), default=0)
         return last == 0 or time.time_ns() - last < OPEN_SECONDS * 1e9
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
-    def make(
-        self, parent: int, name: bytes, mode: int, uid: int, gid: int, rdev: int = 0, target: bytes = b""
-    ) -> tuple[int, Inode]:
-        if parent < VIRTUAL_BASE:
-            self._refuse_closed(parent, name)
-        return super().make(parent, name, mode, uid, gid, rdev, target)
+    def authorize_add(self, caller: Caller, parent: int, name: bytes) -> None:
+        """Nobody adds a final name to another's entry once that is complete, nor anything to a temporary folder."""
+        if parent >= VIRTUAL_BASE or self._tree.find(parent, name) is not None:
+            return  # EEXIST says it better
+        folder = self._nodes.get(parent)
+        if not _owns(caller, folder.uid) and self._is_temporary(parent, folder):
+            raise self._refusal(caller, f"adding {name!r} to a temporary folder", folder.uid)
+        if is_temporary(name) or caller.uid in (0, UNKNOWN):
+            return
+        entry = folder.entry or self._placement.group_at(parent, name)
+        owner = self._owner_of(entry) if entry else None
+        if owner is not None and not _owns(caller, owner) and not self._is_open(caller, entry, owner):
+            raise self._refusal(caller, f"adding {name!r} to a published entry", owner)
 
-    def create(self, parent: int, name: bytes, mode: int, uid: int, gid: int) -> tuple[int, Inode]:
-        if parent < VIRTUAL_BASE and self.tree.find(parent, name) is None:
-            self._refuse_closed(parent, name)
-        return super().create(parent, name, mode, uid, gid)
-
-    def link(self, ino: int, parent: int, name: bytes) -> Inode:
-        if not self._owns(owner := self.nodes.get(ino).uid):
-            raise self._refusal(f"linking {name!r}", owner)
-        if parent < VIRTUAL_BASE:
-            self._refuse_closed(parent, name)
-        return super().link(ino, parent, name)
+    def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
+        if not _owns(caller, owner := self._nodes.get(ino).uid):
+            raise self._refusal(caller, f"linking {name!r}", owner)
 
     # --- taking away --------------------------------------------------------------------------------------------------
 
-    def unlink(self, parent: int, name: bytes) -> None:
-        self._refuse_strangers(parent, name)
-        super().unlink(parent, name)
+    def authorize_remove(self, caller: Caller, parent: int, name: bytes, *, is_dir: bool) -> None:
+        ino = self._tree.find(parent, name)
+        if ino is not None and not (is_dir and self._nodes.get(ino).size):  # else ENOTEMPTY says it better
+            self._refuse_strangers(caller, parent, name)
 
-    def rmdir(self, parent: int, name: bytes) -> None:
-        ino = self.tree.find(parent, name)
-        if ino is not None and self.nodes.get(ino).size == 0:  # else ENOTEMPTY is the better answer
-            self._refuse_strangers(parent, name)
-        super().rmdir(parent, name)
+    def _refuse_strangers(self, caller: Caller, parent: int, name: bytes) -> None:
+        """Only its owner takes a name away, as in a folder with the sticky bit."""
+        ino = self._tree.find(parent, name)
+        if ino is not None and not _owns(caller, owner := self._nodes.get(ino).uid):
+            raise self._refusal(caller, f"removing {name!r}", owner)
 
-    def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0) -> None:
-        self._refuse_strangers(parent, name)
-        ino, other = self.tree.find(parent, name), self.tree.find(new_parent, new_name)
+    def authorize_rename(
+        self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
+    ) -> bool:
+        self._refuse_strangers(caller, parent, name)
+        ino, other = self._tree.find(parent, name), self._tree.find(new_parent, new_name)
         if ino is not None:
-            self._refuse_moving(ino, name)
-        if other is None and new_parent < VIRTUAL_BASE:
-            self._refuse_closed(new_parent, new_name)
-        elif other is not None and ino is not None and ino != other and not flags & RENAME_NOREPLACE:
-            if flags & RENAME_EXCHANGE:
-                self._refuse_strangers(new_parent, new_name)
-                self._refuse_moving(other, new_name)
-            elif self._gives_way(ino, other, new_name):
-                super().unlink(parent, name)
-                # The kernel has moved its own name; this waits until it is done with that, and corrects it.
-                self.on_dropped(new_parent, new_name)
-                return
-        super().rename(parent, name, new_parent, new_name, flags)
+            self._refuse_moving(caller, ino, name)
+        if other is None:
+            self.authorize_add(caller, new_parent, new_name)
+        elif ino is not None and ino != other and not flags & RENAME_NOREPLACE:
+            if not flags & RENAME_EXCHANGE:
+                return self._gives_way(caller, ino, other, new_name)
+            self._refuse_strangers(caller, new_parent, new_name)
+            self._refuse_moving(caller, other, new_name)
+        return False
 
-    def _refuse_moving(self, ino: int, name: bytes) -> None:
+    def _refuse_moving(self, caller: Caller, ino: int, name: bytes) -> None:
         """Nobody takes away with a folder of theirs what others have put there."""
-        if self.uid in (0, UNKNOWN):
+        if caller.uid in (0, UNKNOWN):
             return
-        for count, (below, _, _) in enumerate(self.evictor.below(ino)):
-            owner = self.nodes.get(below).uid
-            if not self._owns(owner):
-                raise self._refusal(f"moving {name!r}, in which something", owner)
+        for count, (below, _, _) in enumerate(self._walk.below(ino)):
+            owner = self._nodes.get(below).uid
+            if not _owns(caller, owner):
+                raise self._refusal(caller, f"moving {name!r}, in which something", owner)
             if count >= MOVED_MAX:
                 raise FsError(errno.EPERM, f"{name!r} holds too much to be moved by anybody but root")
 
-    def _gives_way(self, ino: int, other: int, name: bytes) -> bool:
-        """Whether what is renamed here is what another has published already. Raises where it is something else."""
-        node, published = self.nodes.get(ino), self.nodes.get(other)
-        if self._owns(published.uid):
+    def _gives_way(self, caller: Caller, ino: int, other: int, name: bytes) -> bool:
+        """Whether what is renamed is the same as what another has published. Raises where it is something else."""
+        node, published = self._nodes.get(ino), self._nodes.get(other)
+        if _owns(caller, published.uid):
             return False
         if published.is_file and node.is_file:
             if not self._is_published(other, published):
@@ -201,49 +174,51 @@ class Publish(Filesystem):
                 return True
         elif published.is_dir and published.size:
             return False  # ENOTEMPTY says it better
-        raise self._refusal(f"replacing {name!r}", published.uid)
+        raise self._refusal(caller, f"replacing {name!r}", published.uid)
 
     def _is_published(self, ino: int, node: Inode) -> bool:
         if node.flags & Inode.PUBLISHED or node.content == Content.OBJECT:
             return True
-        return time.time_ns() - self.files.attributes(ino).mtime > REST_SECONDS * 1e9
+        return time.time_ns() - self._files.attributes(ino).mtime > REST_SECONDS * 1e9
 
     def _is_same(self, ino: int, other: int) -> bool:
-        node, published = self.files.attributes(ino), self.files.attributes(other)
+        node, published = self._files.attributes(ino), self._files.attributes(other)
         if node.size != published.size:
             return False
         if node.content == published.content == Content.OBJECT:
             return node.digest == published.digest
         return node.size <= COMPARED_MAX and all(
-            self.files.read(ino, offset, _CHUNK) == self.files.read(other, offset, _CHUNK)
+            self._files.read(ino, offset, _CHUNK) == self._files.read(other, offset, _CHUNK)
             for offset in range(0, node.size, _CHUNK)
         )
 
-    def _publish(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """What is renamed has its final name, with all below it if it is a folder."""
-        if is_temporary(name) or self._is_temporary(ino, self.nodes.get(ino)):
+    def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
+        """What is renamed has its final name, with everything below it if it is a folder."""
+        if is_temporary(name) or self._is_temporary(ino, self._nodes.get(ino)):
             return
-        if not self.nodes.get(parent).entry and self.entries.kind_at(parent, name, is_dir=False) is Kind.LOCK:
+        if not self._nodes.get(parent).entry and self._placement.kind_at(parent, name, is_dir=False) is Kind.LOCK:
             return
-        for member in (ino, *(below for below, _, _ in self.evictor.below(ino))):
-            node = self.nodes.get(member)
+        for member in (ino, *(below for below, _, _ in self._walk.below(ino))):
+            node = self._nodes.get(member)
             if node.is_file and not node.flags & Inode.PUBLISHED:
                 node.flags |= Inode.PUBLISHED
-                self.nodes.save(txn, member, node)
+                self._nodes.save(txn, member, node)
 
     # --- changing -----------------------------------------------------------------------------------------------------
 
-    def may_change(self, ino: int, *, size: int | None = None, owner: bool = False) -> None:
-        self._refuse_changing(ino, metadata=owner)
-        super().may_change(ino, size=size, owner=owner)
+    def authorize_write(self, caller: Caller, ino: int) -> None:
+        self._refuse_changing(caller, ino)
 
-    def is_quick_to_write(self, ino: int) -> bool:
-        self._refuse_changing(ino)
-        return super().is_quick_to_write(ino)
+    def authorize_change(self, caller: Caller, ino: int, *, size: int | None, owner: bool) -> None:
+        self._refuse_changing(caller, ino, metadata=owner)
 
-    def _refuse_changing(self, ino: int, *, metadata: bool = False) -> None:
-        node = self.nodes.get(ino) if ino < VIRTUAL_BASE else None
-        if node is None or self._owns(node.uid):
+    def _refuse_changing(self, caller: Caller, ino: int, *, metadata: bool = False) -> None:
+        node = self._nodes.get(ino) if ino < VIRTUAL_BASE else None
+        if node is None or _owns(caller, node.uid):
             return
-        if metadata or (node.is_file and not self.entries.is_lock(ino, node)):
-            raise self._refusal(f"changing inode {ino}", node.uid)
+        if metadata or (node.is_file and not self._membership.is_lock(ino, node)):
+            raise self._refusal(caller, f"changing inode {ino}", node.uid)
+
+
+def _owns(caller: Caller, uid: int) -> bool:
+    return caller.uid in (0, uid, UNKNOWN)

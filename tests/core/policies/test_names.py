@@ -20,14 +20,11 @@ from hypothesis import strategies as st
 
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.limits import Limits
-from kcachefs.core.policies import make_filesystem
-from kcachefs.core.policies.locks import LOCK_BASE
-from kcachefs.core.policies.private import ALIAS_BASE, LINK_BASE, SHARED_INO
-from kcachefs.core.report import FOLDER_INO
 from kcachefs.core.sharing import Sharing
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
 from kcachefs.store import Store, fsck
+from kcachefs.store.inode_numbers import ALIAS_BASE, LINK_BASE, LOCK_BASE, REPORT_INO, SHARED_INO
 from kcachefs.store.records import Inode, name_of
 from tests.engines.test_protocol import Line
 
@@ -44,7 +41,7 @@ NASTY = (b"..", b".", b"../../x", b"/etc/passwd", b"a/b", b"", b"x" * 255, b"x" 
 ORDINARY = (b"triton", b"inductor", b".kcachefs", b".tenants", b".shared", b"1000", b"K", b"tmp.1", b"x.lock", b"locks")
 names = st.one_of(st.sampled_from(NASTY + ORDINARY), st.binary(max_size=20))
 strange = st.one_of(
-    st.sampled_from([0, 1, FOLDER_INO, FOLDER_INO + 1, SHARED_INO, LINK_BASE, LINK_BASE + 3, LOCK_BASE, 1 << 62]),
+    st.sampled_from([0, 1, REPORT_INO, REPORT_INO + 1, SHARED_INO, LINK_BASE, LINK_BASE + 3, LOCK_BASE, 1 << 62]),
     st.builds(lambda root, ino: ALIAS_BASE | root << 32 | ino, st.integers(0, 80), st.integers(0, 80)),
     st.integers(0, (1 << 64) - 1),
 )
@@ -128,7 +125,7 @@ def test_no_request_leads_out_of_the_store(
 
 def _maker(sharing: Sharing):  # type: ignore[no-untyped-def]
     def make(store: Store) -> Filesystem:
-        return make_filesystem(store, FsOptions(sharing=sharing, limits=Limits(max_size_per_uid=1 << 30)))
+        return Filesystem(store, FsOptions(sharing=sharing, limits=Limits(max_size_per_uid=1 << 30)))
 
     return make
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import FsOptions
+from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.policies import publish as policy
-from kcachefs.core.policies.publish import Publish
 from kcachefs.core.sharing import Sharing
 from kcachefs.core.tree import RENAME_EXCHANGE
 from kcachefs.errors import FsError
@@ -19,18 +18,19 @@ from kcachefs.store import Options, Store, fsck
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 from tests.core.policies.mounts import ALICE, BOB, as_user, each_engine, mounted, needs_root, publish, triton_put
-from tests.core.trees import find, folder
+from tests.core.trees import ROOT, find, folder, user
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
 
 MODULE = b"print(1)\n"
 CAROL = 42062
+OF_ALICE, OF_BOB, OF_CAROL = user(ALICE.uid), user(BOB.uid), user(CAROL)
 
 
 @pytest.fixture
-def fs(tmp_path: Path) -> Publish:
+def fs(tmp_path: Path) -> Filesystem:
     store = Store(tmp_path / "store", Options(background=False))
-    return Publish(store, FsOptions(sharing=Sharing(policy="publish")))
+    return Filesystem(store, FsOptions(sharing=Sharing(policy="publish")))
 
 
 # --- on a mount -------------------------------------------------------------------------------------------------------
@@ -169,67 +169,56 @@ def test_locks_are_everybodys_and_temporary_files_are_not(engine: str) -> None:
 # --- in the core ------------------------------------------------------------------------------------------------------
 
 
-def test_a_complete_entry_is_closed_to_additions(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_entry_is_closed_to_additions(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("triton/KEY", "inductor/fxgraph/ab/fKEY"):
-        fs.uid = ALICE.uid
-        entry, _ = fs.make(
-            folder(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode(), 0o040755, ALICE.uid, 0
-        )
+        entry, _ = fs.make(OF_ALICE, folder(fs, path.rpartition("/")[0]), path.rpartition("/")[2].encode(), 0o040755)
         _put(fs, entry, b"first", b"alice", ALICE.uid)
-        fs.uid = BOB.uid
         _put(fs, entry, b"second", b"bob", BOB.uid)
         monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
         with pytest.raises(FsError) as caught:
             _put(fs, entry, b"third", b"bob", BOB.uid)
         assert caught.value.errno == errno.EPERM
         with pytest.raises(FsError):
-            fs.create(entry, b"planted", 0o644, BOB.uid, 0)
+            fs.create(OF_BOB, entry, b"planted", 0o644)
         with pytest.raises(FsError):
-            fs.make(entry, b"folder", 0o040755, BOB.uid, 0)
-        fs.uid = ALICE.uid
+            fs.make(OF_BOB, entry, b"folder", 0o040755)
         _put(fs, entry, b"third", b"alice", ALICE.uid)
         monkeypatch.setattr(policy, "OPEN_SECONDS", 60.0)
     _closed(fs)
 
 
-def test_a_group_of_files_is_closed_to_additions_too(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
-    fs.uid = ALICE.uid
+def test_a_group_of_files_is_closed_to_additions_too(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     place = folder(fs, "inductor/ab")
     _put(fs, place, b"cabc.py", b"alice", ALICE.uid)
     monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
-    fs.uid = BOB.uid
     with pytest.raises(FsError):
-        fs.create(place, b"cabc.so", 0o644, BOB.uid, 0)
-    fs.create(place, b"cother.py", 0o644, BOB.uid, 0)
+        fs.create(OF_BOB, place, b"cabc.so", 0o644)
+    fs.create(OF_BOB, place, b"cother.py", 0o644)
     _closed(fs)
 
 
-def test_a_folder_renamed_into_place_is_published_whole(fs: Publish) -> None:
-    fs.uid = ALICE.uid
+def test_a_folder_renamed_into_place_is_published_whole(fs: Filesystem) -> None:
     triton = find(fs, "triton")
-    temporary, _ = fs.make(triton, b"tmp.bundle", 0o040755, ALICE.uid, 0)
-    ino, _ = fs.create(temporary, b"kernel.cubin", 0o644, ALICE.uid, 0)
+    temporary, _ = fs.make(OF_ALICE, triton, b"tmp.bundle", 0o040755)
+    ino, _ = fs.create(OF_ALICE, temporary, b"kernel.cubin", 0o644)
     fs.write(ino, 0, b"cubin")
-    fs.rename(triton, b"tmp.bundle", triton, b"KEY")
-    fs.uid = BOB.uid
+    fs.rename(OF_ALICE, triton, b"tmp.bundle", triton, b"KEY")
     with pytest.raises(FsError) as caught:
         _put(fs, find(fs, "triton/KEY"), b"kernel.cubin", b"other", BOB.uid)
     assert caught.value.errno == errno.EPERM
     with pytest.raises(FsError):
-        fs.rename(triton, b"KEY", triton, b"OTHER")
+        fs.rename(OF_BOB, triton, b"KEY", triton, b"OTHER")
     _closed(fs)
 
 
 @pytest.mark.parametrize("size", [0, 5, 70_000, 3 << 20])
-def test_equal_bytes_are_told_from_others_however_they_are_kept(fs: Publish, size: int) -> None:
+def test_equal_bytes_are_told_from_others_however_they_are_kept(fs: Filesystem, size: int) -> None:
     data = os.urandom(size)
     triton = find(fs, "triton")
-    fs.uid = ALICE.uid
     _put(fs, triton, b"x", data, ALICE.uid)
     for sealed in (False, True):
         if sealed:
             fs.settle()
-        fs.uid = BOB.uid
         _put(fs, triton, b"x", data, BOB.uid)
         assert fs.nodes.get(find(fs, "triton/x")).uid == ALICE.uid
         if size:
@@ -238,12 +227,10 @@ def test_equal_bytes_are_told_from_others_however_they_are_kept(fs: Publish, siz
     _closed(fs)
 
 
-def test_what_is_still_being_written_in_place_gives_way_to_what_is_complete(fs: Publish) -> None:
+def test_what_is_still_being_written_in_place_gives_way_to_what_is_complete(fs: Filesystem) -> None:
     triton = find(fs, "triton")
-    fs.uid = ALICE.uid
-    half, _ = fs.create(triton, b"x", 0o644, ALICE.uid, 0)
+    half, _ = fs.create(OF_ALICE, triton, b"x", 0o644)
     fs.write(half, 0, b"ha")
-    fs.uid = BOB.uid
     _put(fs, triton, b"x", b"whole", BOB.uid)
     assert fs.nodes.get(find(fs, "triton/x")).uid == BOB.uid
     fs.forget(half, 1)
@@ -251,54 +238,44 @@ def test_what_is_still_being_written_in_place_gives_way_to_what_is_complete(fs: 
 
 
 @pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE], ids=["moved", "exchanged"])
-def test_a_folder_is_moved_only_while_all_in_it_is_its_owners(fs: Publish, flags: int) -> None:
-    fs.uid = BOB.uid
+def test_a_folder_is_moved_only_while_all_in_it_is_its_owners(fs: Filesystem, flags: int) -> None:
     inductor = find(fs, "inductor")
-    graphs, _ = fs.make(inductor, b"fxgraph", 0o040755, BOB.uid, 0)
-    shelf, _ = fs.make(graphs, b"ab", 0o040755, BOB.uid, 0)
-    fs.rename(inductor, b"fxgraph", inductor, b"elsewhere")
-    fs.rename(inductor, b"elsewhere", inductor, b"fxgraph")
-    fs.uid = ALICE.uid
-    entry, _ = fs.make(shelf, b"fKEY", 0o040755, ALICE.uid, 0)
+    graphs, _ = fs.make(OF_BOB, inductor, b"fxgraph", 0o040755)
+    shelf, _ = fs.make(OF_BOB, graphs, b"ab", 0o040755)
+    fs.rename(OF_BOB, inductor, b"fxgraph", inductor, b"elsewhere")
+    fs.rename(OF_BOB, inductor, b"elsewhere", inductor, b"fxgraph")
+    entry, _ = fs.make(OF_ALICE, shelf, b"fKEY", 0o040755)
     _put(fs, entry, b"pickle", b"alice", ALICE.uid)
-    fs.uid = BOB.uid
-    fs.make(inductor, b"his", 0o040755, BOB.uid, 0)
+    fs.make(OF_BOB, inductor, b"his", 0o040755)
     for one, two in ((b"fxgraph", b"his"), (b"his", b"fxgraph"))[: 2 if flags else 1]:
         with pytest.raises(FsError) as caught:
-            fs.rename(inductor, one, inductor, two if flags else b"away", flags)
+            fs.rename(OF_BOB, inductor, one, inductor, two if flags else b"away", flags)
         assert caught.value.errno == errno.EPERM
     assert fs.read(find(fs, "inductor/fxgraph/ab/fKEY/pickle"), 0, 10) == b"alice"
-    fs.uid = 0
-    fs.rename(inductor, b"fxgraph", inductor, b"away")
+    fs.rename(ROOT, inductor, b"fxgraph", inductor, b"away")
     for ino in (graphs, shelf, entry):
         fs.forget(ino, 1)
     _closed(fs)
 
 
-def test_an_entry_without_a_file_of_its_owners_is_closed_too(fs: Publish, monkeypatch: pytest.MonkeyPatch) -> None:
-    fs.uid = ALICE.uid
-    entry, _ = fs.make(find(fs, "triton"), b"KEY", 0o040755, ALICE.uid, 0)
-    fs.uid = BOB.uid
+def test_an_entry_without_a_file_of_its_owners_is_closed_too(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, _ = fs.make(OF_ALICE, find(fs, "triton"), b"KEY", 0o040755)
     _put(fs, entry, b"kernel.cubin", b"bob", BOB.uid)
-    fs.uid = CAROL
     _put(fs, entry, b"first", b"carol", CAROL)
     monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
     with pytest.raises(FsError) as caught:
         _put(fs, entry, b"second", b"carol", CAROL)
     assert caught.value.errno == errno.EPERM
-    fs.uid = BOB.uid
     with pytest.raises(FsError):
         _put(fs, entry, b"third", b"bob", BOB.uid)
-    fs.uid = ALICE.uid
     _put(fs, entry, b"second", b"alice", ALICE.uid)
     _closed(fs)
 
 
-def test_a_file_is_published_in_the_transaction_that_renames_it(fs: Publish) -> None:
-    fs.uid = ALICE.uid
+def test_a_file_is_published_in_the_transaction_that_renames_it(fs: Filesystem) -> None:
     triton = find(fs, "triton")
-    temporary, _ = fs.make(triton, b"tmp.bundle", 0o040755, ALICE.uid, 0)
-    ino, _ = fs.create(temporary, b"kernel.cubin", 0o644, ALICE.uid, 0)
+    temporary, _ = fs.make(OF_ALICE, triton, b"tmp.bundle", 0o040755)
+    ino, _ = fs.create(OF_ALICE, temporary, b"kernel.cubin", 0o644)
     real = fs.nodes.change
     begun: list[None] = []
 
@@ -307,46 +284,43 @@ def test_a_file_is_published_in_the_transaction_that_renames_it(fs: Publish) -> 
         return real()
 
     fs.nodes.change = change  # type: ignore[method-assign]
-    fs.rename(triton, b"tmp.bundle", triton, b"KEY")
+    fs.rename(OF_ALICE, triton, b"tmp.bundle", triton, b"KEY")
     assert len(begun) == 1
     assert fs.nodes.get(ino).flags & Inode.PUBLISHED
     _closed(fs)
 
 
 def test_files_too_large_to_compare_are_told_apart_by_their_digests(
-    fs: Publish, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy, "COMPARED_MAX", 1000)
     triton, data = find(fs, "triton"), os.urandom(2000)
-    fs.uid = ALICE.uid
     _put(fs, triton, b"x", data, ALICE.uid)
-    fs.uid = BOB.uid
     with pytest.raises(FsError) as caught:
         _put(fs, triton, b"x", data, BOB.uid)
     assert caught.value.errno == errno.EPERM
-    ino, _ = fs.create(triton, b".1.1.tmp", 0o644, BOB.uid, 0)
+    ino, _ = fs.create(OF_BOB, triton, b".1.1.tmp", 0o644)
     fs.write(ino, 0, data)
     fs.settle()
-    fs.rename(triton, b".1.1.tmp", triton, b"x")
+    fs.rename(OF_BOB, triton, b".1.1.tmp", triton, b"x")
     assert fs.nodes.get(find(fs, "triton/x")).uid == ALICE.uid
     _closed(fs)
 
 
-def _put(fs: Publish, parent: int, name: bytes, data: bytes, uid: int) -> None:
+def _put(fs: Filesystem, parent: int, name: bytes, data: bytes, uid: int) -> None:
     temporary = b".%d.1.tmp" % uid
-    ino, _ = fs.create(parent, temporary, 0o644, uid, 0)
+    ino, _ = fs.create(user(uid), parent, temporary, 0o644)
     fs.write(ino, 0, data)
     try:
-        fs.rename(parent, temporary, parent, name)
+        fs.rename(user(uid), parent, temporary, parent, name)
     except FsError:
-        fs.unlink(parent, temporary)
+        fs.unlink(user(uid), parent, temporary)
         raise
     finally:
         fs.forget(ino, 1)
 
 
-def _closed(fs: Publish) -> None:
-    fs.uid = 0
+def _closed(fs: Filesystem) -> None:
     fs.settle()
     path = fs.store.path
     fs.store.close()
@@ -358,37 +332,33 @@ def _log(mount: Mount) -> str:
     return "".join(path.read_text() for path in logs.glob(f"{mount.mountpoint.name}-*.log"))
 
 
-def test_what_its_owner_took_away_or_renamed_is_not_everybodys(fs: Publish) -> None:
+def test_what_its_owner_took_away_or_renamed_is_not_everybodys(fs: Filesystem) -> None:
     """A file that somebody still has open, and one that is in no entry for another reason than that it is a lock."""
-    fs.uid = ALICE.uid
     parent = folder(fs, "inductor/ab")
-    removed, _ = fs.create(parent, b"cabc.py", 0o644, ALICE.uid, ALICE.gid)
+    removed, _ = fs.create(OF_ALICE, parent, b"cabc.py", 0o644)
     fs.write(removed, 0, MODULE)
-    fs.unlink(parent, b"cabc.py")
-    renamed, _ = fs.create(parent, b"cdef.py", 0o644, ALICE.uid, ALICE.gid)
+    fs.unlink(OF_ALICE, parent, b"cabc.py")
+    renamed, _ = fs.create(OF_ALICE, parent, b"cdef.py", 0o644)
     fs.write(renamed, 0, MODULE)
-    fs.rename(parent, b"cdef.py", parent, b".1.2.tmp")
-    lock, _ = fs.create(parent, b"x.lock", 0o644, ALICE.uid, ALICE.gid)
-    assert renamed in fs.entries.temporary
-    fs.uid = BOB.uid
+    fs.rename(OF_ALICE, parent, b"cdef.py", parent, b".1.2.tmp")
+    lock, _ = fs.create(OF_ALICE, parent, b"x.lock", 0o644)
+    assert renamed in fs.temporaries.inodes
     assert fs.attributes(lock).mode & 0o666 == 0o666
     for ino in (removed, renamed):
         assert fs.attributes(ino).mode & 0o022 == 0
         with pytest.raises(FsError) as caught:
-            fs.is_quick_to_write(ino)
+            fs.authorize_write(OF_BOB, ino)
         assert caught.value.errno == errno.EPERM
     fs.store.close()
 
 
-def test_what_lost_its_entry_is_not_everybodys(fs: Publish) -> None:
-    fs.uid = ALICE.uid
-    ino, _ = fs.create(folder(fs, "triton/KEY"), b"kernel.cubin", 0o644, ALICE.uid, ALICE.gid)
+def test_what_lost_its_entry_is_not_everybodys(fs: Filesystem) -> None:
+    ino, _ = fs.create(OF_ALICE, folder(fs, "triton/KEY"), b"kernel.cubin", 0o644)
     fs.write(ino, 0, MODULE)
     fs.nodes.get(ino).entry = 1 << 40
-    assert fs.files.seal(ino)
-    fs.uid = BOB.uid
+    assert fs.sealer.seal(ino)
     assert fs.nodes.get(ino).entry == 0
     assert fs.attributes(ino).mode & 0o022 == 0
     with pytest.raises(FsError):
-        fs.is_quick_to_write(ino)
+        fs.authorize_write(OF_BOB, ino)
     fs.store.close()

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem, FsOptions, filesystem
+from kcachefs.core import Filesystem, FsOptions, file_requests, room
 from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
-from kcachefs.core.policies import make_filesystem
 from kcachefs.core.report import statistics_of
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
-from tests.core.trees import READER, find, look_up
+from tests.core.trees import READER, ROOT, find, look_up, user
 from tests.engines.test_protocol import Line
 from tests.waiting import until
 
@@ -33,7 +32,7 @@ SIZE = 50_000
 def opened(path: Path, *, per_uid: int, max_size: int = 1 << 40) -> Iterator[Filesystem]:
     limits = Limits(max_size=max_size, max_size_per_uid=per_uid, grace=0.0, min_free=0)
     with Store(path, Options(background=False)) as store:
-        fs = make_filesystem(store, FsOptions(limits=limits))
+        fs = Filesystem(store, FsOptions(limits=limits))
         yield fs
         fs.settle()
     assert fsck.run(path).findings == []
@@ -41,8 +40,8 @@ def opened(path: Path, *, per_uid: int, max_size: int = 1 << 40) -> Iterator[Fil
 
 def make(fs: Filesystem, uid: int, *keys: str, data: bytes = b"") -> None:
     for key in keys:
-        entry, _ = fs.make(find(fs, "triton"), key.encode(), 0o040755, uid, uid)
-        ino, _ = fs.create(entry, b"kernel.cubin", 0o644, uid, uid)
+        entry, _ = fs.make(user(uid), find(fs, "triton"), key.encode(), 0o040755)
+        ino, _ = fs.create(user(uid), entry, b"kernel.cubin", 0o644)
         fs.write(ino, 0, data or os.urandom(SIZE))
         fs.forget(ino, 1)
         fs.forget(entry, 1)
@@ -62,27 +61,26 @@ def test_who_is_over_their_quota_loses_their_own_oldest_entries(tmp_path: Path) 
         fs.evictor.turn()
         assert held_by(fs, 1) == ["new", "old"]
         assert held_by(fs, 2) == ["F", "G", "H"]
-        assert fs.entries.shares()[2] <= 4 * SIZE
+        assert fs.table.shares()[2] <= 4 * SIZE
 
 
 def test_shared_bytes_count_for_each_as_if_they_were_alone(tmp_path: Path) -> None:
     data = os.urandom(SIZE)
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         make(fs, 1, "A", data=data)
-        alone = fs.entries.shares()[1]
+        alone = fs.table.shares()[1]
         make(fs, 2, "B", data=data)
-        assert fs.entries.shares() == {1: alone, 2: alone}
+        assert fs.table.shares() == {1: alone, 2: alone}
         assert fs.store.totals().objects == 1
 
 
 def test_a_hit_is_on_the_account_of_who_had_it(tmp_path: Path) -> None:
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         make(fs, 1, "A")
-        fs.uid = 2
-        look_up(fs, "triton/A/kernel.cubin", READER)
-        fs.entries.flush()
+        look_up(fs, "triton/A/kernel.cubin", READER, uid=2)
+        fs.uses.flush()
         fs.store.fold()
-        maker, reader = (statistics_of(uid, fs.entries, 1 << 30).total for uid in (1, 2))
+        maker, reader = (statistics_of(uid, fs.namespaces, 1 << 30).total for uid in (1, 2))
         assert (maker.entries, maker.misses, maker.hits) == (1, 1, 0)
         assert (reader.entries, reader.misses, reader.hits) == (0, 0, 1)
         assert fs.statistics().total.hits == 1
@@ -93,7 +91,7 @@ def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: 
         make(fs, 1, "old")
         make(fs, 2, *"ABCDEFGHIJKLMNOP")
         limits = Limits(max_size=fs.store.used_bytes() * 3 // 4, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
-        fs.evictor.limits = limits
+        fs.room.limits = limits
         while fs.evictor.turn():
             pass
         assert held_by(fs, 1) == ["old"], "the oldest of all, and not taken"
@@ -102,20 +100,20 @@ def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: 
 
 def test_who_has_nothing_left_to_evict_writes_no_more_and_others_do(tmp_path: Path) -> None:
     with opened(tmp_path / "store", per_uid=SIZE) as fs:
-        lock, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)  # of no entry, and never evicted
+        lock, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)  # of no entry, and never evicted
         fs.write(lock, 0, os.urandom(2 * SIZE))
         fs.evictor.turn()
-        assert fs.evictor.exhausted == {1}
+        assert fs.room.exhausted == {1}
         with pytest.raises(FsError) as caught:
-            fs.is_quick_to_write(lock)
+            fs.authorize_write(user(1), lock)
         assert caught.value.errno == errno.EDQUOT
         with pytest.raises(FsError):
-            fs.create(find(fs, "triton"), b"more", 0o644, 1, 1)
-        other, _ = fs.create(find(fs, "triton"), b"theirs", 0o644, 2, 2)
-        assert fs.is_quick_to_write(other)
-        fs.set_attributes(lock, size=0)
+            fs.create(user(1), find(fs, "triton"), b"more", 0o644)
+        other, _ = fs.create(user(2), find(fs, "triton"), b"theirs", 0o644)
+        fs.authorize_write(user(2), other)
+        fs.set_attributes(ROOT, lock, size=0)
         fs.evictor.turn()
-        assert not fs.evictor.exhausted
+        assert not fs.room.exhausted
 
 
 def test_who_has_only_entries_in_use_writes_no_more_until_one_can_be_evicted(
@@ -124,20 +122,20 @@ def test_who_has_only_entries_in_use_writes_no_more_until_one_can_be_evicted(
     with opened(tmp_path / "store", per_uid=SIZE) as fs:
         make(fs, 1, "A", "B", data=b"tiny")
         make(fs, 2, "C")
-        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
-        lock, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        lock, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)
         fs.write(lock, 0, os.urandom(2 * SIZE))
         with monkeypatch.context() as patience:
             patience.setattr("kcachefs.core.eviction.SHORT_GRACE_SECONDS", 3600.0)
             fs.evictor.grace_seconds = 3600.0
             fs.evictor.turn()
-        assert fs.evictor.exhausted == set(), "they have entries that may go when their grace is over"
+        assert fs.room.exhausted == set(), "they have entries that may go when their grace is over"
         fs.evictor.grace_seconds = 0.0
         fs.evictor.turn()
         assert held_by(fs, 1) == ["A"]
         fs.evictor.turn()
-        assert fs.evictor.exhausted == {1}
+        assert fs.room.exhausted == {1}
         fs.forget(held, 1)
         fs.evictor.turn()
         assert held_by(fs, 1) == []
@@ -149,10 +147,10 @@ def test_room_is_made_by_others_when_those_above_a_fair_part_use_all_that_they_h
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         make(fs, 2, "B")
         make(fs, 1, "A", data=os.urandom(80 * SIZE))
-        held = fs.lookup(find(fs, "triton/A"), b"kernel.cubin")
+        held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
         limits = Limits(max_size=fs.store.used_bytes() * 3 // 4, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
-        fs.evictor.limits = limits
+        fs.room.limits = limits
         fs.evictor.grace_seconds = 3.0
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
@@ -168,14 +166,14 @@ def test_what_is_sealed_while_it_is_counted_is_not_counted_twice(
         with monkeypatch.context() as unsealed:
             unsealed.setattr(fs, "settle", lambda: None)
             make(fs, 1, *"ABCDEFGH")
-        count = fs.evictor.unsealed
+        count = fs.sealer.unsealed_bytes
 
         def count_and_seal() -> dict[int, int]:
             held = count()
             fs.settle()
             return held
 
-        fs.evictor.unsealed = count_and_seal
+        monkeypatch.setattr(fs.sealer, "unsealed_bytes", count_and_seal)
         fs.evictor.turn()
         assert held_by(fs, 1) == ["F", "G", "H"]
 
@@ -209,15 +207,15 @@ def _numbers(mountpoint: Path) -> dict[str, int]:
 def test_a_file_in_anothers_entry_is_on_the_account_of_who_owns_it(tmp_path: Path) -> None:
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         make(fs, 1, "A")
-        alone = fs.entries.shares()[1]
+        alone = fs.table.shares()[1]
         planted = plant(fs, "triton/A", 2)
-        assert (fs.entries.shares()[1], fs.entries.shares()[2]) == (alone, alone)
-        fs.rename(find(fs, "triton"), b"A", find(fs, "inductor"), b"A")
-        assert (fs.entries.shares()[1], fs.entries.shares()[2]) == (alone, alone)
-        fs.set_attributes(planted, uid=3)
-        assert {uid: size for uid, size in fs.entries.shares().items() if size} == {1: alone, 3: alone}
-        fs.unlink(find(fs, "inductor/A"), b"tmp.planted")
-        assert {uid: size for uid, size in fs.entries.shares().items() if size} == {1: alone}
+        assert (fs.table.shares()[1], fs.table.shares()[2]) == (alone, alone)
+        fs.rename(ROOT, find(fs, "triton"), b"A", find(fs, "inductor"), b"A")
+        assert (fs.table.shares()[1], fs.table.shares()[2]) == (alone, alone)
+        fs.set_attributes(ROOT, planted, uid=3)
+        assert {uid: size for uid, size in fs.table.shares().items() if size} == {1: alone, 3: alone}
+        fs.unlink(ROOT, find(fs, "inductor/A"), b"tmp.planted")
+        assert {uid: size for uid, size in fs.table.shares().items() if size} == {1: alone}
 
 
 def test_room_is_made_though_who_holds_most_has_it_in_anothers_entry(tmp_path: Path) -> None:
@@ -225,14 +223,14 @@ def test_room_is_made_though_who_holds_most_has_it_in_anothers_entry(tmp_path: P
         make(fs, 1, "A")
         for number in range(8):
             plant(fs, "triton/A", 2, b"tmp.%d" % number)
-        fs.evictor.limits = Limits(max_size=1, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
+        fs.room.limits = Limits(max_size=1, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
         fs.evictor.turn()
         assert held_by(fs, 1) == []
 
 
 def plant(fs: Filesystem, path: str, uid: int, name: bytes = b"tmp.planted") -> int:
     """A sealed file of one user in another's entry."""
-    ino, _ = fs.create(find(fs, path), name, 0o644, uid, uid)
+    ino, _ = fs.create(user(uid), find(fs, path), name, 0o644)
     fs.write(ino, 0, os.urandom(SIZE))
     fs.forget(ino, 1)
     fs.settle()
@@ -241,42 +239,45 @@ def plant(fs: Filesystem, path: str, uid: int, name: bytes = b"tmp.planted") -> 
 
 def test_nobody_allocates_more_than_their_quota_at_once(tmp_path: Path) -> None:
     with opened(tmp_path / "store", per_uid=4 << 20) as fs:
-        ino, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        ino, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)
         fs.fallocate(ino, 0, 0, 3 << 20)
         with pytest.raises(FsError) as caught:
-            fs.fallocate(ino, 0, 0, 5 << 20)
+            fs.authorize_allocate(user(1), ino, 0, 0, 5 << 20)
         assert caught.value.errno == errno.EDQUOT
         with pytest.raises(FsError) as caught:
-            fs.may_change(ino, size=9 << 20)
+            fs.authorize_change(ROOT, ino, size=9 << 20)
         assert caught.value.errno == errno.EDQUOT
         with pytest.raises(FsError) as caught:
-            fs.fallocate(ino, 1, 3 << 20, 1 << 20)
+            fs.authorize_allocate(user(1), ino, 1, 3 << 20, 1 << 20)
         assert caught.value.errno == errno.EOPNOTSUPP
         fs.fallocate(ino, 0, 3 << 20, 2 << 20)
         fs.evictor.turn()
-        assert fs.evictor.exhausted == {1}
+        assert fs.room.exhausted == {1}
+        with pytest.raises(FsError) as caught:
+            fs.authorize_allocate(user(1), ino, 0, 5 << 20, 1)
+        assert caught.value.errno == errno.EDQUOT
         with pytest.raises(FsError) as caught:
             fs.fallocate(ino, 0, 5 << 20, 1)
         assert caught.value.errno == errno.EDQUOT
         with pytest.raises(FsError) as caught:
-            fs.may_change(ino, size=(5 << 20) + 1)
+            fs.authorize_change(ROOT, ino, size=(5 << 20) + 1)
         assert caught.value.errno == errno.EDQUOT
-        fs.may_change(ino, size=1)
+        fs.authorize_change(ROOT, ino, size=1)
         fs.fallocate(ino, 3, 0, 5 << 20)  # a hole gives back
-        fs.set_attributes(ino, size=0)
+        fs.set_attributes(ROOT, ino, size=0)
         fs.evictor.turn()
 
 
 def test_who_is_over_their_quota_may_still_punch_holes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def make_it(store: Store) -> Filesystem:
-        return make_filesystem(store, FsOptions(limits=Limits(max_size_per_uid=1 << 20, min_free=0)))
+        return Filesystem(store, FsOptions(limits=Limits(max_size_per_uid=1 << 20, min_free=0)))
 
     line = Line(tmp_path / "store", caplog, make_it)
     try:
-        ino, _ = line.fs.create(find(line.fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        ino, _ = line.fs.create(user(1), find(line.fs, "inductor"), b"big.lock", 0o644)
         line.fs.write(ino, 0, bytes(2 << 20))
         line.fs.evictor.turn()
-        assert line.fs.evictor.exhausted == {1}
+        assert line.fs.room.exhausted == {1}
         line.caller = (1, 1, 0)
         assert line.ask(Op.FALLOCATE, ino, p.FALLOCATE_IN.pack(0, 0, 1 << 40, 3, 0))[0] == 0
         assert line.ask(Op.FALLOCATE, ino, p.FALLOCATE_IN.pack(0, 0, 3 << 20, 0, 0))[0] == errno.EDQUOT
@@ -285,19 +286,19 @@ def test_who_is_over_their_quota_may_still_punch_holes(tmp_path: Path, caplog: p
 
 
 def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystem, "ALLOCATED_BYTES", 1 << 20)
-    monkeypatch.setattr(filesystem, "WAIT_WHEN_FULL_SECONDS", 0.0)
+    monkeypatch.setattr(file_requests, "ALLOCATED_BYTES", 1 << 20)
+    monkeypatch.setattr(room, "WAIT_WHEN_FULL_SECONDS", 0.0)
     with opened(tmp_path / "store", per_uid=1 << 40, max_size=64 << 20) as fs:
-        ino, _ = fs.create(find(fs, "inductor"), b"big.lock", 0o644, 1, 1)
+        ino, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)
         for length in (65 << 20, 64 << 20):
             with pytest.raises(FsError) as caught:
                 fs.fallocate(ino, 0, 0, length)
             assert caught.value.errno == errno.ENOSPC
         assert fs.store.used_bytes() < 66 << 20
-        fs.evictor.full = True  # so a turn finds it where nothing can be sealed or evicted any more
+        fs.room.full = True  # so a turn finds it where nothing can be sealed or evicted any more
         with pytest.raises(FsError) as caught:
-            fs.may_change(ino, size=1 << 30)
+            fs.authorize_change(ROOT, ino, size=1 << 30)
         assert caught.value.errno == errno.ENOSPC
-        fs.set_attributes(ino, size=0)
+        fs.set_attributes(ROOT, ino, size=0)
         fs.evictor.turn()
         fs.fallocate(ino, 0, 0, 1 << 20)

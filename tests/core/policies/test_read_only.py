@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs.core.caller import Caller
 from kcachefs.core.policies.locks import LOCKS_MAX, MemoryLocks
 from kcachefs.errors import FsError
 from tests.core.policies.mounts import (
@@ -316,10 +317,10 @@ def test_a_lock_in_memory_is_removed_by_its_maker_alone(engine: str) -> None:
 
 
 def test_one_user_cannot_take_the_locks_of_all() -> None:
-    locks = MemoryLocks()
-    made = [locks.make(1, b"%d.lock" % number, stat.S_IFREG, ALICE.uid, 0)[0] for number in range(LOCKS_MAX)]
+    locks, alice, bob = MemoryLocks(), Caller(ALICE.uid, 0), Caller(BOB.uid, 0)
+    made = [locks.make(alice, 1, b"%d.lock" % number, stat.S_IFREG)[0] for number in range(LOCKS_MAX)]
     with pytest.raises(FsError, match="too many locks"):
-        locks.make(1, b"more.lock", stat.S_IFREG, ALICE.uid, 0)
-    locks.make(1, b"his.lock", stat.S_IFREG, BOB.uid, 0)
+        locks.make(alice, 1, b"more.lock", stat.S_IFREG)
+    locks.make(bob, 1, b"his.lock", stat.S_IFREG)
     locks.forget(made[0], 1)
-    locks.make(1, b"more.lock", stat.S_IFREG, ALICE.uid, 0)
+    locks.make(alice, 1, b"more.lock", stat.S_IFREG)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions
-from kcachefs.core.policies import make_filesystem
+from kcachefs.core.caller import Caller
 from kcachefs.core.sharing import Sharing
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Fattr, Op
@@ -40,7 +40,7 @@ def test_others_are_answered_while_a_large_file_is_brought_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, sharing: Sharing, change: str
 ) -> None:
     def make(store: Store) -> Filesystem:
-        return make_filesystem(store, FsOptions(sharing=sharing))
+        return Filesystem(store, FsOptions(sharing=sharing))
 
     line = Line(tmp_path / "store", caplog, make)
     go_on = threading.Event()
@@ -72,11 +72,10 @@ def test_others_are_answered_while_a_large_file_is_brought_back(
 
 def _sealed(fs: Filesystem) -> int:
     """A file of the owner's in the shared tree, by now an object."""
-    fs.uid, fs.gid, fs.pid = OWNER
     parent = fs.tree.find(1, b"triton")
     assert parent is not None
-    ino, _ = fs.tree.create(parent, b"KEY", 0o100644, OWNER[0], OWNER[1])
-    fs.found(ino)
+    ino, _ = fs.tree.create(Caller(*OWNER), parent, b"KEY", 0o100644)
+    fs.hold(ino)
     fs.write(ino, 0, bytes(SIZE))
     fs.settle()
     return ino

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.engines import anticipation
-from kcachefs.engines.anticipation import (
+from kcachefs.engines import busy_polling
+from kcachefs.engines.busy_polling import (
     BRIEF_NS,
+    BUDGET_NS,
     EARNED,
     LONG_NS,
     PATIENT_NS,
-    PURSE_NS,
     SHORT_NS,
     USUAL_NS,
-    Anticipation,
+    BusyPolling,
     processors,
 )
 from kcachefs.engines.direct import DirectEngine
@@ -30,15 +30,15 @@ LOOK = 2500
 
 
 class Scene:
-    """An anticipation on a pipe, with a clock, a count of its looks, and as many busy processors as is said."""
+    """Busy polling on a pipe, with a clock, a count of its looks, and as many busy processors as is said."""
 
     def __init__(self, device: int, patch: pytest.MonkeyPatch) -> None:
         self.now = self.due = 0
         self.looks = 0
         self.busy = 0
-        patch.setattr(anticipation, "_now", lambda: self.now)
-        patch.setattr(anticipation, "running", lambda: self.busy + 1)
-        self.made = Anticipation(device)
+        patch.setattr(busy_polling, "_now", lambda: self.now)
+        patch.setattr(busy_polling, "running", lambda: self.busy + 1)
+        self.made = BusyPolling(device)
         poll = self.made._poll
 
         def counted(timeout: int) -> list[tuple[int, int]]:
@@ -52,16 +52,16 @@ class Scene:
     def request(self, gap: int, *, is_alone: bool = True) -> int:
         """One comes so many nanoseconds behind the last; returns how often it was looked for."""
         before, self.due = self.looks, self.now + gap
-        self.made.look(is_alone=is_alone)
+        self.made.poll(is_alone=is_alone)
         self.now = max(self.now, self.due)
-        self.made.came()
+        self.made.request_came()
         return self.looks - before
 
     def weigh(self, processors: int, busy: int) -> int:
         """How long may be looked, on such a machine, while the one who looks sleeps."""
         self.made._processors, self.busy = processors, busy
         self.made._is_awake = False
-        self.made.weigh()
+        self.made.adapt()
         return self.made.allowed
 
 
@@ -147,7 +147,7 @@ def test_how_long_depends_on_who_else_runs(scene: Scene, processors: int, busy: 
 def test_who_looks_does_not_count_as_somebody_else(scene: Scene) -> None:
     assert scene.weigh(processors=2, busy=2) == BRIEF_NS
     scene.request(SOON)  # and it is at work on it
-    scene.made.weigh()
+    scene.made.adapt()
     assert scene.made.allowed == USUAL_NS
 
 
@@ -164,18 +164,18 @@ def test_a_pause_is_looked_through_where_processors_are_idle(scene: Scene) -> No
 def test_patience_is_paid_for(scene: Scene, gap: int) -> None:
     scene.weigh(processors=16, busy=1)
     brief, begin, patient = BRIEF_NS // LOOK, scene.now, 0
-    while scene.now < begin + 8 * PURSE_NS:
+    while scene.now < begin + 8 * BUDGET_NS:
         patient += max(0, scene.request(gap) - brief)
         scene.now += 15_000  # to carry it out
-    allowed = PURSE_NS + (scene.now - begin) // EARNED
+    allowed = BUDGET_NS + (scene.now - begin) // EARNED
     assert 0.9 * allowed < patient * LOOK < 1.1 * allowed
     assert scene.request(gap) >= brief, "the briefest is free"
 
 
-def test_a_purse_fills_again(scene: Scene) -> None:
+def test_the_budget_fills_again(scene: Scene) -> None:
     scene.weigh(processors=16, busy=1)
     while scene.request(LATER) >= LATER // LOOK or scene.made._credit <= 4:
-        assert scene.now < 100 * PURSE_NS
+        assert scene.now < 100 * BUDGET_NS
     scene.now += EARNED * 100 * LATER
     assert any(scene.request(LATER) >= LATER // LOOK for _ in range(50))
 
@@ -185,9 +185,9 @@ def test_the_engine_weighs_when_it_is_asked_what_it_is_at(tmp_path: Path) -> Non
     try:
         with opened(tmp_path / "store") as fs:
             engine = DirectEngine(fs, device)
-            engine.anticipation.allowed = -1
+            engine._polling.allowed = -1
             assert engine.attention() is None
-            assert engine.anticipation.allowed in (0, BRIEF_NS, USUAL_NS, PATIENT_NS)
+            assert engine._polling.allowed in (0, BRIEF_NS, USUAL_NS, PATIENT_NS)
     finally:
         os.close(device)
 
@@ -209,13 +209,13 @@ def test_a_quota_of_time_counts_as_fewer_processors(
     for name, limit in limits.items():
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "cpu.max").write_text(limit + "\n")
-    monkeypatch.setattr(anticipation, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(anticipation, "_group", lambda: "pod/one")
+    monkeypatch.setattr(busy_polling, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(busy_polling, "_group", lambda: "pod/one")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     assert processors() == count
 
 
 def test_the_machine_is_asked_who_runs() -> None:
-    assert anticipation.running() >= 1
+    assert busy_polling.running() >= 1
     assert processors() <= len(os.sched_getaffinity(0))
-    assert not anticipation._group().startswith("/")
+    assert not busy_polling._group().startswith("/")

@@ -1,9 +1,9 @@
-"""Where requests are taken in: memory that the supervisor holds, so that what a worker took is there when it is dead.
+"""The request buffer: memory that the supervisor holds, so that a request outlives the worker that took it.
 
 The kernel copies every request into the one buffer here. A kernel that can send requests again (Linux 6.9 and later)
 is asked to, and nothing more is needed. For an older one the next worker looks here: at the request in the buffer, and
-at those that were put aside to be answered later. Each goes when it is answered. What was put aside and carried out is
-marked so before its reply is sent: carried out again by the next worker, it could undo what was done since.
+at those that were put aside to be answered later. Each goes when it is answered. A request that was put aside and
+carried out is marked so before its reply is sent: carried out again, it could undo what was done since.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Taken(NamedTuple):
 
 
 def make_memory() -> int:
-    """A descriptor of memory for an intake, for the supervisor to hold and every worker to inherit."""
-    memory = os.memfd_create("kcachefs-intake", os.MFD_CLOEXEC)
+    """A descriptor of memory for a buffer, for the supervisor to hold and every worker to inherit."""
+    memory = os.memfd_create("kcachefs-requests", os.MFD_CLOEXEC)
     os.ftruncate(memory, _SIZE)
     return memory
 
 
-class Intake:
+class RequestBuffer:
     """The requests of one mount that are not answered yet."""
 
     def __init__(self, memory: int) -> None:
@@ -52,7 +52,7 @@ class Intake:
         self._free = [number for number in range(SLOTS) if not self._slot(number)[0]]
 
     @classmethod
-    def alone(cls) -> Intake:
+    def private(cls) -> RequestBuffer:
         """One in memory of its own, for an engine that nobody takes over from."""
         memory = make_memory()
         try:
@@ -113,7 +113,7 @@ class Intake:
         self._free.append(slot)
 
     def left(self) -> Iterator[Taken]:
-        """What a dead worker had put aside and did not answer. Whoever gets it releases it when it is dealt with."""
+        """What a dead worker had put aside and did not answer. The caller releases each slot once it is dealt with."""
         for slot in range(SLOTS):
             length, told = self._slot(slot)
             if length:

@@ -1,0 +1,31 @@
+"""The caller of a request, as a value. It travels with the request: nothing remembers who asked last."""
+
+from __future__ import annotations
+
+import msgspec
+
+UNKNOWN = 0xFFFFFFFF
+"""The user and group of a caller that the kernel does not name."""
+
+
+class Caller(msgspec.Struct, frozen=True, gc=False):
+    """Who makes a request."""
+
+    uid: int
+    gid: int
+    pid: int = 0
+    """A thread's number; 0 where there is none, or it cannot be seen from here."""
+    request: int = 0
+    """The request's number if the kernel may send it again to the next worker, else 0."""
+
+    @property
+    def is_known(self) -> bool:
+        return self.uid != UNKNOWN
+
+    def aside(self) -> Caller:
+        """The same user doing something that the request needs and did not ask for: its reply is not the request's."""
+        return Caller(self.uid, self.gid, self.pid)
+
+
+NOBODY = Caller(UNKNOWN, UNKNOWN)
+"""The caller of a write out of the kernel's page cache: whoever changed the page was judged when opening the file."""

@@ -1,0 +1,159 @@
+"""When a file counts for its entry: from the transaction that seals it until it goes or is written again.
+
+So the request path writes nothing for it. An entry is listed with its first sealed file and leaves with its last; what
+is unsealed then lists it again when it is sealed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+
+from kcachefs.core.namespaces import Namespaces
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.placement import Placement
+from kcachefs.core.uses import Uses
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_table import EntryTable, Holding, held_by, new_entry
+from kcachefs.store.inode_numbers import GROUP_BASE
+from kcachefs.store.records import Content, EntryRecord, Inode, name_of, names_prefix, unpack_name
+
+
+class EntryBooks:
+    """Enters the files of one filesystem into the table of entries."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        namespaces: Namespaces,
+        placement: Placement,
+        table: EntryTable,
+        uses: Uses,
+    ) -> None:
+        self._catalog = store.catalog
+        self._objects = store.objects
+        self._nodes = nodes
+        self._namespaces = namespaces
+        self._placement = placement
+        self._table = table
+        self._uses = uses
+
+    def count(self, txn: Transaction, ino: int, node: Inode) -> None:
+        """A file was sealed, or came to an entry: it counts there."""
+        if not node.entry:
+            return
+        record = self._table.get(node.entry, txn) or self._new_record(txn, ino, node)
+        if record is None:  # its entry is gone and cannot be made again
+            node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock
+            return
+        self._uses.sealed(node.entry)
+        is_miss = not self._is_adopted(node)
+        self._table.add_file(txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_miss)
+
+    def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
+        """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""
+        record = self._table.get(node.entry, txn) if node.entry else None
+        if record is None:
+            return
+        record = self._table.remove_file(txn, node.entry, record, node.uid, self.held(txn, node))
+        if gone and not record.files:
+            self._table.put(txn, node.entry, record, None)
+
+    def abandon(self, txn: Transaction, node: Inode) -> None:
+        """An unsealed file goes; if its entry holds no sealed one, that goes too."""
+        record = self._table.get(node.entry, txn) if node.entry and not node.is_dir else None
+        if record is not None and not record.files:
+            self._table.put(txn, node.entry, record, None)
+
+    def move(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
+        """A file or folder comes to belong to another entry."""
+        if node.content == Content.OBJECT:
+            self.uncount(txn, node)
+            node.entry = entry
+            self.count(txn, ino, node)
+        else:
+            self.abandon(txn, node)
+            node.entry = entry
+
+    def hand_over(self, txn: Transaction, node: Inode, uid: int) -> None:
+        """A file is about to become another user's."""
+        record = self._table.get(node.entry, txn) if node.entry and node.content == Content.OBJECT else None
+        if record is not None:
+            self._table.hand_over(txn, node.entry, record, node.uid, uid, self.held(txn, node))
+
+    def relocate(self, txn: Transaction, entry: int, folder: int, name: bytes) -> None:
+        """The folder of an entry has another name."""
+        record = self._table.get(entry, txn)
+        if record is not None:
+            namespace = self._namespaces.of(folder)
+            holdings = self._holdings(txn, entry, record) if namespace != record.namespace else {}
+            self._table.relocate(txn, entry, record, namespace, folder, name, holdings)
+
+    def inherit(self, txn: Transaction, ino: int, node: Inode, lost: EntryRecord) -> None:
+        """A file took the name of an entry's last sealed file, and the entry's record went: pin and hits stay."""
+        is_pinned = lost.flags & EntryRecord.PINNED
+        if not node.is_file or not node.entry or not (is_pinned or lost.hits):
+            return
+        old = self._table.get(node.entry, txn)
+        record = copy.copy(old) or self._new_record(txn, ino, node)
+        if record is not None:
+            record.hits += lost.hits
+            record.flags |= is_pinned
+            self._table.put(txn, node.entry, old, record)
+
+    def held(self, txn: Transaction, node: Inode) -> Holding:
+        """What a sealed file counts for."""
+        record = self._objects.record_in(txn, node.digest)
+        return Holding(1, node.size, record.length if record is not None else 0)
+
+    def _holdings(self, txn: Transaction, entry: int, record: EntryRecord) -> dict[int, Holding]:
+        """Who holds what in an entry that is a folder. Whatever has no name there any more is its maker's."""
+        sealed: dict[int, Inode] = {}
+        folders = [entry]
+        while folders:
+            for _, raw in self._catalog.scan(names_prefix(folders.pop())):
+                ino = unpack_name(raw)[0]
+                node = self._nodes.get(ino)
+                if node.is_dir:
+                    folders.append(ino)
+                elif node.content == Content.OBJECT and node.entry == entry:
+                    sealed[ino] = node
+        holdings: dict[int, Holding] = {}
+        left = held_by(record)
+        for node in sealed.values():
+            if node.uid != record.uid:
+                held = self.held(txn, node)
+                holdings[node.uid] = held.plus(holdings.get(node.uid, Holding(0, 0, 0)))
+                left = left.minus(held)
+        return holdings | {record.uid: left}
+
+    def _new_record(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
+        if node.entry >= GROUP_BASE:
+            return self._regroup(txn, ino, node)
+        try:
+            root = self._nodes.get(node.entry)
+            namespace = self._namespaces.of(root.parent)
+        except FsError:
+            return None
+        return new_entry(namespace, root.parent, root.uid, root.target, time.time_ns())
+
+    def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
+        """Make a group's record again: it went with another file of the group, and none was sealed."""
+        with contextlib.suppress(FsError):
+            folder = self._nodes.get(node.parent)
+            for key, raw in self._catalog.scan(names_prefix(node.parent)):
+                if unpack_name(raw)[0] == ino:
+                    spot = self._placement.spot(node.parent, folder, name_of(key)[1], False)
+                    node.entry = self._placement.entry_at(txn, ino, node.parent, spot, False, node.uid)
+                    return self._table.get(node.entry, txn) if node.entry >= GROUP_BASE else None
+        return None
+
+    def _is_adopted(self, node: Inode) -> bool:
+        with contextlib.suppress(FsError):
+            root = node if node.entry >= GROUP_BASE else self._nodes.get(node.entry)
+            return bool(root.flags & Inode.ADOPTED)
+        return False

@@ -1,0 +1,228 @@
+"""The requests about attributes and bytes, one method each.
+
+An engine *authorizes* a change in the thread of the request, asks whether it is *quick*, and then has it done in that
+thread or in another. `authorize_*` raise; `is_quick_*` only say how long something takes. What is authorized is not
+judged again. Errors carry an errno. `authorize_*` and `is_quick_*` are for the engine's thread, the rest for any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import stat
+import time
+from collections.abc import Sequence
+from typing import Unpack
+
+from kcachefs.core.caller import Caller
+from kcachefs.core.files import KEEP_SIZE, PUNCH_HOLE, check_allocation
+from kcachefs.core.name_requests import NameRequests
+from kcachefs.core.options import BLOCK, AttributeChanges, Statfs
+from kcachefs.core.parts import Parts
+from kcachefs.core.policies.policy import Policy
+from kcachefs.core.report import ReportFolder
+from kcachefs.core.user_quotas import UserQuotas
+from kcachefs.errors import FsError, NoSpace
+from kcachefs.store.inode_numbers import SHARED_INO, VIRTUAL_BASE
+from kcachefs.store.records import Inode
+
+log = logging.getLogger(__name__)
+
+CROWDED_TRIES = 3
+PRESSURE_BYTES = 1 << 20
+"""Bytes written after which the limits are looked at again, between the evictor's turns."""
+ALLOCATED_BYTES = 16 << 20
+"""Allocated at a time, between looks at the limits."""
+_FULL = "the quota is used up and nothing can be evicted"
+
+
+class FileRequests(NameRequests):
+    """What an engine asks about attributes and bytes, beside what it asks about names."""
+
+    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas) -> None:
+        super().__init__(parts, policy, report, quotas)
+        self.store = parts.store
+        self.options = parts.options
+        self.room = parts.room
+        self._books = parts.books
+        self._unchecked = 0
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def attributes(self, ino: int) -> Inode:
+        """The inode with its size and times as they are now."""
+        return self.shown(ino, self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino))
+
+    def _virtual(self, ino: int) -> Inode:
+        node = self.report.node(ino) if ino < SHARED_INO else self.policy.node(ino)
+        if node is None:
+            raise FsError(errno.ENOENT)
+        return node
+
+    def read(self, ino: int, offset: int, size: int) -> bytes:
+        if ino < VIRTUAL_BASE:
+            return self.files.read(ino, offset, size)
+        source = self.report.read if ino < SHARED_INO else self.policy.read_own
+        return source(ino, offset, size)
+
+    def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
+        """The same in as many pieces as it comes in."""
+        return self.files.read_parts(ino, offset, size)
+
+    def is_quick_to_read(self, ino: int, offset: int) -> bool:
+        """Whether a read keeps nobody waiting."""
+        return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
+
+    def statfs(self, caller: Caller) -> Statfs:
+        own = self.policy.statfs(caller)
+        if own is not None:
+            return own
+        disk = os.statvfs(self.store.path)
+        limit = self.options.limits.max_size
+        left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
+        return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
+
+    # --- opening ------------------------------------------------------------------------------------------------------
+
+    def authorize_open(self, caller: Caller, ino: int, flags: int) -> bool:
+        """Returns whether the handle may use the kernel's page cache. For engines that are told of opens."""
+        return self.policy.authorize_open(caller, ino, flags)
+
+    def opened(self, ino: int) -> None:
+        """A handle to the inode exists: it lives, and is not sealed, until `released`. For engines that are told."""
+        self.nodes.open_handle(ino)
+
+    def released(self, ino: int) -> None:
+        self._lifetimes.close_handle(ino)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def authorize_write(self, caller: Caller, ino: int) -> None:
+        self.quotas.check_owner(ino)
+        self.policy.authorize_write(caller, ino)
+
+    def is_quick_to_write(self, ino: int) -> bool:
+        """Whether a write keeps nobody waiting: no object has to be brought back for it, and there is room."""
+        return ino >= VIRTUAL_BASE or (self.files.is_quick_to_change(ino) and self.room.left.is_set())
+
+    def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        if ino >= VIRTUAL_BASE:
+            return self.policy.write_own(ino, offset, bytes(data))
+        self._unchecked += len(data)
+        if self._unchecked > PRESSURE_BYTES:
+            self._unchecked = 0
+            self.room.check()
+        if self.room.left.is_set():
+            return self.files.write(ino, offset, data)
+        return self._write_when_crowded(ino, offset, data)
+
+    def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+        """Sealing takes room too before it gives any, and may have taken the last: what it sealed can be evicted."""
+        for _ in range(CROWDED_TRIES):
+            self.room.wait()
+            if self.room.full:
+                raise FsError(errno.ENOSPC, _FULL)
+            with contextlib.suppress(NoSpace):
+                return self.files.write(ino, offset, data)
+        return self.files.write(ino, offset, data)
+
+    # --- attributes ---------------------------------------------------------------------------------------------------
+
+    def authorize_change(self, caller: Caller, ino: int, *, size: int | None = None, owner: bool = False) -> None:
+        """A truncation or an allocation up to `size`, another mode or owner, or (neither) other times."""
+        self.policy.authorize_change(caller, ino, size=size, owner=owner)
+        if size and ino < VIRTUAL_BASE:
+            if self.room.full and size > self.files.attributes(ino).size:
+                raise FsError(errno.ENOSPC, _FULL)
+            self.quotas.check_size(ino, size)
+
+    def is_quick_to_change(self, ino: int) -> bool:
+        """Whether a truncation keeps nobody waiting: no large object has to be brought back for it."""
+        return ino >= VIRTUAL_BASE or self.files.is_quick_to_change(ino)
+
+    def set_attributes(self, caller: Caller, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
+        """Change what is given, times in nanoseconds; ctime becomes now."""
+        size = changes.get("size")
+        if ino >= VIRTUAL_BASE:
+            if ino < SHARED_INO:
+                raise FsError(errno.EPERM, "the report's folder cannot be changed")
+            if size is not None:
+                self.policy.truncate_own(ino, size)
+            return self.attributes(ino)
+        if self.policy.ignores_changes(caller, ino):
+            return self.attributes(ino)
+        if size is not None:
+            self.files.truncate(ino, size)
+        return self.shown(ino, self._set_metadata(ino, changes))
+
+    def _set_metadata(self, ino: int, changes: AttributeChanges) -> Inode:
+        mode, uid, gid = changes.get("mode"), changes.get("uid"), changes.get("gid")
+        atime, mtime = changes.get("atime"), changes.get("mtime")
+        with self.nodes.change() as txn:
+            node = self.files.attributes(ino)
+            if mode is not None:
+                node.mode = self.policy.allowed_mode(stat.S_IFMT(node.mode) | stat.S_IMODE(mode))
+            if uid is not None:
+                self._books.hand_over(txn, node, uid)
+                node.uid = uid
+            if gid is not None:
+                node.gid = gid
+            if atime is not None:
+                node.atime = atime
+            if mtime is not None:
+                node.mtime = mtime
+            node.ctime = time.time_ns()
+            if atime is not None or mtime is not None:
+                self.files.set_times(ino, node)
+            self.nodes.save(txn, ino, node)
+        return node
+
+    # --- allocating ---------------------------------------------------------------------------------------------------
+
+    def authorize_allocate(self, caller: Caller, ino: int, mode: int, offset: int, length: int) -> None:
+        self.authorize_change(caller, ino, size=None if mode & KEEP_SIZE else offset + length)
+        self.policy.authorize_allocate(caller, ino)
+        self.quotas.check_allocation(ino, mode, offset, length)
+
+    def is_quick_to_allocate(self, ino: int, length: int) -> bool:
+        """Whether an allocation keeps nobody waiting: it is small, and there is room for it."""
+        return length <= ALLOCATED_BYTES and self.is_quick_to_write(ino)
+
+    def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
+        """A piece at a time, each of which waits for room as a write does. Where there is none, the rest is missing."""
+        check_allocation(mode, offset, length)
+        if mode & PUNCH_HOLE:
+            self.files.fallocate(ino, mode, offset, length)
+            return
+        if length > self.options.limits.max_size:
+            raise FsError(errno.ENOSPC, f"{length} bytes are more than the quota")
+        end = offset + length
+        for start in range(offset, end, ALLOCATED_BYTES):
+            self.quotas.check_owner(ino)
+            if not self.room.wait_long():
+                raise FsError(errno.ENOSPC, "the quota is used up, or the disk")
+            self.files.fallocate(ino, mode, start, min(ALLOCATED_BYTES, end - start))
+            if length > PRESSURE_BYTES:
+                self.room.check()
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    def sync(self, ino: int) -> None:
+        """fsync of a file or a directory."""
+        if ino < VIRTUAL_BASE:
+            self.files.sync(ino)
+
+    def condemn(self, ino: int, error: Exception) -> None:
+        """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again. Any thread.
+
+        Where even that fails, it stays as it is, and fails again when it is read again.
+        """
+        log.error("inode %d is dropped: %s", ino, error)
+        try:
+            if self.nodes.get(ino).is_file:
+                for parent, name in self.tree.drop_files({ino}):
+                    self.name_gone(parent, name)
+        except Exception:
+            log.exception("inode %d could not be dropped", ino)

@@ -1,0 +1,26 @@
+"""The kernel as the core sees it: what it can be told and asked without a request. The engine brings the real one.
+
+Nothing here is called by the thread that answers requests, nor with a lock held: the kernel may be waiting for a reply
+before it can take a notification.
+"""
+
+from __future__ import annotations
+
+
+class Kernel:
+    """A kernel that knows nothing and need not be told: for a filesystem that is used in-process."""
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        """A name no longer leads where it did: the kernel is to ask again."""
+
+    def knows(self, ino: int) -> bool:
+        """Whether the kernel holds a reference to an inode that a dead worker may have given it."""
+        return True
+
+    def requests(self) -> dict[str, int]:
+        """Requests so far, by name."""
+        return {}
+
+    def request_count(self) -> int:
+        """All requests so far."""
+        return 0

@@ -1,0 +1,58 @@
+"""The end of an inode's life: what happens when its last name, lookup or handle goes. `nodes.py` says when that is."""
+
+from __future__ import annotations
+
+from kcachefs.core.files import Files
+from kcachefs.core.nodes import Fate, Nodes
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import Inode
+
+
+class Lifetimes:
+    """Lets go of inodes, and of what they hold."""
+
+    def __init__(self, nodes: Nodes, files: Files) -> None:
+        self._nodes = nodes
+        self._files = files
+
+    def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
+        """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
+        fate = self._nodes.drop_name(ino, node)
+        if fate is Fate.GONE:
+            self._remove(txn, ino, node)
+            return
+        if fate is Fate.ORPHANED:
+            self._files.orphaned(txn, node)
+            self._nodes.add_orphan(txn, ino)
+        self._nodes.save(txn, ino, node)
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel lets go of `count` references."""
+        if self._nodes.release(ino, count):
+            self.let_go(ino)
+
+    def close_handle(self, ino: int) -> None:
+        if self._nodes.close_handle(ino):
+            self.let_go(ino)
+
+    def let_go(self, ino: int) -> None:
+        """Something stopped using an inode: if it has no name either, it goes now."""
+        nodes = self._nodes
+        if ino not in nodes.orphans:
+            return
+        with nodes.change() as txn:
+            if ino not in nodes.orphans or nodes.in_use(ino):
+                return
+            nodes.remove_orphan(txn, ino)
+            self._remove(txn, ino, nodes.get(ino))
+
+    def let_go_of_orphans(self) -> int:
+        """Remove the orphans that the kernel forgot without our counting it, or when the disk was too full for it."""
+        gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
+        for ino in gone:
+            self.let_go(ino)
+        return len(gone)
+
+    def _remove(self, txn: Transaction, ino: int, node: Inode) -> None:
+        self._files.gone(txn, ino, node)
+        self._nodes.delete(txn, ino)

@@ -1,0 +1,75 @@
+"""The order in which entries were last used, read from its old end: who goes next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from kcachefs.core.namespaces import Namespaces
+from kcachefs.core.uses import Uses
+from kcachefs.store import Store
+from kcachefs.store.entry_table import EntryTable
+from kcachefs.store.records import order_key, order_prefix, unpack_number
+
+_PAGE = 64
+
+
+class LruOrder:
+    """Reads the order of one filesystem. Any thread; what is used meanwhile may still be given."""
+
+    def __init__(self, store: Store, table: EntryTable, namespaces: Namespaces, uses: Uses) -> None:
+        self._store = store
+        self._table = table
+        self._namespaces = namespaces
+        self._uses = uses
+
+    def oldest(self, count: int, grace: float, floors: Mapping[str, int], uids: set[int] | None = None) -> list[int]:
+        """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends.
+
+        A namespace that holds no more than its floor loses none. With `uids`, only entries that these users made.
+        """
+        self._store.fold()
+        candidates: list[tuple[int, int]] = []
+        for number, label, record in self._namespaces.rows():
+            if record.stored > floors.get(label, 0):
+                for entry in self.of_namespace(number, count, grace, uids):
+                    found = self._table.get(entry)
+                    candidates.append((found.used if found is not None else 0, entry))
+        candidates.sort()
+        return [entry for _, entry in candidates[:count]]
+
+    def of_namespace(self, namespace: int, count: int, grace: float, uids: set[int] | None = None) -> Iterator[int]:
+        """Up to `count` entries of one namespace that were not used within the grace period, the oldest first."""
+        horizon = time.time_ns() - int(grace * 1e9)
+        start = order_key(namespace, 0)
+        while count > 0:
+            rows = self._store.catalog.page(order_prefix(namespace), start, _PAGE)
+            for key, raw in rows:
+                if int.from_bytes(key[9:17], "big") > horizon:
+                    return
+                entry = unpack_number(raw)
+                if uids is not None and self._maker_of(entry) not in uids:
+                    continue
+                if self._uses.last.get(entry, 0) <= horizon:
+                    count -= 1
+                    yield entry
+                    if count == 0:
+                        return
+            if len(rows) < _PAGE:
+                return
+            start = rows[-1][0] + b"\0"
+
+    def enough(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
+        """As many entries of the batch, from the oldest on, as free that many bytes and files."""
+        for count, entry in enumerate(batch, 1):
+            record = self._table.get(entry)
+            if record is not None:
+                bytes_over -= record.stored
+                files_over -= record.files
+            if bytes_over <= 0 and files_over <= 0:
+                return batch[:count]
+        return batch
+
+    def _maker_of(self, entry: int) -> int:
+        record = self._table.get(entry)
+        return record.uid if record is not None else 0

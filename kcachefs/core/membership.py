@@ -1,0 +1,133 @@
+"""Membership: which entry a file belongs to, kept as its names come, move and go.
+
+It is settled when a file gets its name, and follows the name. A file with several names stays with the entry of the
+first one until that name goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcachefs.core.caller import Caller
+from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.layouts import Kind, is_temporary
+from kcachefs.core.namespaces import Namespaces
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.placement import Placement
+from kcachefs.core.temporaries import Temporaries
+from kcachefs.core.uses import Uses
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import Inode, name_key, name_of, names_prefix, number_of, unpack_name
+
+_LOOKED_AT = 256
+"""Names of a folder that are searched for another name of a file, while requests wait."""
+
+
+class Membership:
+    """Which entry each file of one filesystem belongs to."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        namespaces: Namespaces,
+        placement: Placement,
+        books: EntryBooks,
+        temporaries: Temporaries,
+        uses: Uses,
+    ) -> None:
+        self._catalog = store.catalog
+        self._nodes = nodes
+        self._namespaces = namespaces
+        self._placement = placement
+        self._books = books
+        self._temporaries = temporaries
+        self._uses = uses
+
+    def label(
+        self, txn: Transaction, caller: Caller, ino: int, parent: int, folder: Inode, name: bytes, is_dir: bool
+    ) -> int:
+        """The entry of a new name, 0 for none; notes who writes it."""
+        if folder.entry:
+            if is_temporary(name):
+                self._temporaries.add(txn, ino, caller.pid)
+            return folder.entry
+        spot = self._placement.spot(parent, folder, name, is_dir)
+        entry = self._placement.entry_at(txn, ino, parent, spot, is_dir, caller.uid)
+        if spot.kind is Kind.TEMP:
+            self._temporaries.add(txn, ino, caller.pid)
+        elif entry:
+            self._uses.note_writer(entry, caller)
+        return entry
+
+    def moved(self, txn: Transaction, caller: Caller, ino: int, node: Inode, new_parent: int, new_name: bytes) -> None:
+        """A name moved: what it leads to may belong to another entry now."""
+        if ino in self._temporaries and not is_temporary(new_name):
+            self._temporaries.remove(txn, ino)
+        if node.is_dir:
+            self._namespaces.folder_moved()
+        entry, is_unfinished = self._placement.entry_under(txn, ino, node, new_parent, new_name)
+        if entry and entry != self._nodes.get(new_parent).entry:
+            self._uses.note_writer(entry, caller)
+        if is_unfinished and ino not in self._temporaries:
+            self._temporaries.add(txn, ino, caller.pid)
+        if entry == node.entry:
+            if entry == ino:
+                self._books.relocate(txn, entry, new_parent, new_name)
+        elif node.is_dir:
+            self._move_folder(txn, ino, node, entry)
+        else:
+            self._books.move(txn, ino, node, entry)
+
+    def linked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
+        """A file got one more name. It stays in its entry; what was temporary comes to the entry of the new name."""
+        if ino not in self._temporaries:
+            node.parent = parent
+        elif not node.entry:  # its folder stays that of the temporary name, which is the one to be reaped
+            self._books.move(txn, ino, node, self._placement.entry_under(txn, ino, node, parent, name)[0])
+
+    def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
+        """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
+
+        That is searched for where it is found quickly. Otherwise the evictor looks when it finds the entry empty.
+        """
+        if (self._nodes.get(parent).entry or self._placement.group_at(parent, name, txn)) == node.entry:
+            for key in self._names_near(node.parent, parent, name):
+                raw = txn.get(key)
+                if raw is not None and unpack_name(raw)[0] == ino:
+                    self.rehome(txn, ino, node, number_of(key), name_of(key)[1])
+                    return
+
+    def rehome(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
+        """Have a file belong to the entry of that name of it."""
+        node.parent = parent
+        entry, _ = self._placement.entry_under(txn, ino, node, parent, name)
+        if entry != node.entry:
+            self._books.move(txn, ino, node, entry)
+
+    def is_lock(self, ino: int, node: Inode) -> bool:
+        """Whether a file is in no entry because it is a lock, and not because it is unfinished or lost its name."""
+        return not (node.entry or node.nlink == 0 or node.flags & Inode.PUBLISHED or ino in self._temporaries)
+
+    def _names_near(self, newest: int, parent: int, name: bytes) -> Iterator[bytes]:
+        """Where a file that had this name may have another: in the folder of its newest one, or beside it."""
+        yield name_key(newest, name)
+        for folder in (newest, parent):
+            for key, _ in self._catalog.scan(names_prefix(folder), limit=_LOOKED_AT):
+                yield key
+
+    def _move_folder(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
+        """A folder comes to belong to another entry, with everything below it that belonged to the same entry."""
+        old = node.entry
+        self._books.move(txn, ino, node, entry)
+        below = [ino]
+        while below:
+            for _, raw in self._catalog.scan(names_prefix(below.pop())):
+                child_ino = unpack_name(raw)[0]
+                child = self._nodes.get(child_ino)
+                if child.entry == old and old != 0:
+                    self._books.move(txn, child_ino, child, entry)
+                    self._nodes.save(txn, child_ino, child)
+                    if child.is_dir:
+                        below.append(child_ino)

@@ -1,0 +1,201 @@
+"""The requests about names, one method each: judged by the policy, then carried out by the tree.
+
+Called by the engine's thread only. Errors carry an errno.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Iterable
+
+from kcachefs.core.caller import Caller
+from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX, FsOptions
+from kcachefs.core.parts import Parts
+from kcachefs.core.policies.policy import Policy
+from kcachefs.core.report import FOLDER, ReportFolder
+from kcachefs.core.squash import squashed
+from kcachefs.core.tree import Row
+from kcachefs.core.user_quotas import UserQuotas
+from kcachefs.core.uses import HEARTBEAT_SECONDS
+from kcachefs.errors import FsError
+from kcachefs.store.inode_numbers import GROUP_BASE, REPORT_INO, ROOT_INO, SHARED_INO, VIRTUAL_BASE
+from kcachefs.store.records import TENANTS, Inode
+
+_DOTS = (b".", b"..")
+_RESERVED = (FOLDER, TENANTS)
+_KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK)
+
+
+class NameRequests:
+    """What an engine asks about names."""
+
+    options: FsOptions
+
+    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas) -> None:
+        self.policy = policy
+        self.report = report
+        self.quotas = quotas
+        self.nodes = parts.nodes
+        self.tree = parts.tree
+        self.files = parts.files
+        self._lifetimes = parts.lifetimes
+        self._uses = parts.uses
+        self._replay = parts.replay
+        self._kernel = parts.kernel
+        self._lock = parts.store.catalog.lock
+        self._find = policy.find
+        self._squashes = parts.options.sharing.squashes
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def lookup(self, caller: Caller, parent: int, name: bytes) -> int | None:
+        """The inode under a name, and one more reference that the kernel holds; None for a miss."""
+        if parent == REPORT_INO or (parent == ROOT_INO and name == FOLDER):
+            return REPORT_INO if parent == ROOT_INO else self.report.find(caller, name)
+        if name in _DOTS and parent < VIRTUAL_BASE:
+            return self.nodes.hold(parent if name == b"." else self.nodes.get(parent).parent)
+        if len(name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
+        ino = self._find(caller, parent, name)
+        if ino is None:
+            return None
+        real = ino if ino < VIRTUAL_BASE else self.policy.behind(ino)
+        if real is None:
+            return ino
+        with self._lock:  # so that what is found here is not evicted before it is counted as in use
+            try:
+                node = self.nodes.get(real)
+            except FsError:
+                return None  # it was evicted just now
+            if _is_heartbeat(real, node):
+                self._uses.touch(node.entry, caller)
+            return self.nodes.hold(ino) if ino == real else ino
+
+    def hold(self, ino: int) -> int:
+        """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
+        return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel lets go of `count` references."""
+        if ino < VIRTUAL_BASE:
+            self._lifetimes.forget(ino, count)
+            if not self.nodes.in_use(ino):
+                self.policy.forgotten(ino)
+        elif ino < SHARED_INO:
+            self.report.forget(ino)
+        else:
+            self.policy.forget(ino, count)
+
+    def name_seconds(self, ino: int, node: Inode) -> int:
+        """How long the kernel may trust a name of this inode without asking again."""
+        if ino >= VIRTUAL_BASE:
+            usual = 0
+        else:
+            usual = HEARTBEAT_SECONDS if _is_heartbeat(ino, node) else FOREVER_SECONDS
+        return self.policy.name_seconds(ino, node, usual)
+
+    def shown(self, ino: int, node: Inode) -> Inode:
+        """An inode as the kernel is told of it."""
+        seen = self.policy.shown(ino, node)
+        return squashed(self.options.sharing, seen) if self._squashes else seen
+
+    def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
+        """At most `limit` names behind `cookie`; 0 starts from the top."""
+        return self.report.listing(cookie) if ino == REPORT_INO else self.policy.listing(ino, cookie, limit)
+
+    def is_listed_whole(self, ino: int) -> bool:
+        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
+        if ino >= VIRTUAL_BASE or not self.policy.lists_attributes or not self.nodes.exists(ino):
+            return False
+        return not _is_heartbeat(ino, self.nodes.get(ino))
+
+    def prefetch(self, inos: Iterable[int]) -> None:
+        """These inodes are about to be asked for: read all of them at once."""
+        self.nodes.prefetch(ino for ino in inos if ino < VIRTUAL_BASE)
+
+    def readlink(self, caller: Caller, ino: int) -> bytes:
+        return self.policy.readlink(caller, ino)
+
+    def answer_of(self, request: int) -> int | None:
+        """The inode in the reply to a request of an earlier worker, 0 if none; None when it did not take effect."""
+        return self._replay.answer(request)
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    def make(
+        self, caller: Caller, parent: int, name: bytes, mode: int, *, rdev: int = 0, target: bytes = b""
+    ) -> tuple[int, Inode]:
+        """mkdir, mknod, symlink: a new inode, which the kernel then holds."""
+        if stat.S_IFMT(mode) in (stat.S_IFCHR, stat.S_IFBLK):
+            raise FsError(errno.EPERM, "device files are refused")
+        if stat.S_IFMT(mode) not in _KINDS or mode > 0o177777:
+            raise FsError(errno.EINVAL)
+        return self._add(caller, parent, name, mode, rdev, target)
+
+    def create(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode]:
+        """A new file, which the kernel then holds."""
+        self.quotas.check_user(caller.uid)
+        return self._add(caller, parent, name, stat.S_IFREG | stat.S_IMODE(mode))
+
+    def _add(
+        self, caller: Caller, parent: int, name: bytes, mode: int, rdev: int = 0, target: bytes = b""
+    ) -> tuple[int, Inode]:
+        _refuse_reserved(parent, name)
+        own = self.policy.make_own(caller, parent, name, mode)
+        if own is not None:
+            return own[0], self.shown(*own)
+        self.policy.authorize_add(caller, parent, name)
+        mode = self.policy.allowed_mode(mode)
+        ino, node = self.tree.create(caller, parent, name, mode, rdev=rdev, target=target)
+        return self.nodes.hold(ino), self.shown(ino, node)
+
+    def link(self, caller: Caller, ino: int, parent: int, name: bytes) -> Inode:
+        _refuse_reserved(parent, name)
+        self.policy.authorize_link(caller, ino, name)
+        self.policy.authorize_add(caller, parent, name)
+        self.tree.link(caller, ino, parent, name)
+        self.nodes.hold(ino)
+        return self.shown(ino, self.files.attributes(ino))
+
+    # --- removing and moving ------------------------------------------------------------------------------------------
+
+    def unlink(self, caller: Caller, parent: int, name: bytes) -> None:
+        _refuse_reserved(parent, name)
+        if not self.policy.remove_own(caller, parent, name):
+            self.policy.authorize_remove(caller, parent, name, is_dir=False)
+            self.tree.unlink(caller, parent, name)
+
+    def rmdir(self, caller: Caller, parent: int, name: bytes) -> None:
+        _refuse_reserved(parent, name)
+        self.policy.authorize_remove(caller, parent, name, is_dir=True)
+        self.tree.rmdir(caller, parent, name)
+
+    def rename(
+        self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0
+    ) -> None:
+        _refuse_reserved(parent, name)
+        _refuse_reserved(new_parent, new_name)
+        if self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags):
+            self.tree.unlink(caller, parent, name)
+            # The kernel has moved its own name; this waits until it is done with that, and corrects it.
+            self._kernel.name_gone(new_parent, new_name)
+            return
+        self.tree.rename(caller, parent, name, new_parent, new_name, flags, self.policy.renamed)
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        """A name went, or is about to: the kernel is to ask again wherever it is shown. Any thread, no lock held."""
+        self._kernel.name_gone(parent, name)
+        for folder in self.policy.also_named_in(parent):
+            self._kernel.name_gone(folder, name)
+
+
+def _is_heartbeat(ino: int, node: Inode) -> bool:
+    """Whether a lookup of this inode's name is a use of its entry."""
+    entry = node.entry
+    return entry != 0 and (entry == ino or entry >= GROUP_BASE)
+
+
+def _refuse_reserved(parent: int, name: bytes) -> None:
+    if parent == REPORT_INO or (parent == ROOT_INO and name in _RESERVED):
+        raise FsError(errno.EPERM, "the report's folder and the private trees cannot be changed")

@@ -1,0 +1,62 @@
+"""The parts of a filesystem, put together. Each is given what it needs when it is made, and knows no later part."""
+
+from __future__ import annotations
+
+from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.files import Files
+from kcachefs.core.kernel import Kernel
+from kcachefs.core.lifetimes import Lifetimes
+from kcachefs.core.membership import Membership
+from kcachefs.core.namespaces import Namespaces
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.options import FsOptions
+from kcachefs.core.placement import Placement
+from kcachefs.core.replay import ReplayGuard
+from kcachefs.core.room import Room
+from kcachefs.core.seal_queue import SealQueue
+from kcachefs.core.sealing import Sealer
+from kcachefs.core.temporaries import Temporaries
+from kcachefs.core.tree import Tree
+from kcachefs.core.unsealed import Unsealed
+from kcachefs.core.uses import Uses
+from kcachefs.core.walk import Walk
+from kcachefs.store import Store
+from kcachefs.store.entry_table import EntryTable
+
+
+class Parts:
+    """Everything that a policy and the filesystem stand on."""
+
+    def __init__(self, store: Store, options: FsOptions, kernel: Kernel) -> None:
+        self.store = store
+        self.options = options
+        self.kernel = kernel
+        self.nodes = Nodes(store, kernel)
+        self.table = EntryTable(store.catalog)
+        self.namespaces = Namespaces(store, self.nodes, self.table)
+        self.placement = Placement(self.nodes, self.namespaces, self.table)
+        self.temporaries = Temporaries(store)
+        self.uses = Uses(self.nodes, self.table)
+        self.books = EntryBooks(store, self.nodes, self.namespaces, self.placement, self.table, self.uses)
+        self.membership = Membership(
+            store, self.nodes, self.namespaces, self.placement, self.books, self.temporaries, self.uses
+        )
+        queue = SealQueue(store.catalog.lock)
+        self.unsealed = Unsealed(store, self.nodes, self.books, self.uses, queue)
+        self.files = Files(store, self.nodes, self.books, self.unsealed, queue)
+        self.sealer = Sealer(store, self.nodes, self.books, self.unsealed, self.files, queue)
+        self.lifetimes = Lifetimes(self.nodes, self.files)
+        self.replay = ReplayGuard(store, resumed=options.resumed)
+        self.tree = Tree(
+            store,
+            self.nodes,
+            self.namespaces,
+            self.membership,
+            self.temporaries,
+            self.lifetimes,
+            self.books,
+            self.table,
+            self.replay,
+        )
+        self.walk = Walk(store, self.nodes, self.tree, self.table)
+        self.room = Room(store, self.namespaces, options.limits)

@@ -1,0 +1,185 @@
+"""The questions that the filesystem asks a policy, and the answers of `shared`, which forbids nothing.
+
+The kernel checks modes and owners by itself (default_permissions) before it asks, and asks nothing at all for a flock
+or for what it has cached, nor for an open unless the policy `judges_opens`. So a policy works in two places: in the
+attributes that it shows, which the kernel then enforces, and in the requests that do come, each of which says who makes
+it. Only pages of a map come later and in nobody's name: whoever opened the file for writing has been judged then.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Iterable
+
+from kcachefs.core.caller import Caller
+from kcachefs.core.options import Statfs
+from kcachefs.core.parts import Parts
+from kcachefs.core.report import FOLDER
+from kcachefs.core.tree import DOTDOT, Row
+from kcachefs.errors import FsError
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO
+from kcachefs.store.records import Inode
+
+REPORT_COOKIE = DOTDOT + 1
+
+
+class Policy:
+    """What users of a mount may do to each other, and what each of them sees. One object per filesystem.
+
+    It is asked, always in the thread that answers requests unless noted:
+
+    | question | when | what it may do |
+    | --- | --- | --- |
+    | `judges_opens`, `links_differ` | at mount | say that every open is to be asked; that links lead users elsewhere |
+    | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
+    | `find` | a name is looked up | lead the caller elsewhere, or nowhere |
+    | `behind`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
+    | `forgotten` | the kernel knows an inode no more | forget what was noted about it |
+    | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
+    | `name_seconds` | the kernel is told of a name | say how long it may trust it |
+    | `listing`, `readlink`, `statfs` | those requests | answer otherwise, by caller |
+    | `authorize_open` | every open, where opens are judged | refuse; keep the handle off the page cache |
+    | `authorize_write`, `authorize_change`, `authorize_allocate` | before bytes or attributes change | refuse |
+    | `authorize_add`, `authorize_link` | before a name is made, before a file gets another one | refuse |
+    | `authorize_remove`, `authorize_rename` | before a name goes or moves | refuse; have a rename give way |
+    | `renamed` | in the transaction of a rename | mark what got its final name |
+    | `make_own`, `remove_own`, `read_own`, `write_own`, `truncate_own` | inodes of its own | keep them in memory |
+    | `ignores_changes` | attributes are set | accept the change and not make it |
+    | `allowed_mode` | a file gets a mode | take bits away |
+    | `also_named_in` | a name went (any thread) | say where else it was shown |
+
+    A question that is refused raises FsError. Nothing is asked of a write out of the kernel's page cache except
+    `authorize_write`, with NOBODY as the caller.
+    """
+
+    judges_opens = False
+    """Whether `authorize_open` is asked for every open: then each open is a request."""
+    links_differ = False
+    """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
+    lists_afresh = False
+    """Whether a listing depends on more than its folder, so that the kernel must not keep it."""
+    lists_attributes = True
+    """Whether a listing may give the kernel the attributes of what it lists, and with them its names for a while."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._options = parts.options
+        self._nodes = parts.nodes
+        self._tree = parts.tree
+        self._walk = parts.walk
+        self._files = parts.files
+        self._table = parts.table
+        self._namespaces = parts.namespaces
+        self._placement = parts.placement
+        self._membership = parts.membership
+        self._temporaries = parts.temporaries
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
+
+    def find(self, caller: Caller, parent: int, name: bytes) -> int | None:
+        """The inode that a name leads the caller to; None for a miss that the kernel may remember for everybody."""
+        return self._tree.find(parent, name)
+
+    def behind(self, ino: int) -> int | None:
+        """The inode of the catalog that an inode of the policy's own stands for, if it does."""
+        return None
+
+    def node(self, ino: int) -> Inode:
+        """An inode of the policy's own."""
+        raise FsError(errno.ENOENT)
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel lets go of references to an inode of the policy's own."""
+
+    def forgotten(self, ino: int) -> None:
+        """The kernel holds no reference to an inode of the catalog any more."""
+
+    def shown(self, ino: int, node: Inode) -> Inode:
+        """An inode as the kernel is told of it: with the mode and the owner that it is to enforce."""
+        return node
+
+    def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
+        """How long the kernel may trust a name of this inode without asking again."""
+        return usual
+
+    def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
+        """At most `limit` names behind `cookie`; 0 starts from the top."""
+        rows = self._tree.listing(ino, cookie, limit)
+        if ino == ROOT_INO and cookie < REPORT_COOKIE:
+            rows.insert(DOTDOT - min(cookie, DOTDOT), (REPORT_COOKIE, FOLDER, REPORT_INO, stat.S_IFDIR >> 12))
+        return rows
+
+    def readlink(self, caller: Caller, ino: int) -> bytes:
+        node = self._nodes.get(ino)
+        if not stat.S_ISLNK(node.mode):
+            raise FsError(errno.EINVAL)
+        return node.target
+
+    def statfs(self, caller: Caller) -> Statfs | None:
+        """What df shows the caller; None: the whole mount."""
+        return None
+
+    def also_named_in(self, parent: int) -> Iterable[int]:
+        """Other folders in which the names of a folder are shown."""
+        return ()
+
+    # --- what is allowed ----------------------------------------------------------------------------------------------
+
+    def authorize_open(self, caller: Caller, ino: int, flags: int) -> bool:
+        """Returns whether the handle may use the kernel's page cache, which everybody reads."""
+        return True
+
+    def authorize_write(self, caller: Caller, ino: int) -> None:
+        pass
+
+    def authorize_change(self, caller: Caller, ino: int, *, size: int | None, owner: bool) -> None:
+        """A truncation or an allocation up to `size`, another mode or owner, or (neither) other times."""
+
+    def authorize_allocate(self, caller: Caller, ino: int) -> None:
+        pass
+
+    def authorize_add(self, caller: Caller, parent: int, name: bytes) -> None:
+        """A new name in a folder."""
+
+    def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
+        """Another name for a file."""
+
+    def authorize_remove(self, caller: Caller, parent: int, name: bytes, *, is_dir: bool) -> None:
+        pass
+
+    def authorize_rename(
+        self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
+    ) -> bool:
+        """Returns whether the rename gives way: what has the new name stays, and the old name is removed."""
+        return False
+
+    # --- what is done otherwise ---------------------------------------------------------------------------------------
+
+    def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
+        """An inode got a name by a rename. In the transaction of that rename."""
+
+    def make_own(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode] | None:
+        """Make something in memory instead of in the store; None: it is to be made in the store."""
+        return None
+
+    def remove_own(self, caller: Caller, parent: int, name: bytes) -> bool:
+        """Remove a name that exists in memory only. False if it is not one."""
+        return False
+
+    def read_own(self, ino: int, offset: int, size: int) -> bytes:
+        return b""
+
+    def write_own(self, ino: int, offset: int, data: bytes) -> int:
+        raise FsError(errno.EPERM)
+
+    def truncate_own(self, ino: int, size: int) -> None:
+        raise FsError(errno.EPERM)
+
+    def ignores_changes(self, caller: Caller, ino: int) -> bool:
+        """Whether a change of attributes that was authorized is accepted and not made."""
+        return False
+
+    def allowed_mode(self, mode: int) -> int:
+        """The mode that something gets which was to have this one."""
+        return mode

@@ -1,0 +1,97 @@
+"""Reaping: removes what dead writers left under temporary names. Run by the daemon in a thread, now and then."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from kcachefs.core.eviction import Evictor
+from kcachefs.core.files import Files
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.temporaries import Temporaries
+from kcachefs.core.tree import Tree
+from kcachefs.core.walk import Walk
+from kcachefs.errors import FsError
+
+TEMPORARY_SECONDS = 60.0
+TEMPORARY_UNKNOWN_SECONDS = 3600.0
+"""The least age of what is reaped: where its writer is dead, and where its writer cannot be seen from here."""
+
+
+class Reaper:
+    """Finds and removes abandoned temporary files and folders."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        tree: Tree,
+        walk: Walk,
+        files: Files,
+        temporaries: Temporaries,
+        evictor: Evictor,
+        name_gone: Callable[[int, bytes], None],
+    ) -> None:
+        self._nodes = nodes
+        self._tree = tree
+        self._walk = walk
+        self._files = files
+        self._temporaries = temporaries
+        self._evictor = evictor
+        self._name_gone = name_gone
+        self.seconds = TEMPORARY_SECONDS
+        self.unknown_seconds = TEMPORARY_UNKNOWN_SECONDS
+
+    def reap(self) -> int:
+        """Returns how many names were removed."""
+        reaped = 0
+        for ino in list(self._temporaries.inodes):
+            writer = self._temporaries.writer_of(ino)
+            if writer is None or not self._is_abandoned(ino, *writer):
+                continue
+            for parent, name in self._tree.names_of(ino):
+                if self._drop(ino, parent, name):
+                    self._name_gone(parent, name)
+                    reaped += 1
+        return reaped
+
+    def _is_abandoned(self, ino: int, since: int, pid: int) -> bool:
+        """Whether its writer is gone and nobody went on with it: with a folder, or with anything below it."""
+        seconds = self.seconds if pid else self.unknown_seconds
+        horizon = time.time_ns() - int(seconds * 1e9)
+        if since > horizon or (pid and _is_running(pid)):
+            return False
+        with contextlib.suppress(FsError):  # something of it went just now
+            inodes = [ino, *(below for below, _, _ in self._walk.below(ino))]
+            if not any(
+                below in self._nodes.handles or self._files.attributes(below).mtime > horizon for below in inodes
+            ):
+                return not self._is_open(ino, inodes)
+        return False
+
+    def _is_open(self, ino: int, inodes: list[int]) -> bool:
+        """Whether somebody has it, or something below it, open or mapped, or works there."""
+        if not any(self._nodes.is_held(below) for below in inodes):
+            return False
+        for parent, name in self._tree.names_of(ino):
+            self._name_gone(parent, name)
+        return self._evictor.stays_held(lambda: any(self._nodes.is_held(below) for below in inodes))
+
+    def _drop(self, ino: int, parent: int, name: bytes) -> bool:
+        with self._nodes.change() as txn:
+            if self._tree.find(parent, name) != ino:
+                return False  # it was given another name just now
+            self._tree.remove_all(txn, [(ino, parent, name), *self._walk.below(ino)])
+        return True
+
+
+def _is_running(pid: int) -> bool:
+    """Also where /proc hides other users' processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,41 @@
+"""The replay guard: which request made the last change of names, and what it came to.
+
+A worker may die between a change and its reply. The kernel then sends the request again to the next worker; carried
+out twice, it would find its own work done and fail with EEXIST or ENOENT. So each change of names is recorded in the
+transaction that makes it. One record is enough: an engine that can be resumed changes names one request at a time,
+and what it took and did not answer comes again before anything new.
+"""
+
+from __future__ import annotations
+
+from kcachefs.core.caller import Caller
+from kcachefs.errors import RecordDamaged
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import META_ANSWERED, pack_number, unpack_number
+
+
+class ReplayGuard:
+    """The answer to the last request that changed a name."""
+
+    def __init__(self, store: Store, *, resumed: bool) -> None:
+        self._catalog = store.catalog
+        if not resumed and self._recorded() is not None:  # request numbers start afresh with each mount
+            with self._catalog.transaction() as txn:
+                txn.delete(META_ANSWERED)
+
+    def note(self, txn: Transaction, caller: Caller, ino: int = 0) -> None:
+        """This transaction carries out the caller's request; `ino` is the inode in its reply."""
+        if caller.request:
+            txn.put(META_ANSWERED, pack_number(caller.request) + pack_number(ino))
+
+    def answer(self, request: int) -> int | None:
+        """The inode in the reply to a request, 0 if there is none in it; None when it did not take effect."""
+        raw = self._recorded()
+        return unpack_number(raw[8:]) if raw and unpack_number(raw[:8]) == request else None
+
+    def _recorded(self) -> bytes | None:
+        try:
+            return self._catalog.get(META_ANSWERED)
+        except RecordDamaged:
+            return b""

@@ -1,0 +1,79 @@
+"""Room: how far the store is over its limits, and whether writes have to wait or fail.
+
+Between two turns of the evictor the total can overshoot the quota by what is written in that time. So while a limit is
+exceeded each write waits a moment, off the thread that answers requests; and longer when the disk would be full before
+the evictor got its turn.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from kcachefs.core.limits import Limits
+from kcachefs.core.namespaces import Namespaces
+from kcachefs.store import Store
+
+WAIT_SECONDS = 0.05
+WAIT_WHEN_FULL_SECONDS = 10.0
+HARDLY_FREE = 0.5
+"""Part of the free space to be kept below which a write waits that long: the rest is for names and the journal."""
+
+
+class Room:
+    """What is left of one filesystem's limits. Any thread."""
+
+    def __init__(self, store: Store, namespaces: Namespaces, limits: Limits) -> None:
+        self._store = store
+        self._namespaces = namespaces
+        self.limits = limits
+        self.left = threading.Event()
+        self.left.set()
+        """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
+        self.full = False
+        """The quota is exceeded and nothing can be evicted: writing has to fail."""
+        self.exhausted: frozenset[int] = frozenset()
+        """Users who exceed their own quota and have nothing left that can be evicted."""
+
+    def used_bytes(self) -> int:
+        """Stored bytes on disk, everything counted."""
+        return self._store.used_bytes()
+
+    def excess(self, mark: float) -> int:
+        """Bytes by which the strictest limit on size is exceeded at that mark; negative below it."""
+        over = self.used_bytes() - int(self.limits.max_size * mark)
+        return max(over, int(self.limits.min_free * (2.0 - mark)) - self._free_bytes())
+
+    def excess_files(self, mark: float) -> int:
+        if not self.limits.max_files:
+            return 0
+        files = sum(record.files for _, _, record in self._namespaces.rows())
+        return files - int(self.limits.max_files * mark)
+
+    def check(self) -> bool:
+        """Look whether there is room, or writes have to wait."""
+        has_room = self.excess(1.0) <= 0
+        if has_room:
+            self.left.set()
+        else:
+            self.left.clear()
+        return has_room
+
+    def wait(self) -> None:
+        """Wait a moment; where the disk is all but full, until there is room or nothing is left to be evicted."""
+        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
+        while not self.left.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
+            if not self.is_disk_nearly_full():
+                return
+
+    def wait_long(self) -> bool:
+        """Wait until there is room; returns whether there is."""
+        return self.left.is_set() or (not self.full and self.left.wait(WAIT_WHEN_FULL_SECONDS))
+
+    def is_disk_nearly_full(self) -> bool:
+        return self._free_bytes() < self.limits.min_free * HARDLY_FREE
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self._store.path)
+        return disk.f_bavail * disk.f_frsize

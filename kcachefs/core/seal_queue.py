@@ -1,0 +1,121 @@
+"""Which files wait to be sealed, which are mutable, and which are being sealed right now.
+
+A file that was written is queued and sealed when it has rested. A file that is written again after it was sealed is
+*mutable*: it is left alone until it has been quiet for long. The engine's thread adds to the queue; the sealer, the
+evictor and whoever settles a mount take from it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import Inode
+
+QUEUE_MAX = 4096
+"""Files waiting, above which the longest waiting is sealed whatever else goes on."""
+PATIENCE_SECONDS = 10.0
+"""How long a file waits at most for requests to pause: a compiler's burst of writes goes first."""
+
+
+class SealQueue:
+    """The state of sealing, by inode."""
+
+    def __init__(self, lock: threading.RLock) -> None:
+        self._lock = lock
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._queued: set[int] = set()
+        self.mutable: set[int] = set()
+        self._sealing: dict[int, bool] = {}
+        """Inodes that are being sealed, and whether they changed since that began."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, ino: int, since: float) -> None:
+        """Queue a file that has not changed since that moment of the monotonic clock."""
+        with self._lock:
+            if ino not in self._queued:
+                self._queued.add(ino)
+                self._waiting.append((ino, since))
+
+    def take(self, rest_seconds: float, now: float) -> int | None:
+        """The file that has waited longest, if that is long enough or too many wait; None when there is none."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            ino, since = self._waiting[0]
+            if now - since < rest_seconds and len(self._waiting) < QUEUE_MAX:
+                return None
+            self._waiting.popleft()
+            self._queued.discard(ino)
+            return ino
+
+    def is_pressing(self) -> bool:
+        """So much waits that it must be sealed though requests come in."""
+        waiting = self._waiting
+        return bool(waiting) and (len(waiting) >= QUEUE_MAX or time.monotonic() - waiting[0][1] > PATIENCE_SECONDS)
+
+    def unsealed(self) -> set[int]:
+        """Every file that waits or is mutable."""
+        return {*list(self._queued), *list(self.mutable)}
+
+    # --- changes: the catalog's lock is held --------------------------------------------------------------------------
+
+    def changed(self, ino: int, node: Inode) -> None:
+        """A file's bytes change."""
+        if ino in self._sealing:
+            self._sealing[ino] = True
+        self.await_rest(ino, node)
+
+    def await_rest(self, ino: int, node: Inode) -> None:
+        if node.flags & Inode.MUTABLE:
+            self.mutable.add(ino)
+        elif ino not in self._queued:
+            self.add(ino, time.monotonic())
+
+    def emptied(self, ino: int) -> None:
+        """A file lost all its bytes: what the sealer has read is stale, and there is nothing to seal."""
+        if ino in self._sealing:
+            self._sealing[ino] = True
+
+    def make_mutable(self, ino: int, node: Inode) -> None:
+        node.flags |= Inode.MUTABLE
+        self.mutable.add(ino)
+
+    def gone(self, txn: Transaction, ino: int) -> None:
+        """A file goes for good, if the transaction succeeds."""
+        if ino in self.mutable:
+            txn.undo(lambda: self.mutable.add(ino))
+            self.mutable.discard(ino)
+        if ino in self._sealing:
+            self._sealing[ino] = True
+            txn.undo(lambda: self.add(ino, time.monotonic()))
+
+    # --- being sealed -------------------------------------------------------------------------------------------------
+
+    def begin(self, ino: int) -> bool:
+        """Begin to seal a file; False when another thread is at it. The catalog's lock is held."""
+        if ino in self._sealing:
+            return False
+        self._sealing[ino] = False
+        return True
+
+    def is_stale(self, ino: int) -> bool:
+        """Whether a file changed since `begin`. The catalog's lock is held."""
+        return self._sealing[ino]
+
+    def end(self, ino: int) -> None:
+        self._sealing.pop(ino, None)
+
+    def statistics(self) -> dict[str, int]:
+        """Takes no lock: it is asked when something hangs."""
+        oldest = self._waiting[0][1] if self._waiting else None
+        return {
+            "waiting_for_sealing": len(self._waiting),
+            "longest_waiting_s": round(time.monotonic() - oldest) if oldest else 0,
+            "being_sealed": len(self._sealing),
+            "mutable": len(self.mutable),
+        }

@@ -1,0 +1,177 @@
+"""Sealing: turns files that have rested into objects, beside the requests and while readers are still served.
+
+That a file rests is told by the clock and not by its last close. Once a kernel has been spared the OPENs it sends no
+RELEASE either, not even for what it CREATEd. An engine that is told of opens counts handles, and then a file is not
+sealed while it is open.
+
+Bytes are hashed here and not as they are written: they have to be read anyway to be compressed, and the thread that
+answers requests has better things to do. `Sealer` may be used by several threads at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.files import Files
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.seal_queue import SealQueue
+from kcachefs.core.unsealed import SpoolFile, Unsealed, place_bytes, refresh
+from kcachefs.errors import FsError, NoSpace, ObjectMissing, RecordDamaged
+from kcachefs.store import Store
+from kcachefs.store.ledger import Staged
+from kcachefs.store.records import Content, Inode
+
+REST_SECONDS = 2.0
+"""How long after its last write a file is sealed: what is deleted before is never sealed."""
+QUIET_SECONDS = 60.0
+"""How long a mutable file must not have changed before it is sealed after all."""
+HOLE_MIN = 256 << 20
+"""Files larger than this that are mostly holes stay plain files."""
+
+
+class Sealer:
+    """Seals the files of one filesystem."""
+
+    def __init__(
+        self, store: Store, nodes: Nodes, books: EntryBooks, unsealed: Unsealed, files: Files, queue: SealQueue
+    ) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._books = books
+        self._unsealed = unsealed
+        self._files = files
+        self._queue = queue
+        self._lock = store.catalog.lock
+
+    def adopt(self) -> None:
+        """At mount: what an earlier daemon left unsealed is sealed now, or watched until it is quiet."""
+        for ino, node in self._unsealed.files():
+            if node.flags & Inode.MUTABLE:
+                self._queue.mutable.add(ino)
+            else:
+                self._queue.add(ino, 0.0)
+
+    def waiting(self) -> int:
+        """How many files wait: until they are sealed, they can be neither compressed nor evicted."""
+        return len(self._queue)
+
+    def is_pressing(self) -> bool:
+        """So much waits that it must be sealed though requests come in."""
+        return self._queue.is_pressing()
+
+    def unsealed_bytes(self) -> dict[int, int]:
+        """How many bytes are not sealed yet, by the user who owns them."""
+        held: dict[int, int] = {}
+        for ino in self._queue.unsealed():
+            with contextlib.suppress(FsError, RecordDamaged):
+                node = self._files.attributes(ino)
+                if node.content in (Content.SLOT, Content.SPOOL):
+                    held[node.uid] = held.get(node.uid, 0) + node.size
+        return held
+
+    def seal_waiting(self, until: float) -> None:
+        """Seal what waits though it has not rested, until that moment: the quota is near."""
+        waiting = len(self._queue)
+        while waiting and time.monotonic() < until and self.seal_next(0):
+            waiting -= 1
+
+    def seal_next(self, rest_seconds: float = REST_SECONDS) -> bool:
+        """Seal the file that has waited longest, if it has rested that long. False when there is none."""
+        now = time.monotonic()
+        ino = self._queue.take(rest_seconds, now)
+        if ino is None:
+            return False
+        with contextlib.suppress(FsError):  # unlinked while it waited
+            age = (time.time_ns() - self._files.attributes(ino).mtime) / 1e9
+            if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
+                self._queue.add(ino, now - max(0.0, min(age, rest_seconds)))  # written since: it rests again
+            else:
+                self._seal_or_keep(ino, now)
+        return True
+
+    def _seal_or_keep(self, ino: int, now: float) -> None:
+        try:
+            self.seal(ino)
+        except NoSpace:
+            self._queue.add(ino, now)
+            raise
+
+    def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
+        """Seal the mutable files that have not changed for that long."""
+        horizon = time.time_ns() - int(quiet_seconds * 1e9)
+        failed: Exception | None = None
+        for ino in list(self._queue.mutable):
+            try:
+                if self._files.attributes(ino).ctime > horizon:
+                    continue
+                self._queue.mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
+                self.seal(ino)
+            except FsError:
+                self._queue.mutable.discard(ino)
+            except Exception as error:
+                self._queue.mutable.add(ino)
+                failed = failed or error
+        if failed is not None:  # one file that fails does not keep the others from being sealed
+            raise failed
+
+    def seal(self, ino: int) -> bool:
+        """Turn a file into an object. False if it changed meanwhile, or cannot be sealed."""
+        while True:
+            with self._lock:
+                node = self._nodes.get(ino)
+                if node.content not in (Content.SLOT, Content.SPOOL) or node.nlink == 0:
+                    return False
+                data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
+                spool = self._unsealed.spool_of(ino, node) if node.content == Content.SPOOL else None
+                if (spool is not None and spool.changing) or not self._queue.begin(ino):
+                    self._queue.await_rest(ino, node)
+                    return False
+            staged: Staged | None = None
+            try:
+                if spool is not None and _is_mostly_hole(spool.fd):
+                    return False
+                if spool is not None and os.fstat(spool.fd).st_size:
+                    staged = self._store.objects.stage_file(spool.fd)
+                elif data:
+                    staged = self._store.objects.stage(data)
+                return self._commit(ino, spool, staged)
+            except ObjectMissing:
+                continue  # the twin that it was to share with was deleted at that moment: store it after all
+            finally:
+                self._queue.end(ino)
+                if staged is not None:
+                    self._store.objects.settle(staged)
+
+    def _commit(self, ino: int, spool: SpoolFile | None, staged: Staged | None) -> bool:
+        with self._nodes.change() as txn:
+            node = self._nodes.get(ino)
+            if self._queue.is_stale(ino) or node.content not in (Content.SLOT, Content.SPOOL):
+                return False
+            if spool is not None:
+                refresh(node, spool)
+            self._unsealed.let_go(txn, ino, node)
+            if staged is not None:
+                self._store.objects.link(txn, staged)
+                place_bytes(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
+                self._books.count(txn, ino, node)
+                # The kernel keeps the pages that a program writes, except the last, which is written in part: the
+                # first reader asks for that page, and should not have to wait until it is decoded.
+                self._store.objects.remember(staged)
+            else:
+                place_bytes(node, Content.NONE)
+            node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)
+            self._nodes.save(txn, ino, node)
+        return True
+
+    def statistics(self) -> dict[str, int]:
+        """What is unsealed. Takes no lock: it is asked when something hangs."""
+        return {**self._queue.statistics(), "open_spool_files": self._unsealed.open_count}
+
+
+def _is_mostly_hole(fd: int) -> bool:
+    """Whether sealing would mostly read zeros: for hours, of a file of terabytes that holds a page."""
+    state = os.fstat(fd)
+    return state.st_size > HOLE_MIN and state.st_blocks * 512 * 16 < state.st_size

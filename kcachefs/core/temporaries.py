@@ -1,0 +1,63 @@
+"""Temporary names: files and folders that are being written and have not got their final name yet.
+
+Each is in the catalog with the process that writes it, so that whatever a dead process left can be reaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import number_of, pack_number, temporary_key, unpack_number
+
+
+class Temporaries:
+    """What is under a temporary name; few inodes at any time."""
+
+    def __init__(self, store: Store) -> None:
+        self._catalog = store.catalog
+        self.inodes = set(map(number_of, store.catalog.keys(b"w")))
+
+    def __contains__(self, ino: int) -> bool:
+        return ino in self.inodes
+
+    def add(self, txn: Transaction, ino: int, pid: int) -> None:
+        """A process begins to write something under a temporary name."""
+        txn.undo(lambda: self.inodes.discard(ino))
+        self.inodes.add(ino)
+        process = pid if not pid or _is_process(pid) else process_of(pid)
+        txn.put(temporary_key(ino), pack_number(time.time_ns()) + pack_number(process))
+
+    def remove(self, txn: Transaction, ino: int) -> None:
+        """It has its final name, or none: there is nothing to reap."""
+        if ino in self.inodes:
+            txn.undo(lambda: self.inodes.add(ino))
+            self.inodes.discard(ino)
+            txn.delete(temporary_key(ino))
+
+    def writer_of(self, ino: int) -> tuple[int, int] | None:
+        """Since when, in nanoseconds, and by which process (0: not visible here) it is written; None if it is not."""
+        raw = self._catalog.get(temporary_key(ino))
+        return (unpack_number(raw[:8]), unpack_number(raw[8:16])) if raw is not None else None
+
+
+def _is_process(pid: int) -> bool:
+    """Whether it is the number of a process and not of one of its threads: the quicker half of `process_of`."""
+    try:
+        os.close(os.pidfd_open(pid))
+    except OSError:
+        return False
+    return True
+
+
+def process_of(pid: int) -> int:
+    """The process that a thread belongs to: requests carry the thread's number."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("Tgid:"):
+                return int(line[5:])
+    return pid

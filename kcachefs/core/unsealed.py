@@ -1,0 +1,247 @@
+"""Bytes that are not sealed: small files in slots of the slot file, larger ones in a spool file each.
+
+What a write acknowledged is outside this process: the bytes by a pwrite; the size and times of a slot by a record in
+the journal, those of a spool file by the file itself.
+
+The catalog's lock guards which bytes are whose. A slot is written under it. A spool file is written without it, after
+it was announced in `SpoolFile.changing`, so that it is not sealed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.seal_queue import SealQueue
+from kcachefs.core.uses import Uses
+from kcachefs.errors import FsError, RecordDamaged, or_no_space
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.records import (
+    META_SPOOL,
+    NO_DIGEST,
+    Content,
+    Inode,
+    number_of,
+    pack_number,
+    slot_key,
+    spool_key,
+    unpack_number,
+)
+
+OPEN_SPOOL_MAX = 512
+"""Spool files held open; beyond it they are reopened by name."""
+_SPOOL_BLOCK = 64
+"""Spool numbers reserved at a time."""
+
+
+class SpoolFile:
+    """An open spool file, closed with its last user."""
+
+    __slots__ = ("changing", "fd", "number", "retimed")
+
+    def __init__(self, number: int, fd: int) -> None:
+        self.number = number
+        self.fd = fd
+        self.retimed = False
+        """Its times were set by hand: the next write has to say that they no longer hold."""
+        self.changing: list[None] = []
+        """One for each thread that is about to change it, or is changing it: it is not sealed meanwhile.
+
+        Appended under the lock and popped without it: a list allows that, a number does not.
+        """
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+def _may_close(spool: SpoolFile) -> bool:
+    return not spool.retimed and not spool.changing
+
+
+class Unsealed:
+    """The unsealed bytes of one filesystem, by inode."""
+
+    def __init__(self, store: Store, nodes: Nodes, books: EntryBooks, uses: Uses, queue: SealQueue) -> None:
+        self._store = store
+        self._slots = store.slots
+        self._nodes = nodes
+        self._books = books
+        self._uses = uses
+        self._queue = queue
+        self._lock = store.catalog.lock
+        self._open: BoundedDict[int, SpoolFile] = BoundedDict(OPEN_SPOOL_MAX, _may_close)
+        raw = store.catalog.get(META_SPOOL)
+        self._next_spool = self._reserved_spool = unpack_number(raw) if raw is not None else 1
+
+    # --- slots: the lock is held --------------------------------------------------------------------------------------
+
+    def read_slot(self, node: Inode, offset: int, size: int) -> bytes:
+        return self._slots.read(node.spool, offset, min(size, max(0, node.size - offset)))
+
+    def write_slot(self, ino: int, node: Inode, offset: int, data: bytes | memoryview) -> None:
+        with self._nodes.change() as txn:
+            slot = self._slot(txn, ino, node)
+            if offset > node.size:
+                self._slots.zero(slot, node.size, offset)
+            self._slots.write(slot, offset, data)
+            node.size = max(node.size, offset + len(data))
+            self._slot_changed(txn, ino, node)
+
+    def resize_slot(self, ino: int, node: Inode, size: int) -> None:
+        with self._nodes.change() as txn:
+            slot = self._slot(txn, ino, node)
+            self._slots.zero(slot, node.size, size)
+            node.size = size
+            self._slot_changed(txn, ino, node)
+
+    def allocate_in_slot(self, ino: int, node: Inode, offset: int, end: int, *, zeroes: bool, grows: bool) -> None:
+        with self._nodes.change() as txn:
+            slot = self._slot(txn, ino, node)
+            if zeroes:
+                self._slots.zero(slot, offset, min(end, node.size))
+            if grows and end > node.size:
+                self._slots.zero(slot, node.size, end)
+                node.size = end
+            self._slot_changed(txn, ino, node)
+
+    def fill_slot(self, txn: Transaction, ino: int, node: Inode, data: bytes) -> None:
+        """Have these bytes be a file's, in a slot of its own."""
+        slot = self._take_slot(txn, ino)
+        self._slots.write(slot, 0, data)
+        place_bytes(node, Content.SLOT, number=slot, size=len(data))
+        self._slot_changed(txn, ino, node)
+
+    def _slot(self, txn: Transaction, ino: int, node: Inode) -> int:
+        if node.content == Content.NONE:
+            if not node.is_file:
+                raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
+            place_bytes(node, Content.SLOT, number=self._take_slot(txn, ino))
+        return node.spool
+
+    def _take_slot(self, txn: Transaction, ino: int) -> int:
+        slot = self._slots.take()
+        txn.undo(lambda: self._slots.free(slot))
+        txn.put(slot_key(slot), pack_number(ino))
+        return slot
+
+    def _slot_changed(self, txn: Transaction, ino: int, node: Inode) -> None:
+        node.mtime = node.ctime = time.time_ns()
+        self.changed(ino, node)
+        self._nodes.save(txn, ino, node)
+
+    def changed(self, ino: int, node: Inode) -> None:
+        """A file's bytes change: what the sealer has read is stale, and the file has to rest again."""
+        if node.entry:
+            self._uses.written(node.entry)
+        self._queue.changed(ino, node)
+
+    # --- spool files --------------------------------------------------------------------------------------------------
+
+    def spool_to_change(self, ino: int, node: Inode) -> SpoolFile:
+        """The spool file, announced as changing: the caller pops from `changing` when done. The lock is held."""
+        spool = self._open.get(ino) or self.spool_of(ino, node)
+        assert spool is not None
+        self.changed(ino, node)
+        if spool.retimed:
+            with self._nodes.change() as txn:
+                spool.retimed = False
+                node.mtime = node.ctime = time.time_ns()
+                self._nodes.save(txn, ino, node)
+        spool.changing.append(None)
+        return spool
+
+    def spool_of(self, ino: int, node: Inode) -> SpoolFile | None:
+        """The open spool file; None when the file was sealed since the caller looked."""
+        spool = self._open.get(ino)
+        if spool is None:
+            with self._lock:
+                node = self._nodes.get(ino)  # the caller's may have left the cache, and been sealed since
+                if node.content != Content.SPOOL:
+                    return None
+                spool = self._open.get(ino)
+                if spool is None:
+                    spool = self._open[ino] = SpoolFile(node.spool, self._store.spool.open(node.spool))
+        return spool
+
+    def hold_spool(self, txn: Transaction, ino: int, spool: SpoolFile) -> None:
+        """A spool file becomes a file's in this transaction."""
+        txn.put(spool_key(spool.number), pack_number(ino))
+        txn.undo(lambda: self._open.pop(ino, None))
+        self._open[ino] = spool
+
+    def make_spool(self) -> SpoolFile:
+        """A new spool file, which is nobody's yet."""
+        with self._nodes.change() as txn:
+            number = self._store.spool.take()
+            if number is None:
+                number = self._next_spool
+                self._next_spool += 1
+                if number >= self._reserved_spool:
+                    self._reserved_spool = number + _SPOOL_BLOCK
+                    txn.undo(self._unreserve_spool)
+                    txn.put(META_SPOOL, pack_number(self._reserved_spool))
+        return SpoolFile(number, self._store.spool.open(number, create=True))
+
+    def _unreserve_spool(self) -> None:
+        self._reserved_spool = 0
+
+    def fill(self, spool: SpoolFile, offset: int, data: bytes | memoryview) -> int:
+        """Write all of it; a disk that is nearly full takes a part, and says so at the next try."""
+        try:
+            written = os.pwrite(spool.fd, data, offset)
+            while written < len(data):
+                written += os.pwrite(spool.fd, data[written:], offset + written)
+        except OSError as error:
+            raise or_no_space(error, self._store.spool.path(spool.number)) from error
+        return written
+
+    # --- all of them --------------------------------------------------------------------------------------------------
+
+    def let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> None:
+        """Whatever held a file's bytes lets go of them. The caller says where they are now, and saves the inode."""
+        if node.content == Content.OBJECT:
+            self._books.uncount(txn, node, gone=gone)
+            self._store.objects.unlink(txn, node.digest)
+        elif node.content == Content.SPOOL:
+            txn.delete(spool_key(node.spool))
+            self._open.pop(ino, None)
+        elif node.content == Content.SLOT:
+            txn.delete(slot_key(node.spool))
+
+    def files(self) -> list[tuple[int, Inode]]:
+        """Every file that is in a slot or in the spool."""
+        found = []
+        for table, content in ((b"a", Content.SLOT), (b"s", Content.SPOOL)):
+            for key in self._store.catalog.keys(table):
+                with contextlib.suppress(FsError, RecordDamaged):
+                    ino = unpack_number(self._store.catalog.get(key) or bytes(8))
+                    node = self._nodes.get(ino)
+                    if node.content == content and node.spool == number_of(key):
+                        found.append((ino, node))
+        return found
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+
+def place_bytes(node: Inode, content: int, *, number: int = 0, digest: bytes = NO_DIGEST, size: int = 0) -> None:
+    """Say where a file's bytes are. At one stroke: a reader without the lock must see all of it or nothing.
+
+    Between these assignments the interpreter calls nothing, so it gives no other thread a turn.
+    """
+    node.spool, node.digest, node.size, node.content = number, digest, size, content
+
+
+def refresh(node: Inode, spool: SpoolFile) -> None:
+    """Take a file's size and times from its spool file."""
+    state = os.fstat(spool.fd)
+    node.size = state.st_size
+    node.mtime = max(node.mtime, state.st_mtime_ns)
+    node.ctime = max(node.ctime, state.st_ctime_ns)

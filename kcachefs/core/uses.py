@@ -1,0 +1,107 @@
+"""Uses: what counts as a use of an entry, and when it is written down.
+
+The name of an entry expires in the kernel after `HEARTBEAT_SECONDS`. So a process that comes to an entry costs one
+lookup, however many files it then reads, and that lookup is the use. Writing is a use as well. Uses gather in memory
+and are written down every few seconds; a kill loses that much of the order and nothing else.
+
+A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
+had to be made; it is counted when the entry is listed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.caller import Caller
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.temporaries import process_of
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_table import EntryTable
+from kcachefs.store.inode_numbers import GROUP_BASE
+
+HEARTBEAT_SECONDS = 1
+"""How long the kernel may remember an entry's name before it asks again."""
+COMPLETE_NS = 200_000_000
+"""How long after its last write an entry counts as complete: nobody tells when its writer is done."""
+_FLUSH_CHUNK = 200
+_REMEMBERED = 65536
+
+
+class Uses:
+    """The uses of one filesystem's entries."""
+
+    def __init__(self, nodes: Nodes, table: EntryTable) -> None:
+        self._nodes = nodes
+        self._table = table
+        self._writers: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        """The thread that made an entry's newest name."""
+        self._written: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        """When an entry was last written to."""
+        self._seen: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
+        """Entries and the processes that have used them: each process has one hit."""
+        self._hits: dict[int, Counter[int]] = {}
+        """Hits that are not written down yet, by entry and user."""
+        self.last: dict[int, int] = {}
+        """Uses that are not written down yet: when each entry was last used."""
+
+    def written(self, entry: int) -> None:
+        """A file of an entry is being written: that is a use, and for a moment the entry is not complete."""
+        self.last[entry] = self._written[entry] = time.time_ns()
+
+    def sealed(self, entry: int) -> None:
+        """A file of an entry was sealed: its writer is done with it."""
+        self._written.pop(entry, None)
+
+    def note_writer(self, entry: int, caller: Caller) -> None:
+        """The caller gave something in an entry its name: what it then reads of it is no hit."""
+        self._writers[entry] = caller.pid
+
+    def touch(self, entry: int, caller: Caller) -> None:
+        """The kernel asked for an entry's name on behalf of a caller."""
+        now, pid = time.time_ns(), caller.pid
+        self.last[entry] = now
+        if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
+            return
+        seen, writer = (entry, pid), self._writers.get(entry)
+        if seen in self._seen or writer == pid:
+            return
+        self._seen[seen] = None
+        process = process_of(pid)
+        if writer is not None and process == process_of(writer):
+            return
+        if process != pid:
+            if (entry, process) in self._seen:
+                return
+            self._seen[entry, process] = None
+        self._hits.setdefault(entry, Counter())[caller.uid] += 1
+
+    def renew(self, entries: set[int]) -> None:
+        """These were found in use: they are young again."""
+        self.last.update(dict.fromkeys(entries, time.time_ns()))
+
+    def forget(self, entry: int) -> None:
+        self.last.pop(entry, None)
+
+    def flush(self) -> None:
+        """Write down what was used since the last time."""
+        used, self.last = self.last, {}
+        hits, self._hits = self._hits, {}
+        pending = sorted(used.items(), key=lambda item: item[1])
+        for start in range(0, len(pending), _FLUSH_CHUNK):
+            with self._nodes.change() as txn:
+                for entry, when in pending[start : start + _FLUSH_CHUNK]:
+                    if not self._write_down(txn, entry, when, hits.pop(entry, Counter())):
+                        self.last.setdefault(entry, when)
+
+    def _write_down(self, txn: Transaction, entry: int, when: int, hits: Counter[int]) -> bool:
+        """False when it has to wait: the entry is not sealed yet, and its hits are kept until it is."""
+        record = self._table.get(entry, txn)
+        if record is not None and record.used:
+            self._table.note_use(txn, entry, record, when, hits)
+            return True
+        if hits and self._nodes.exists(entry & ~GROUP_BASE):
+            self._hits.setdefault(entry, Counter()).update(hits)
+            return False
+        return True

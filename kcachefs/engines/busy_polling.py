@@ -1,0 +1,123 @@
+"""Busy polling: whether to look for the next request for a moment before going to sleep for it.
+
+A program that works through names or files makes its next request 10 to 100 µs after the last reply. Going to sleep and
+being woken in between takes about as long again, and a processor that slept is slow at first. On a busy machine polling
+takes time from the very programs that are waited for. So it is only done while a processor is free, and only while it
+finds something: a pause now and then is forgiven, a program that always takes its time is not polled for.
+
+Where several processors are idle, polling longer pays for a start that finds everything compiled: it asks for a file,
+works with it for some 100 µs, and asks for the next.
+
+All but the briefest polling is paid for from a budget: a second at a stretch, and in the long run a sixteenth of a
+processor. While a thread of the pool works for a client there is none: it would take the interpreter from that thread.
+
+benchmarks/README.md has the measurements behind the numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from pathlib import Path
+
+SHORT_NS, LONG_NS = 3_000, 60_000
+"""A request that came sooner was there already. One that came later was not worth polling for, unless for long; a
+shorter gap may be the time that waking up took."""
+BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
+"""How long to poll: with an empty budget or no processor to spare, with one, with several."""
+BUDGET_NS, EARNED = 1_000_000_000, 16
+"""How much polling can be saved up; one nanosecond of so many is."""
+_SEVERAL = 3
+_ENOUGH, _FULL = 4, 32
+_CGROUPS = Path("/sys/fs/cgroup")
+_now = time.monotonic_ns
+
+
+class BusyPolling:
+    """Belongs to the thread that reads the device, except for `adapt`."""
+
+    def __init__(self, device: int) -> None:
+        poll = select.poll()
+        poll.register(device, select.POLLIN)
+        self._poll = poll.poll
+        self._processors = processors()
+        self._credit = 0
+        self._since = self._settled = _now()
+        self._budget = BUDGET_NS
+        self._patience = 0
+        """How long it was polled this time, at most."""
+        self._is_awake = False
+        self.allowed = BRIEF_NS
+        """How long to poll at most, as the machine is now."""
+
+    def adapt(self) -> None:
+        """See how busy the machine is. Any thread, every second or so."""
+        idle = self._processors - (running() - 1 - self._is_awake)
+        if idle < 0 or self._processors < 2:
+            self.allowed = 0
+        elif idle == 0:
+            self.allowed = BRIEF_NS
+        else:
+            self.allowed = PATIENT_NS if idle >= _SEVERAL else USUAL_NS
+
+    def poll(self, *, is_alone: bool = True) -> None:
+        """Returns when there is a request, or soon: the read that follows waits for as long as it takes.
+
+        Not alone: a thread of ours is at work for somebody.
+        """
+        since = self._since = _now()
+        patience = self.allowed if is_alone and self._credit > _ENOUGH else 0
+        if patience:
+            if self._budget <= 0:
+                patience = min(patience, BRIEF_NS)
+            end = since + patience
+            while not self._poll(0) and _now() < end:
+                pass
+        self._patience = patience
+        self._is_awake = False
+
+    def request_came(self) -> None:
+        """A request was read."""
+        now = _now()
+        self._is_awake = True
+        gap, polled = now - self._since, self._patience
+        budget = self._budget + (now - self._settled) // EARNED
+        self._settled = now
+        if polled > BRIEF_NS and gap > BRIEF_NS:
+            budget -= min(gap, polled) - BRIEF_NS
+        self._budget = budget if budget < BUDGET_NS else BUDGET_NS
+        if gap >= LONG_NS and gap >= self.allowed:
+            self._credit = max(0, self._credit - 1)
+        elif gap > SHORT_NS and self._credit < _FULL:
+            self._credit += 1
+
+
+def processors() -> int:
+    """How many processors this process may use: those it is allowed on, or fewer where its cgroup has a quota."""
+    count = len(os.sched_getaffinity(0))
+    own = _CGROUPS / _group()
+    for folder in (own, *own.parents):
+        if folder.is_relative_to(_CGROUPS):
+            with contextlib.suppress(OSError, ValueError):  # the topmost has none, and "max" is no number
+                quota, period = (folder / "cpu.max").read_text().split()
+                count = min(count, int(quota) // int(period))
+    return count
+
+
+def _group() -> str:
+    """The path of this process's cgroup, below the topmost that it can see."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::/"):
+                return line[4:]
+    return ""
+
+
+def running() -> int:
+    """How many threads of all programs run, or could."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return 1 << 30

@@ -1,0 +1,120 @@
+"""What the direct engine does with requests about attributes and bytes: authorize, choose a thread, act.
+
+A handler takes (engine, inode, request number, length) and returns the body of the reply, or None when the reply is
+sent otherwise or never.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import TYPE_CHECKING
+
+from kcachefs.core.caller import NOBODY, Caller
+from kcachefs.core.files import MAX_SIZE
+from kcachefs.engines import protocol as p
+from kcachefs.engines.protocol import Fattr
+from kcachefs.engines.replies import OPENED, OPENED_UNCACHED, pack_attributes
+from kcachefs.errors import RequestGarbled
+
+if TYPE_CHECKING:
+    from kcachefs.engines.direct import DirectEngine
+
+_NS = 1_000_000_000
+_HEADER = p.IN_HEADER.size
+
+
+def getattr_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    return pack_attributes(ino, engine.fs.attributes(ino))
+
+
+def setattr_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+    fields = p.SETATTR_IN.unpack_from(engine.buffer, _HEADER)
+    valid, caller = fields[0], engine.caller()
+    size = fields[3] if valid & Fattr.SIZE else None
+    owner = bool(valid & (Fattr.MODE | Fattr.UID | Fattr.GID))
+    engine.fs.authorize_change(caller, ino, size=size, owner=owner)
+    if size and not engine.fs.is_quick_to_change(ino):
+        engine.defer(unique, ino, lambda: _set_attributes(engine, caller, ino, fields))
+        return None
+    return _set_attributes(engine, caller, ino, fields)
+
+
+def _set_attributes(engine: DirectEngine, caller: Caller, ino: int, fields: tuple[int, ...]) -> bytes:
+    valid, now = fields[0], time.time_ns()
+    atime = mtime = None
+    if valid & Fattr.ATIME:
+        atime = now if valid & Fattr.ATIME_NOW else _moment(fields[5], fields[8])
+    if valid & Fattr.MTIME:
+        mtime = now if valid & Fattr.MTIME_NOW else _moment(fields[6], fields[9])
+    node = engine.fs.set_attributes(
+        caller,
+        ino,
+        mode=fields[11] if valid & Fattr.MODE else None,
+        uid=fields[13] if valid & Fattr.UID else None,
+        gid=fields[14] if valid & Fattr.GID else None,
+        size=fields[3] if valid & Fattr.SIZE else None,
+        atime=atime,
+        mtime=mtime,
+    )
+    return pack_attributes(ino, node)
+
+
+def _moment(seconds: int, nanoseconds: int) -> int:
+    """Nanoseconds; a time before 1677 or after 2262 becomes the nearest one that can be kept."""
+    return max(-MAX_SIZE, min(MAX_SIZE, seconds * _NS + nanoseconds))
+
+
+def open_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+    if not engine.fs.policy.judges_opens:
+        engine.reply_error(unique, errno.ENOSYS)
+        return None
+    uses_cache = engine.fs.authorize_open(engine.caller(), ino, p.OPEN_IN.unpack_from(engine.buffer, _HEADER)[0])
+    return OPENED if uses_cache else OPENED_UNCACHED
+
+
+def read(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+    _, offset, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
+    if offset + size > MAX_SIZE or size > p.MAX_REQUEST:
+        raise RequestGarbled(f"cannot read {size} bytes at {offset}")
+    if engine.fs.is_quick_to_read(ino, offset):
+        return engine.fs.read(ino, offset, size)
+    engine.defer(unique, ino, lambda: engine.fs.read_parts(ino, offset, size))
+    return None
+
+
+def write(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+    fs, buffer = engine.fs, engine.buffer
+    _, offset, size = p.WRITE_IN.unpack_from(buffer, _HEADER)
+    if p.WRITE_DATA + size > length:
+        raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
+    data = buffer[p.WRITE_DATA : p.WRITE_DATA + size]
+    # Out of the page cache the header says uid 0, which did not write it.
+    fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino)
+    if fs.is_quick_to_write(ino):
+        return p.WRITE_OUT.pack(fs.write(ino, offset, data), 0)
+    copy = bytes(data)
+    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0))
+    return None
+
+
+def fsync(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+    def sync() -> bytes:
+        engine.fs.sync(ino)
+        return b""
+
+    engine.defer(unique, ino, sync)
+
+
+def fallocate(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+    _, offset, size, mode, _ = p.FALLOCATE_IN.unpack_from(engine.buffer, _HEADER)
+
+    def allocate() -> bytes:
+        engine.fs.fallocate(ino, mode, offset, size)
+        return b""
+
+    engine.fs.authorize_allocate(engine.caller(), ino, mode, offset, size)
+    if engine.fs.is_quick_to_allocate(ino, size):
+        return allocate()
+    engine.defer(unique, ino, allocate)
+    return None

@@ -1,0 +1,141 @@
+"""The table of the direct engine's handlers by opcode, and the requests about the filesystem as a whole."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kcachefs.engines import file_handlers as files
+from kcachefs.engines import name_handlers as names
+from kcachefs.engines import protocol as p
+from kcachefs.engines.name_handlers import pack_found as pack_found
+from kcachefs.engines.protocol import Op
+from kcachefs.errors import FsError
+
+if TYPE_CHECKING:
+    from kcachefs.engines.direct import DirectEngine
+
+log = logging.getLogger(__name__)
+
+READAHEAD = 4 << 20
+"""What we allow. The kernel takes no more than the supervisor sets for the mount, before or after."""
+_HEADER = p.IN_HEADER.size
+
+Handler = Callable[["DirectEngine", int, int, int], bytes | None]
+"""(engine, inode, request number, length) → reply body, or None when the reply is sent otherwise or never."""
+
+
+def is_about_bytes(opcode: int) -> bool:
+    """Whether a request fails when a file's bytes are damaged; its inode is that file."""
+    return opcode in (Op.READ, Op.WRITE, Op.SETATTR, Op.FALLOCATE, Op.FSYNC)
+
+
+def _init(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    major, minor, readahead, flags = p.INIT_IN.unpack_from(engine.buffer, _HEADER)
+    offered = flags
+    if flags & p.Init.INIT_EXT and length >= _HEADER + 20:
+        offered |= struct.unpack_from("<I", engine.buffer, _HEADER + 16)[0] << 32
+    if major < p.MAJOR:
+        raise FsError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}")
+    if major > p.MAJOR:  # it asks again with ours
+        return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
+    wanted = offered & engine.capabilities
+    if engine.fs.policy.links_differ:
+        wanted &= ~p.Init.CACHE_SYMLINKS
+    if engine.fs.options.sharing.idmap:
+        wanted |= offered & p.Init.ALLOW_IDMAP
+    engine.agree(wanted)
+    log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
+    return p.INIT_OUT.pack(
+        p.MAJOR,
+        min(minor, p.MINOR),
+        max(readahead, READAHEAD),
+        wanted & 0xFFFFFFFF,
+        64,
+        48,
+        p.MAX_REQUEST,
+        1,
+        p.MAX_REQUEST // 4096,
+        0,
+        wanted >> 32,
+        0,
+    )
+
+
+def _statfs(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    state = engine.fs.statfs(engine.caller())
+    return p.STATFS_OUT.pack(
+        state.blocks,
+        state.free,
+        state.free,
+        state.files,
+        state.files_free,
+        state.block_size,
+        state.name_max,
+        state.block_size,
+        0,
+    )
+
+
+def _interrupt(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+    engine.interrupt(p.INTERRUPT_IN.unpack_from(engine.buffer, _HEADER)[0])
+
+
+def _done(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    return b""
+
+
+def _not_offered(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+    engine.reply_error(unique, errno.ENOSYS)
+
+
+def _ignored(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+    pass
+
+
+_NAME = 2
+"""The shortest name and its end."""
+
+_ANSWERED: dict[Op, tuple[Handler, int]] = {
+    Op.LOOKUP: (names.lookup, _NAME),
+    Op.FORGET: (names.forget, p.FORGET_IN.size),
+    Op.GETATTR: (files.getattr_, 0),
+    Op.SETATTR: (files.setattr_, p.SETATTR_IN.size),
+    Op.READLINK: (names.readlink, 0),
+    Op.SYMLINK: (names.symlink, 2 * _NAME),
+    Op.MKNOD: (names.mknod, p.MKNOD_IN.size + _NAME),
+    Op.MKDIR: (names.mkdir, p.MKDIR_IN.size + _NAME),
+    Op.UNLINK: (names.unlink, _NAME),
+    Op.RMDIR: (names.rmdir, _NAME),
+    Op.RENAME: (names.rename, p.RENAME_IN.size + 2 * _NAME),
+    Op.LINK: (names.link, p.LINK_IN.size + _NAME),
+    Op.OPEN: (files.open_, p.OPEN_IN.size),
+    Op.READ: (files.read, p.READ_IN.size),
+    Op.WRITE: (files.write, p.WRITE_DATA - _HEADER),
+    Op.STATFS: (_statfs, 0),
+    Op.RELEASE: (_done, 0),
+    Op.FSYNC: (files.fsync, 0),
+    Op.INIT: (_init, p.INIT_IN.size),
+    Op.OPENDIR: (names.opendir, 0),
+    Op.RELEASEDIR: (_done, 0),
+    Op.READDIR: (names.readdir, p.READ_IN.size),
+    Op.FSYNCDIR: (files.fsync, 0),
+    Op.CREATE: (names.create, p.CREATE_IN.size + _NAME),
+    Op.INTERRUPT: (_interrupt, p.INTERRUPT_IN.size),
+    Op.DESTROY: (_done, 0),
+    Op.BATCH_FORGET: (names.batch_forget, p.BATCH_FORGET_IN.size),
+    Op.FALLOCATE: (files.fallocate, p.FALLOCATE_IN.size),
+    Op.READDIRPLUS: (names.readdirplus, p.READ_IN.size),
+    Op.RENAME2: (names.rename2, p.RENAME2_IN.size + 2 * _NAME),
+    Op.SYNCFS: (files.fsync, 0),
+    Op.NOTIFY_REPLY: (_ignored, 0),
+}
+
+OPCODES = max(Op) + 1
+HANDLERS: list[tuple[Handler, int]] = [(_not_offered, 0)] * OPCODES
+"""By opcode: the handler, and the length below which a request cannot be read."""
+for _op, (_handler, _body) in _ANSWERED.items():
+    HANDLERS[_op] = _handler, _HEADER + _body

@@ -1,0 +1,196 @@
+"""What the direct engine does with requests about names. Each reads the request in the engine's buffer.
+
+A handler takes (engine, inode, request number, length) and returns the body of the reply, or None when the reply is
+sent otherwise or never.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from kcachefs.core import Filesystem
+from kcachefs.core.tree import DOTDOT
+from kcachefs.engines import protocol as p
+from kcachefs.engines.replies import (
+    LISTING_AFRESH,
+    LISTING_KEPT,
+    LISTING_NEW,
+    MISS,
+    NO_ENTRY,
+    OPENED,
+    OPENED_UNCACHED,
+    pack_entry,
+    pack_name,
+)
+from kcachefs.errors import FsError, RequestGarbled
+from kcachefs.store.records import Inode
+
+if TYPE_CHECKING:
+    from kcachefs.engines.direct import DirectEngine
+
+log = logging.getLogger(__name__)
+
+_HEADER = p.IN_HEADER.size
+
+
+def lookup(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    if engine.buffer[length - 1]:
+        raise RequestGarbled("a name without an end")
+    found = engine.fs.lookup(engine.caller(), ino, engine.buffer[_HEADER : length - 1].tobytes())
+    return MISS if found is None else pack_found(engine.fs, found)
+
+
+def pack_found(fs: Filesystem, ino: int) -> bytes:
+    """The reply that tells the kernel of an inode under a name."""
+    return _pack(fs, ino, fs.attributes(ino))
+
+
+def _pack(fs: Filesystem, ino: int, node: Inode) -> bytes:
+    return pack_entry(ino, node, fs.name_seconds(ino, node))
+
+
+def forget(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+    engine.fs.forget(ino, p.FORGET_IN.unpack_from(engine.buffer, _HEADER)[0])
+
+
+def batch_forget(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+    count = p.BATCH_FORGET_IN.unpack_from(engine.buffer, _HEADER)[0]
+    start = _HEADER + p.BATCH_FORGET_IN.size
+    if start + count * p.FORGET_ONE.size > length:
+        raise RequestGarbled(f"{count} inodes do not fit into {length} bytes")
+    for each, references in p.FORGET_ONE.iter_unpack(engine.buffer[start : start + count * p.FORGET_ONE.size]):
+        try:
+            engine.fs.forget(each, references)
+        except Exception as error:  # a full disk: it is tried again later, and does not hold up the others
+            log.warning("inode %d is forgotten, and could not be removed yet: %s", each, error)
+
+
+def mkdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    mode, _ = p.MKDIR_IN.unpack_from(engine.buffer, _HEADER)
+    name = _name(engine, _HEADER + p.MKDIR_IN.size, length)
+    return _pack(engine.fs, *engine.fs.make(engine.caller(), ino, name, 0o040000 | (mode & 0o7777)))
+
+
+def mknod(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    mode, rdev, _, _ = p.MKNOD_IN.unpack_from(engine.buffer, _HEADER)
+    name = _name(engine, _HEADER + p.MKNOD_IN.size, length)
+    return _pack(engine.fs, *engine.fs.make(engine.caller(), ino, name, mode, rdev=rdev))
+
+
+def symlink(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    name, target = _two_names(engine, _HEADER, length)
+    return _pack(engine.fs, *engine.fs.make(engine.caller(), ino, name, 0o120777, target=target))
+
+
+def create(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    flags, mode, _, _ = p.CREATE_IN.unpack_from(engine.buffer, _HEADER)
+    name = _name(engine, _HEADER + p.CREATE_IN.size, length)
+    fs, caller, opened = engine.fs, engine.caller(), OPENED
+    try:
+        made, node = fs.create(caller, ino, name, mode)
+    except FsError as error:
+        if error.errno != errno.EEXIST or flags & os.O_EXCL:
+            raise
+        found = fs.lookup(caller, ino, name)
+        if found is None:
+            raise
+        made = found
+        if not fs.authorize_open(caller, made, flags):
+            opened = OPENED_UNCACHED
+        node = fs.attributes(made)
+    return _pack(fs, made, node) + opened
+
+
+def link(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    (linked,) = p.LINK_IN.unpack_from(engine.buffer, _HEADER)
+    name = _name(engine, _HEADER + p.LINK_IN.size, length)
+    return _pack(engine.fs, linked, engine.fs.link(engine.caller(), linked, ino, name))
+
+
+def unlink(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    engine.fs.unlink(engine.caller(), ino, _name(engine, _HEADER, length))
+    return b""
+
+
+def rmdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    engine.fs.rmdir(engine.caller(), ino, _name(engine, _HEADER, length))
+    return b""
+
+
+def rename(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    (new_parent,) = p.RENAME_IN.unpack_from(engine.buffer, _HEADER)
+    name, new_name = _two_names(engine, _HEADER + p.RENAME_IN.size, length)
+    engine.fs.rename(engine.caller(), ino, name, new_parent, new_name)
+    return b""
+
+
+def rename2(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    new_parent, flags, _ = p.RENAME2_IN.unpack_from(engine.buffer, _HEADER)
+    name, new_name = _two_names(engine, _HEADER + p.RENAME2_IN.size, length)
+    engine.fs.rename(engine.caller(), ino, name, new_parent, new_name, flags)
+    return b""
+
+
+def readlink(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    return engine.fs.readlink(engine.caller(), ino)
+
+
+def opendir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    changed = engine.fs.attributes(ino).mtime
+    if engine.fs.policy.lists_afresh:
+        return LISTING_AFRESH
+    if engine.listed.get(ino) == changed:
+        return LISTING_KEPT
+    engine.listed[ino] = changed
+    return LISTING_NEW
+
+
+def readdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
+    out: list[bytes] = []
+    room = size
+    for position, name, child, kind in engine.fs.listing(ino, cookie, size // 32 + 2):
+        record = pack_name(position, name, child, kind)
+        room -= len(record)
+        if room < 0:
+            break
+        out.append(record)
+    return b"".join(out)
+
+
+def readdirplus(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+    _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
+    fs, out, room = engine.fs, [], size
+    rows = fs.listing(ino, cookie, size // 160 + 2)
+    fs.prefetch(child for _, _, child, _ in rows)
+    for position, name, child, kind in rows:
+        record = pack_name(position, name, child, kind)
+        room -= len(record) + p.ENTRY.size
+        if room < 0:
+            break
+        # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
+        if position <= DOTDOT or not fs.is_listed_whole(child):
+            out.append(NO_ENTRY + record)
+            continue
+        try:
+            fs.hold(child)
+            out.append(pack_found(fs, child) + record)
+        except FsError:
+            fs.forget(child, 1)
+    return b"".join(out)
+
+
+def _name(engine: DirectEngine, start: int, length: int) -> bytes:
+    if engine.buffer[length - 1]:
+        raise RequestGarbled("a name without an end")
+    return engine.buffer[start : length - 1].tobytes()
+
+
+def _two_names(engine: DirectEngine, start: int, length: int) -> tuple[bytes, bytes]:
+    names = _name(engine, start, length).split(b"\0")
+    if len(names) != 2:
+        raise RequestGarbled(f"{len(names)} names instead of two")
+    return names[0], names[1]

@@ -1,0 +1,287 @@
+"""The entries' books: the record of each entry, and every index and sum that is derived from it.
+
+An entry is what is used, counted and evicted as one. `put` is the only way to change a record, and keeps in step:
+
+- the order of use (`l`): an entry that is listed and not pinned stands there once, at its time of use;
+- the accounts: what a namespace (`c`), and each user in it (`u`), holds. An entry is on the account of the user who
+  made it; a file and its bytes are on the account of the user who owns the file, whichever entry it lies in;
+- the group (`g`) that leads from the names of a group's files to their entry.
+
+An entry is *listed* once its first file was sealed: until then `used` is 0, and it is in no index. The checker of the
+store (`entry_checks.py`) goes by the definitions in this file.
+
+Functions that take a transaction run under the catalog's lock; the others may run in any thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from kcachefs.store.catalog import Catalog, Transaction
+from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
+from kcachefs.store.records import (
+    TENANTS,
+    EntryRecord,
+    NamespaceRecord,
+    counts_key,
+    entry_key,
+    group_key,
+    name_key,
+    names_prefix,
+    order_key,
+    pack_number,
+    share_key,
+    share_of,
+    shares_prefix,
+    unpack_name,
+    unpack_number,
+)
+
+
+class Holding(NamedTuple):
+    """Sealed files: how many, their plain bytes, the bytes stored for them."""
+
+    files: int
+    plain: int
+    stored: int
+
+    def plus(self, other: Holding) -> Holding:
+        return Holding(self.files + other.files, self.plain + other.plain, self.stored + other.stored)
+
+    def minus(self, other: Holding) -> Holding:
+        return Holding(self.files - other.files, self.plain - other.plain, self.stored - other.stored)
+
+
+NOTHING = Holding(0, 0, 0)
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+def order_of(record: EntryRecord | None) -> bytes | None:
+    """The key under which an entry stands in the order of use; None when it does not stand there."""
+    if record is None or not record.used or record.flags & EntryRecord.PINNED:
+        return None
+    return order_key(record.namespace, record.used)
+
+
+def account_keys(namespace: int, uid: int) -> tuple[bytes, bytes]:
+    """The two accounts that count what a user holds in a namespace: the namespace's, and the user's in it."""
+    return counts_key(namespace), share_key(uid, namespace)
+
+
+def sums_of(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tuple[bytes, int, Holding]]:
+    """What an entry adds to each account, as (account, entries, holding): itself, and the files in it by owner."""
+    if record.used:
+        for key in account_keys(record.namespace, record.uid):
+            yield key, 1, NOTHING
+    for uid, held in holdings.items():
+        for key in account_keys(record.namespace, uid):
+            yield key, 0, held
+
+
+def find_roots(catalog: Catalog) -> tuple[int, set[int]]:
+    """The folder of the users who have a tree of their own (0: there is none), and all folders that hold namespaces."""
+    raw = catalog.get(name_key(ROOT_INO, TENANTS))
+    tenants = unpack_name(raw)[0] if raw is not None else 0
+    rows = catalog.scan(names_prefix(tenants)) if tenants else []
+    return tenants, {ROOT_INO, *(unpack_name(row)[0] for _, row in rows)}
+
+
+def namespace_of(folder: int, parent_of: Callable[[int], int], roots: set[int]) -> int:
+    """The namespace that a folder is in, or is; a root itself for what lies in a root."""
+    while folder not in roots and (above := parent_of(folder)) not in roots:
+        folder = above
+    return folder
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+class EntryTable:
+    """The entries of one store."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._last_order = 0
+
+    def get(self, entry: int, source: Catalog | Transaction | None = None) -> EntryRecord | None:
+        """The record of an entry; a copy, which becomes true with `put`."""
+        raw = (source or self._catalog).get(entry_key(entry))
+        return EntryRecord.unpack(raw) if raw is not None else None
+
+    def put(
+        self,
+        txn: Transaction,
+        entry: int,
+        old: EntryRecord | None,
+        new: EntryRecord | None,
+        *,
+        left: Mapping[int, Holding] = {},
+        came: Mapping[int, Holding] = {},
+    ) -> None:
+        """Replace an entry's record, None for none, and all that follows from it.
+
+        `left` and `came` say which sealed files the entry loses and gains by this, by their owner.
+        """
+        before, after = order_of(old), order_of(new)
+        if before != after:
+            if before is not None:
+                txn.delete(before)
+            if after is not None:
+                txn.put(after, pack_number(entry))
+        self._book(txn, ((old, left, -1), (new, came, +1)))
+        if new is not None:
+            txn.put(entry_key(entry), new.pack())
+        elif old is not None:
+            txn.delete(entry_key(entry))
+            if entry >= GROUP_BASE:
+                txn.delete(group_key(old.folder, old.name))
+
+    def _book(self, txn: Transaction, changes: Iterable[tuple[EntryRecord | None, Mapping[int, Holding], int]]) -> None:
+        sums: dict[bytes, tuple[int, Holding]] = {}
+        for record, holdings, sign in changes:
+            if record is not None:
+                for key, entries, held in sums_of(record, holdings):
+                    count, total = sums.get(key, (0, NOTHING))
+                    sums[key] = count + sign * entries, total.plus(held) if sign > 0 else total.minus(held)
+        for key, (count, total) in sums.items():
+            if count or total != NOTHING:
+                account = NamespaceRecord.unpack(txn.get(key))
+                account.entries += count
+                account.files += total.files
+                account.plain += total.plain
+                account.stored += total.stored
+                txn.put(key, account.pack())
+
+    # --- files of entries ---------------------------------------------------------------------------------------------
+
+    def add_file(
+        self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding, *, is_miss: bool
+    ) -> None:
+        """A file was sealed. With its first one an entry is listed, and counts as a miss unless it was adopted."""
+        new = copy.copy(record)
+        if not record.used:
+            new.used = self.next_order(time.time_ns())
+            for key in account_keys(record.namespace, record.uid):
+                account = NamespaceRecord.unpack(txn.get(key))
+                account.misses += is_miss
+                account.used = new.used
+                txn.put(key, account.pack())
+        new.files, new.plain, new.stored = held.plus(held_by(record))
+        self.put(txn, entry, record, new, came={uid: held})
+
+    def remove_file(self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding) -> EntryRecord:
+        """A sealed file goes, or is about to be written again; returns the record as it is now."""
+        new = copy.copy(record)
+        new.files, new.plain, new.stored = held_by(record).minus(held)
+        self.put(txn, entry, record, new, left={uid: held})
+        return new
+
+    def hand_over(self, txn: Transaction, entry: int, record: EntryRecord, old: int, new: int, held: Holding) -> None:
+        """A file of an entry becomes another user's."""
+        self.put(txn, entry, record, record, left={old: held}, came={new: held})
+
+    def relocate(
+        self,
+        txn: Transaction,
+        entry: int,
+        record: EntryRecord,
+        namespace: int,
+        folder: int,
+        name: bytes,
+        holdings: Mapping[int, Holding],
+    ) -> None:
+        """An entry moved; `holdings` is what each user holds in it."""
+        new = copy.copy(record)
+        new.namespace, new.folder, new.name = namespace, folder, name
+        self.put(txn, entry, record, new, left=holdings, came=holdings)
+
+    def strike(self, txn: Transaction, entry: int) -> None:
+        """Remove an entry that no file belongs to, and whatever is still counted for it."""
+        record = self.get(entry, txn)
+        if record is not None:
+            self.put(txn, entry, record, None, left={record.uid: held_by(record)})
+
+    def pin(self, txn: Transaction, entry: int, pinned: bool) -> bool:
+        """Take an entry out of the order of use, or put it back. False if there is no such entry."""
+        record = self.get(entry, txn)
+        if record is None:
+            return False
+        new = copy.copy(record)
+        new.flags = record.flags | EntryRecord.PINNED if pinned else record.flags & ~EntryRecord.PINNED
+        self.put(txn, entry, record, new)
+        return True
+
+    # --- uses ---------------------------------------------------------------------------------------------------------
+
+    def note_use(self, txn: Transaction, entry: int, record: EntryRecord, when: int, hits: Counter[int]) -> None:
+        """An entry was used; `hits` says how often, by user. A hit is counted for the user who had it."""
+        new, total = copy.copy(record), hits.total()
+        new.used = when if record.flags & EntryRecord.PINNED else self.next_order(when)
+        new.hits += total
+        self.put(txn, entry, record, new)
+        own = account_keys(record.namespace, record.uid)
+        accounts = dict.fromkeys(own, 0) | {share_key(uid, record.namespace): count for uid, count in hits.items()}
+        accounts[counts_key(record.namespace)] = total
+        for key, count in accounts.items():
+            account = NamespaceRecord.unpack(txn.get(key))
+            if key in own:
+                account.used = max(account.used, new.used)
+            account.hits += count
+            account.served += count * record.plain
+            txn.put(key, account.pack())
+
+    def note_eviction(self, txn: Transaction, record: EntryRecord) -> None:
+        for key in account_keys(record.namespace, record.uid):
+            account = NamespaceRecord.unpack(txn.get(key))
+            account.evictions += 1
+            account.evicted_bytes += record.stored
+            txn.put(key, account.pack())
+
+    def next_order(self, when: int) -> int:
+        """A time of use that no other entry has."""
+        self._last_order = max(when, self._last_order + 1)
+        return self._last_order
+
+    # --- sums ---------------------------------------------------------------------------------------------------------
+
+    def counts(self, namespace: int) -> NamespaceRecord:
+        return NamespaceRecord.unpack(self._catalog.get(counts_key(namespace)))
+
+    def shares(self) -> Counter[int]:
+        """The bytes stored for each user's files, as if nothing were shared."""
+        held: Counter[int] = Counter()
+        self._catalog.fold()
+        for key, raw in self._catalog.scan(b"u"):
+            held[share_of(key)[0]] += NamespaceRecord.unpack(raw).stored
+        return held
+
+    def shares_of(self, uid: int) -> list[tuple[int, NamespaceRecord]]:
+        """What one user holds, by namespace, as of the last fold."""
+        rows = self._catalog.scan(shares_prefix(uid))
+        return [(share_of(key)[1], NamespaceRecord.unpack(raw)) for key, raw in rows]
+
+    def group(self, folder: int, name: bytes, source: Catalog | Transaction | None = None) -> int:
+        """The entry of a group of files; 0 when there is none."""
+        raw = (source or self._catalog).get(group_key(folder, name))
+        return unpack_number(raw) if raw is not None else 0
+
+    def put_group(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
+        """A new group of files, none of which is sealed yet."""
+        txn.put(group_key(record.folder, record.name), pack_number(entry))
+        self.put(txn, entry, None, record)
+
+
+def held_by(record: EntryRecord) -> Holding:
+    """All sealed files of an entry."""
+    return Holding(record.files, record.plain, record.stored)
+
+
+def new_entry(namespace: int, folder: int, uid: int, name: bytes, now: int) -> EntryRecord:
+    """A record of an entry that is not listed yet."""
+    return EntryRecord(namespace, folder, now, 0, 0, 0, 0, 0, uid, 0, name)
