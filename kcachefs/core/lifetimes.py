@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kcachefs.core.files import Files
-from kcachefs.core.nodes import Fate, Nodes
+from kcachefs.core.nodes import GONE, ORPHANED, Nodes
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
@@ -18,10 +18,10 @@ class Lifetimes:
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
         fate = self._nodes.drop_name(ino, node)
-        if fate is Fate.GONE:
+        if fate is GONE:
             self._remove(txn, ino, node)
             return
-        if fate is Fate.ORPHANED:
+        if fate is ORPHANED:
             self._files.orphaned(txn, node)
             self._nodes.add_orphan(txn, ino)
         self._nodes.save(txn, ino, node)

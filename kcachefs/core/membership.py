@@ -63,14 +63,15 @@ class Membership:
 
     def moved(self, txn: Transaction, caller: Caller, ino: int, node: Inode, new_parent: int, new_name: bytes) -> None:
         """A name moved: what it leads to may belong to another entry now."""
-        if ino in self._temporaries and not is_temporary(new_name):
+        temporary = self._temporaries.inodes
+        if ino in temporary and not is_temporary(new_name):
             self._temporaries.remove(txn, ino)
         if node.is_dir:
             self._namespaces.folder_moved()
         entry, is_unfinished = self._placement.entry_under(txn, ino, node, new_parent, new_name)
         if entry and entry != self._nodes.get(new_parent).entry:
             self._uses.note_writer(entry, caller)
-        if is_unfinished and ino not in self._temporaries:
+        if is_unfinished and ino not in temporary:
             self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:

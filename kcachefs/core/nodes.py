@@ -47,6 +47,10 @@ class Fate(enum.Enum):
     GONE = "nothing refers to it"
 
 
+LIVES, ORPHANED, GONE = Fate.LIVES, Fate.ORPHANED, Fate.GONE
+_set = dict.__setitem__
+
+
 class Nodes:
     """All inodes of one filesystem."""
 
@@ -98,7 +102,11 @@ class Nodes:
         return self._store.transaction(self._cache.clear)
 
     def save(self, txn: Transaction, ino: int, node: Inode) -> None:
-        self._cache[ino] = node
+        cache = self._cache
+        if ino in cache:  # as it nearly always is: then nothing has to be dropped for it
+            _set(cache, ino, node)
+        else:
+            cache[ino] = node
         txn.put(inode_key(ino), node.pack())
 
     def delete(self, txn: Transaction, ino: int) -> None:
@@ -164,8 +172,8 @@ class Nodes:
         """Take one name off an inode, in memory; the caller acts on what it says and saves."""
         node.nlink = 0 if node.is_dir else node.nlink - 1
         if node.nlink > 0:
-            return Fate.LIVES
-        return Fate.ORPHANED if self.in_use(ino) or ino < self._uncertain_below else Fate.GONE
+            return LIVES
+        return ORPHANED if ino in self.lookups or ino < self._uncertain_below else GONE
 
     def add_orphan(self, txn: Transaction, ino: int) -> None:
         txn.put(orphan_key(ino), b"")

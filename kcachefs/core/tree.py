@@ -18,6 +18,7 @@ from kcachefs.core.lifetimes import Lifetimes
 from kcachefs.core.membership import Membership
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes, new_inode
+from kcachefs.core.options import NAME_MAX
 from kcachefs.core.replay import ReplayGuard
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.errors import FsError
@@ -38,7 +39,6 @@ from kcachefs.store.records import (
     unpack_name,
 )
 
-NAME_MAX = 255
 TARGET_MAX = 4095
 LINK_MAX = 65000
 RENAME_NOREPLACE = 1
@@ -53,10 +53,6 @@ Row = tuple[int, bytes, int, int]
 """A name in a listing: cookie, name, inode, type."""
 AfterMove = Callable[[Transaction, int, int, bytes], None]
 """What else a rename does in its transaction, given the inode, its new folder and its new name."""
-
-
-def _nothing_else(txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-    pass
 
 
 class Tree:
@@ -79,6 +75,7 @@ class Tree:
         self._protected = namespaces.protected
         self._membership = membership
         self._temporaries = temporaries
+        self._temporary = temporaries.inodes
         self._lifetimes = lifetimes
         self._books = books
         self._table = table
@@ -121,7 +118,7 @@ class Tree:
                 self._nodes.save(txn, ROOT_INO, root)
 
     def create(
-        self, caller: Caller, parent: int, name: bytes, mode: int, *, rdev: int = 0, target: bytes = b""
+        self, caller: Caller, parent: int, name: bytes, mode: int, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
         """A new inode of any type, the caller's, under a new name. EEXIST when the name is taken."""
         check_name(name)
@@ -241,7 +238,8 @@ class Tree:
             folder.nlink -= 1
         node.ctime = now
         txn.delete(name_key(parent, name))
-        self._temporaries.remove(txn, ino)
+        if ino in self._temporary:
+            self._temporaries.remove(txn, ino)
         if node.nlink > 1 and not node.is_dir:
             self._membership.unlinked(txn, ino, node, parent, name)
         self._touch(txn, parent, folder, now, -1)
@@ -262,7 +260,7 @@ class Tree:
         new_parent: int,
         new_name: bytes,
         flags: int = 0,
-        after: AfterMove = _nothing_else,
+        after: AfterMove | None = None,
     ) -> None:
         if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == RENAME_NOREPLACE | RENAME_EXCHANGE:
             raise FsError(errno.EINVAL)
@@ -286,14 +284,16 @@ class Tree:
                     return
                 if flags & RENAME_EXCHANGE:
                     self._exchange(txn, caller, (parent, name, ino), (new_parent, new_name, other))
-                    after(txn, ino, new_parent, new_name)
-                    after(txn, other, parent, name)
+                    if after is not None:
+                        after(txn, ino, new_parent, new_name)
+                        after(txn, other, parent, name)
                     return
             if ino in self._protected:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
             lost = self._make_way(txn, node, new_parent, new_name, other) if raw is not None else None
             self._move(txn, caller, ino, node, parent, name, new_parent, new_name)
-            after(txn, ino, new_parent, new_name)
+            if after is not None:
+                after(txn, ino, new_parent, new_name)
             if lost is not None:
                 self._books.inherit(txn, ino, node, lost)
 

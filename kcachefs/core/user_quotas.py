@@ -32,7 +32,7 @@ class UserQuotas:
 
     def check_owner(self, ino: int) -> None:
         """A file is about to grow by a little."""
-        if self._room.exhausted and ino < VIRTUAL_BASE:
+        if ino < VIRTUAL_BASE:
             self.check_user(self._nodes.get(ino).uid)
 
     def check_size(self, ino: int, size: int) -> None:

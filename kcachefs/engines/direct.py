@@ -166,8 +166,8 @@ class DirectEngine:
         if length < _HEADER:
             log.warning("a request of %d bytes is shorter than its header", length)
             return
-        header = self.header = _read_header(self.buffer)
-        said, opcode, unique, ino = header[:4]
+        self.header = _read_header(self.buffer)
+        said, opcode, unique, ino, _, _, _, _, _ = self.header
         if said != length:
             log.warning("request %d: says it has %d bytes and has %d", opcode, said, length)
             self.reply_error(unique, errno.EIO)
@@ -192,11 +192,13 @@ class DirectEngine:
     def caller(self) -> Caller:
         """Who makes the request at hand."""
         header = self.header
-        return Caller(header[4], header[5], header[6], header[2] & ~_RESENT)
+        return Caller(header[4], header[5], header[6], header[2])
 
     def _answer_again(self, opcode: int, unique: int) -> bool:
         """Answer a change of names that a worker made before it died, if this was one."""
-        ino = self.fs.answer_of(unique & ~_RESENT)
+        number = unique & ~_RESENT
+        self.header = (*self.header[:2], number, *self.header[3:])  # as the worker that died saw it
+        ino = self.fs.answer_of(number)
         if ino is None:
             return False
         body = b""

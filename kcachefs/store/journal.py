@@ -39,6 +39,7 @@ _RECORD = struct.Struct("<II")  # body length, CRC-32 of segment number and body
 _CHANGE = struct.Struct("<HI")  # key length, value length or _DELETED
 _DELETED = 0xFFFFFFFF
 _NAME = re.compile(r"(\d{10})\.log")
+_write = libc.write_in_one_go
 
 RESERVE = 1 << 20
 """Disk space reserved for each new segment: on a full disk, the deletions that make room can still be recorded."""
@@ -88,8 +89,9 @@ class Journal:
         if self._broken is not None:
             self._undo()
         try:
-            if libc.write_in_one_go(self._newest, record) != len(record):
-                raise OSError(errno.ENOSPC, "short write")
+            written = _write(self._newest, record, len(record))
+            if written != len(record):
+                raise libc.failure() if written < 0 else OSError(errno.ENOSPC, "short write")
         except OSError as error:
             error.filename = str(self._path(self._number))
             self._undo()

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from kcachefs.core.caller import Caller
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import new_inode
-from kcachefs.core.options import BLOCK, FOREVER_SECONDS, Statfs
+from kcachefs.core.options import BLOCK, FOREVER_SECONDS, NAME_MAX, Statfs
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.base_layer import BaseLayer
 from kcachefs.core.policies.policy import Policy
@@ -100,6 +100,8 @@ class Private(Policy):
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def find(self, caller: Caller, parent: int, name: bytes) -> int | None:
+        if len(name) > NAME_MAX:
+            raise FsError(errno.ENAMETOOLONG)
         if parent == ROOT_INO:
             return self._find_in_root(name)
         if parent == self._tenants:
