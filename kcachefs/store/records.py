@@ -249,7 +249,7 @@ class Content:
     OBJECT = 1
     """A sealed object, by `digest`."""
     SPOOL = 2
-    """A file in the spool, numbered `spool`. That file's size and mtime are the right ones, not the record's."""
+    """A file in the spool, numbered `spool`. That file's size is the right one, not the record's."""
     SLOT = 3
     """A slot of the slot file, numbered `spool`: a small file that is not sealed yet."""
 

@@ -315,7 +315,7 @@ def test_a_damaged_record_that_everything_needs_is_made_again_at_open(
     for place in damage.find_value(tmp_path / "catalog", key + raw):
         damage.flip(tmp_path / "catalog" / "data.mdb", place + len(key), len(raw))
     with Store(tmp_path, SMALL) as store:
-        assert "counting everything afresh" in caplog.text
+        assert "counting everything again" in caplog.text
         assert store.totals() == totals
         more = put(store, b"life goes on" * 100)
         assert all(store.objects.get(digest) == data for digest, data in contents.items())
