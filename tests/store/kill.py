@@ -224,6 +224,20 @@ def writers() -> Iterator[Writers]:
         server.close()
 
 
+def stop(pid: int) -> None:
+    """Stop every thread of a process, and return when they all stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    while True:
+        states = [Path(task, "stat").read_text().rsplit(")", 1)[1].split()[0] for task in _tasks(pid)]
+        if all(state == "T" for state in states):
+            return
+        os.sched_yield()
+
+
+def _tasks(pid: int) -> list[str]:
+    return [f"/proc/{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
+
+
 def one_round(server: Writers, path: Path, state: Rounds, chosen: random.Random) -> None:
     """Start a writer, kill it in the middle of its work, and check what it left."""
     pid = server.start(path, state.rounds)

@@ -21,7 +21,7 @@ from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
 from tests.disks import Disk, ext4, need_root
 from tests.store import tree
-from tests.store.kill import OPTIONS, content, writers
+from tests.store.kill import OPTIONS, content, stop, writers
 from tests.store.test_faults_full_disk import ROOT, WRITE_AND_WAIT
 from tests.store.test_objects import delete, in_threads, put, record
 
@@ -172,20 +172,6 @@ def test_compaction_never_leaves_an_object_in_no_place(
 
 
 # --- random instants --------------------------------------------------------------------------------------------------
-
-
-def stop(pid: int) -> None:
-    """Stop every thread of a process, and return when they all stand still."""
-    os.kill(pid, signal.SIGSTOP)
-    while True:
-        states = [Path(task, "stat").read_text().rsplit(")", 1)[1].split()[0] for task in _tasks(pid)]
-        if all(state == "T" for state in states):
-            return
-        os.sched_yield()
-
-
-def _tasks(pid: int) -> list[str]:
-    return [f"/proc/{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
 
 
 def _settled(lines: list[str]) -> tuple[set[str], set[str]]:
