@@ -1,4 +1,4 @@
-"""Charts of what benchmarks/run found; and of `scripts/gpu_check --json FILE`: python -m benchmarks.chart FILE."""
+"""Charts of what benchmarks/run found, and of `scripts/gpu_check --json FILE`: python -m benchmarks.chart FILE."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.drawing import Drawing, Log, around, short
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from benchmarks.drawing import DIM, PAPER, TEXT, add_legend, figure, make_logarithmic, short, svg
 from benchmarks.gpu_check import seconds
 from benchmarks.results import Figure, Results
 
@@ -21,28 +25,44 @@ class Look(NamedTuple):
     label: str
     colour: str
     hollow: bool = False
-    radius: float = 4.5
+    size: float = 9
+
+    def marker(self) -> dict[str, Any]:
+        return {
+            "marker": "o",
+            "markersize": self.size,
+            "markerfacecolor": PAPER if self.hollow else self.colour,
+            "markeredgecolor": self.colour,
+            "markeredgewidth": 2 if self.hollow else 0,
+            "linestyle": "none",
+        }
 
 
 LOOKS = {
-    "ext4": Look("ext4", "#8c959f"),
-    "tmpfs": Look("tmpfs", "#8c959f", hollow=True),
+    "ext4": Look("ext4", "#8b949e"),
+    "tmpfs": Look("tmpfs", "#8b949e", hollow=True),
     "bindfs": Look("bindfs", "#3b82f6"),
     "mergerfs": Look("mergerfs", "#a855f7"),
     "rclone": Look("rclone mount", "#ef4444"),
     "gocryptfs": Look("gocryptfs", "#f59e0b"),
     "pyfuse3": Look("kcachefs, pyfuse3", OURS, hollow=True),
-    "direct": Look("kcachefs", OURS, radius=6),
+    "direct": Look("kcachefs", OURS, size=12),
 }
 ROWS = {
     "put": "create, write, close, replace",
     "stat": "stat",
-    "miss": "a name that is not there",
-    "miss again": "the same again",
+    "miss": "a name that does not exist",
+    "miss again": "the same name again",
     "get": "open, read 16 KiB, close",
     "listdir": "list 1,000 names",
     "mkdir+rmdir": "mkdir, rmdir",
 }
+
+
+def _footer(results: Results) -> str:
+    machine = results.machine
+    text = f"{machine['cores']} cores, {machine['memory']}, {machine['kernel']}, {machine['disk']}; {results.date}"
+    return text + (", a quick run" if results.quick else "")
 
 
 # --- per operation ----------------------------------------------------------------------------------------------------
@@ -56,48 +76,31 @@ def operations(results: Results) -> str:
         for state, title in (("1 client, warm", "warm"), ("1 client, cold", "after a remount, nothing cached"))
     ]
     panels = [(title, rows) for title, rows in panels if rows]
-    values = [figure.median for _, rows in panels for _, row in rows for figure in row.values()]
-    width, left, top, step = 860, 210, 66, 30
-    height = top + sum(len(rows) * step + 44 for _, rows in panels) + 30
-    drawing = Drawing(width, height)
-    drawing.text(16, 24, "Microseconds per operation, one client", "title")
-    _legend(drawing, [name for name in LOOKS if any(name in row for _, rows in panels for _, row in rows)], 16, 46)
-    axis = Log(*around(values), left, width - 24)
-    for title, rows in panels:
-        drawing.text(16, top + 16, title, "small dim")
-        bottom = top + 24 + len(rows) * step
-        for tick in axis.ticks():
-            drawing.line(axis(tick), top + 22, axis(tick), bottom)
-            drawing.text(axis(tick), bottom + 14, f"{short(tick)} µs", "small dim", "middle")
-        for number, (label, row) in enumerate(rows):
-            y = top + 24 + (number + 0.5) * step
-            drawing.text(left - 14, y + 4, label, anchor="end")
-            drawing.line(left, y, width - 24, y)
-            for name, look in LOOKS.items():
-                if name in row:
-                    _dot(drawing, axis, y, row[name], look)
-        top = bottom + 20
-    _footer(drawing, results)
-    return drawing.svg()
+    values = [one.median for _, rows in panels for _, row in rows for one in row.values()]
+    present = [name for name in LOOKS if any(name in row for _, rows in panels for _, row in rows)]
+    counts = [len(rows) for _, rows in panels]
+    with figure(
+        860, 90 + 29 * sum(counts) + 50 * len(counts), "Microseconds per operation, one client\n", _footer(results)
+    ) as made:
+        legend = [Line2D([], [], label=LOOKS[name].label, **LOOKS[name].marker()) for name in present]
+        add_legend(made, legend, handletextpad=0, columnspacing=1.2)
+        many = made.subplots(len(panels), squeeze=False, height_ratios=counts)[:, 0]
+        for axes, (title, rows) in zip(many, panels, strict=True):
+            axes.set_title(title, size=11, color=DIM, x=-0.267)
+            make_logarithmic(axes, "x", values, "µs")
+            axes.set_ylim(len(rows) - 0.5, -0.5)
+            axes.set_yticks(range(len(rows)), [label for label, _ in rows], color=TEXT, size=12)
+            axes.spines["bottom"].set_visible(False)
+            for number, (_, row) in enumerate(rows):
+                for layer, (name, look) in enumerate(LOOKS.items(), 3):
+                    if name in row:
+                        _dot(axes, number, row[name], look, layer)
+        return svg(made)
 
 
-def _dot(drawing: Drawing, axis: Log, y: float, figure: Figure, look: Look) -> None:
-    drawing.stroke([(axis(figure.low), y), (axis(figure.high), y)], look.colour, 1.5)
-    drawing.dot(axis(figure.median), y, look.radius, look.colour, look.hollow)
-
-
-def _legend(drawing: Drawing, names: list[str], x: float, y: float) -> None:
-    for name in names:
-        look = LOOKS[name]
-        drawing.dot(x + 5, y - 4, min(look.radius, 5), look.colour, look.hollow)
-        drawing.text(x + 15, y, look.label, "small")
-        x += 30 + 6.4 * len(look.label)
-
-
-def _footer(drawing: Drawing, results: Results) -> None:
-    machine = results.machine
-    told = f"{machine['cores']} cores, {machine['memory']}, {machine['kernel']}, {machine['disk']}; {results.date}"
-    drawing.text(16, drawing.height - 10, told + (", a quick run" if results.quick else ""), "small dim")
+def _dot(axes: Axes, y: float, measured: Figure, look: Look, layer: int) -> None:
+    axes.plot([measured.low, measured.high], [y, y], color=look.colour, linewidth=1.5, zorder=layer)
+    axes.plot([measured.median], [y], zorder=layer + 0.5, **look.marker())
 
 
 # --- scale ------------------------------------------------------------------------------------------------------------
@@ -110,43 +113,40 @@ PANELS = {
     "recovery": "recovery after kill -9",
     "memory": "memory of the daemon",
 }
+ACROSS = 3
 
 
 def scale(results: Results) -> str:
-    """A small chart for each cost, from zero, over the number of files: flat is good."""
-    rows = {what: row for what, row in results.of("scale").items() if what in PANELS}
-    across, width, height = 3, 280, 170
-    lines = -(-len(rows) // across)
-    drawing = Drawing(20 + across * width, 50 + lines * height + 28)
-    drawing.text(16, 24, "What it costs when there are more files in the store", "title")
-    for number, what in enumerate(name for name in PANELS if name in rows):
-        _curve(drawing, 16 + number % across * width, 44 + number // across * height, what, rows[what])
-    _footer(drawing, results)
-    return drawing.svg()
+    """A small chart for each cost over the number of files, starting at zero: flat is good."""
+    rows = {what: results.of("scale")[what] for what in PANELS if what in results.of("scale")}
+    lines = -(-len(rows) // ACROSS)
+    with figure(860, 80 + lines * 170, "What operations cost as the store holds more files", _footer(results)) as made:
+        many = made.subplots(lines, ACROSS, squeeze=False).flat
+        for axes, (what, row) in zip(many, rows.items(), strict=False):
+            axes.set_title(PANELS[what])
+            axes.set_title(next(iter(row.values())).unit, loc="right", size=11, color=DIM)
+            _curve(axes, row)
+        for axes in many:
+            axes.set_visible(False)
+        return svg(made)
 
 
-def _curve(drawing: Drawing, x: float, y: float, what: str, row: dict[str, Figure]) -> None:
-    figures = [(int(subject.replace(",", "")), figure) for subject, figure in row.items()]
-    unit = figures[0][1].unit
-    left, right, top, bottom = x + 30, x + 234, y + 34, y + 128
-    drawing.text(x, y + 14, PANELS[what])
-    drawing.text(x + 248, y + 14, unit, "small dim", "end")
-    highest = max(figure.high for _, figure in figures) * 1.25
-    across = Log(figures[0][0], max(figures[-1][0], figures[0][0] * 10), left, right)
-    drawing.line(x, bottom, x + 250, bottom, "axis")
-
-    def up(value: float) -> float:
-        return bottom - value / highest * (bottom - top)
-
-    drawing.stroke([(across(count), up(figure.median)) for count, figure in figures], OURS)
-    for count, figure in figures:
-        drawing.stroke([(across(count), up(figure.low)), (across(count), up(figure.high))], OURS, 1.5)
-        drawing.dot(across(count), up(figure.median), 4.5, OURS)
-        drawing.text(across(count), up(figure.high) - 9, _three(figure.median), "small", "middle")
-        drawing.text(across(count), bottom + 15, short(count), "small dim", "middle")
+def _curve(axes: Axes, row: dict[str, Figure]) -> None:
+    counts = [int(subject.replace(",", "")) for subject in row]
+    high = [one.high for one in row.values()]
+    axes.grid(visible=False)
+    axes.set(xscale="log", xlim=(counts[0] / 2, max(counts[-1], counts[0] * 10) * 2), ylim=(0, max(high) * 1.35))
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(counts, [short(count) for count in counts])
+    axes.plot(counts, [one.median for one in row.values()], color=OURS, marker="o", markersize=9, markeredgewidth=0)
+    axes.vlines(counts, [one.low for one in row.values()], high, OURS, linewidth=1.5)
+    for count, one in zip(counts, row.values(), strict=True):
+        label = _three_digits(one.median)
+        axes.annotate(label, (count, one.high), (0, 7), textcoords="offset points", ha="center", size=11)
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -156,35 +156,33 @@ def _three(value: float) -> str:
 
 
 class Series(NamedTuple):
-    """A line: which figures, and how it is drawn."""
+    """A line: which figures it shows, and how."""
 
     label: str
     subject: str
     when: str
     column: str
     colour: str
-    dash: str = ""
+    style: str = "-"
 
 
 def load(results: Results) -> str:
-    """Throughput, latency beside bindfs, and what others notice when something goes on."""
+    """Throughput, latency beside bindfs, and what others notice during eviction, sealing and a failover."""
     sealing = next((what for what in results.of("load") if "during sealing" in what), "")
     sealed = sealing.partition("process")[2].partition(":")[0].removeprefix("es")
+    bindfs = LOOKS["bindfs"].colour
     panels = [
         (
-            "operations a second",
-            [
-                Series("kcachefs", "direct", "", "rate", OURS),
-                Series("bindfs", "bindfs", "", "rate", LOOKS["bindfs"].colour),
-            ],
+            "operations per second",
+            [Series("kcachefs", "direct", "", "rate", OURS), Series("bindfs", "bindfs", "", "rate", bindfs)],
         ),
         (
             "latency, µs",
             [
-                Series("kcachefs p99", "direct", "", "p99", OURS, "5 4"),
-                Series("bindfs p99", "bindfs", "", "p99", LOOKS["bindfs"].colour, "5 4"),
+                Series("kcachefs p99", "direct", "", "p99", OURS, "--"),
+                Series("bindfs p99", "bindfs", "", "p99", bindfs, "--"),
                 Series("kcachefs p50", "direct", "", "p50", OURS),
-                Series("bindfs p50", "bindfs", "", "p50", LOOKS["bindfs"].colour),
+                Series("bindfs p50", "bindfs", "", "p50", bindfs),
             ],
         ),
         (
@@ -197,38 +195,27 @@ def load(results: Results) -> str:
             ],
         ),
     ]
-    width = 310
-    drawing = Drawing(20 + len(panels) * width, 366)
-    drawing.text(16, 24, "Many processes at once", "title")
-    for number, (title, many) in enumerate(panels):
-        _lines(drawing, 16 + number * width, 44, title, many, results)
-    _footer(drawing, results)
-    return drawing.svg()
+    with figure(950, 380, "Many processes at once", _footer(results)) as made:
+        for axes, (title, series) in zip(made.subplots(1, len(panels)), panels, strict=True):
+            axes.set_title(title, x=-0.1)
+            points = {one: found for one in series if (found := _points(results, one))}
+            if points:
+                _lines(axes, points)
+        return svg(made)
 
 
-def _lines(drawing: Drawing, x: float, y: float, title: str, many: list[Series], results: Results) -> None:
-    drawing.text(x, y + 14, title)
-    points = {one: found for one in many if (found := _points(results, one))}
-    if not points:
-        return
+def _lines(axes: Axes, points: dict[Series, list[tuple[int, float]]]) -> None:
     counts = sorted({count for found in points.values() for count, _ in found})
-    left, right, top, bottom = x + 34, x + 276, y + 30, y + 200
-    across = Log(counts[0], max(counts[-1], 2 * counts[0]), left + 8, right - 8)
-    up = Log(*around([value for found in points.values() for _, value in found]), bottom, top)
-    for tick in up.ticks():
-        drawing.line(left, up(tick), right, up(tick))
-        drawing.text(left - 5, up(tick) + 4, short(tick), "small dim", "end")
-    drawing.line(left, bottom, right, bottom, "axis")
-    for count in counts:
-        drawing.text(across(count), bottom + 15, str(count), "small dim", "middle")
-    drawing.text((left + right) / 2, bottom + 30, "processes", "small dim", "middle")
-    for number, (one, found) in enumerate(points.items()):
-        drawing.stroke([(across(count), up(value)) for count, value in found], one.colour, 2, one.dash)
-        for count, value in found:
-            drawing.dot(across(count), up(value), 3, one.colour)
-        line = bottom + 50 + number * 15
-        drawing.stroke([(left, line - 4), (left + 22, line - 4)], one.colour, 2, one.dash)
-        drawing.text(left + 30, line, one.label, "small")
+    axes.set(xscale="log", xlim=(counts[0] / 1.2, max(counts[-1], 2 * counts[0]) * 1.2), xlabel="processes")
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticklabels(map(str, counts))
+    axes.grid(visible=False, axis="x")
+    make_logarithmic(axes, "y", [value for found in points.values() for _, value in found])
+    for series, found in points.items():
+        axes.plot(*zip(*found, strict=True), series.style, color=series.colour, label=series.label)
+        axes.plot(*zip(*found, strict=True), "o", color=series.colour, markersize=6, markeredgewidth=0)
+    axes.legend(loc="upper left", bbox_to_anchor=(-0.05, -0.2), handlelength=2.2, labelspacing=0.25)
 
 
 def _points(results: Results, series: Series) -> list[tuple[int, float]]:
@@ -243,31 +230,27 @@ def _points(results: Results, series: Series) -> list[tuple[int, float]]:
 
 # --- on a GPU ---------------------------------------------------------------------------------------------------------
 
-KINDS = (("plain cold", "#b8bcc4"), ("mount cold", "#6f7a8c"), ("plain warm", "#9fd3b0"), ("mount warm", "#1f8a4c"))
-WIDTH, LEFT, BAR, GAP, TOP = 720, 110, 14, 18, 44
+KINDS = {"plain cold": "#b8bcc4", "mount cold": "#6f7a8c", "plain warm": "#9fd3b0", "mount warm": "#1f8a4c"}
 
 
 def starts(machine: str, rounds: dict[str, list[dict[str, Any]]]) -> str:
     """Bars of the seconds until the first result, four for each program."""
-    medians = {
-        name: {kind: statistics.median(seconds(many, kind)) for kind, _ in KINDS} for name, many in rounds.items()
-    }
-    factor = (WIDTH - LEFT - 70) / max(max(times.values()) for times in medians.values())
-    block = len(KINDS) * BAR + GAP
-    drawing = Drawing(WIDTH, TOP + block * len(medians) + 28)
-    drawing.text(10, 18, "Seconds until the first result", "title")
-    for index, (kind, colour) in enumerate(KINDS):
-        drawing.bar(LEFT + 120 * index, 26, 10, 10, colour)
-        drawing.text(LEFT + 120 * index + 14, 35, kind)
-    for row, (name, times) in enumerate(medians.items()):
-        top = TOP + row * block + 6
-        drawing.text(LEFT - 8, top + 2 * BAR + 4, name, anchor="end")
-        for index, (kind, colour) in enumerate(KINDS):
-            y, width = top + index * BAR, max(1.0, times[kind] * factor)
-            drawing.bar(LEFT, y, width, BAR - 2, colour)
-            drawing.text(LEFT + width + 5, y + BAR - 4, f"{times[kind]:.2f}", "small")
-    drawing.text(10, drawing.height - 8, machine, "small dim")
-    return drawing.svg()
+    medians = {name: {kind: statistics.median(seconds(many, kind)) for kind in KINDS} for name, many in rounds.items()}
+    block = len(KINDS) + 1.3
+    with figure(720, 90 + 14 * block * len(medians), "Seconds until the first result\n", machine) as made:
+        axes = made.subplots()
+        for number, (kind, colour) in enumerate(KINDS.items()):
+            times = [medians[name][kind] for name in medians]
+            places = [row * block + number for row in range(len(medians))]
+            bars = axes.barh(places, times, height=0.86, color=colour, linewidth=0.5, edgecolor=colour, label=kind)
+            axes.bar_label(bars, fmt="%.2f", padding=5, size=11)
+        axes.set_yticks([row * block + 1.5 for row in range(len(medians))], list(medians), color=TEXT, size=12)
+        axes.set_ylim(len(medians) * block - 1.5, -0.8)
+        axes.xaxis.set_visible(False)
+        axes.spines["bottom"].set_visible(False)
+        axes.grid(visible=False)
+        add_legend(made, axes.containers, left=7, handlelength=0.8, handleheight=0.8)
+        return svg(made)
 
 
 if __name__ == "__main__":

@@ -1,100 +1,123 @@
-"""SVG, drawn by hand: shapes, texts and axes that read well on a light and on a dark page."""
+"""The look of the charts: one theme, and SVG from matplotlib that reads well on a light and on a dark page.
+
+The same figures always give the same bytes, so that a chart in the repository changes only when its numbers do.
+"""
 
 from __future__ import annotations
 
+import io
 import math
-from dataclasses import dataclass, field
-from html import escape
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
-STYLE = """
-text { font: 12px system-ui, sans-serif; fill: #24292f }
-.title { font-size: 15px; font-weight: 600 } .small { font-size: 11px } .dim { fill: #656d76 }
-.grid { stroke: #d0d7de; stroke-width: 1 } .axis { stroke: #8c959f; stroke-width: 1 }
-.paper { fill: #ffffff }
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 } .dim { fill: #9198a1 } .grid { stroke: #30363d } .axis { stroke: #6e7681 }
-  .paper { fill: #0d1117 }
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+TEXT, DIM, GRID, AXIS, PAPER = "#24292f", "#656d76", "#d0d7de", "#8c959e", "#ffffff"
+ON_DARK = {TEXT: "#e6edf3", DIM: "#9198a1", GRID: "#30363d", AXIS: "#6e7681", PAPER: "#0d1117"}
+"""What these colours become on a dark page; nothing that must keep its colour may use them."""
+
+THEME: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, and a page's own font renders it
+    "svg.hashsalt": "kcachefs",
+    "font.size": 12,
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that the layout is the same on every machine
+    "text.color": TEXT,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": "none",
+    "axes.edgecolor": AXIS,
+    "axes.labelcolor": DIM,
+    "axes.labelsize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 12,
+    "axes.titlepad": 10,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "grid.color": GRID,
+    "grid.linewidth": 1,
+    "xtick.labelcolor": DIM,
+    "ytick.labelcolor": DIM,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.major.pad": 6,
+    "ytick.major.pad": 8,
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "lines.solid_capstyle": "round",
+    "lines.linewidth": 2,
 }
-"""
 
 
-@dataclass
-class Drawing:
-    """A picture of that size; the shapes in the order in which they are drawn."""
-
-    width: float
-    height: float
-    shapes: list[str] = field(default_factory=list)
-
-    def text(self, x: float, y: float, text: str, kind: str = "", anchor: str = "start", colour: str = "") -> None:
-        style = f' style="fill:{colour}"' if colour else ""
-        self.shapes.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}"{style}>{escape(text)}</text>'
-        )
-
-    def line(self, x1: float, y1: float, x2: float, y2: float, kind: str = "grid") -> None:
-        self.shapes.append(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>')
-
-    def stroke(self, points: list[tuple[float, float]], colour: str, width: float = 2, dash: str = "") -> None:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self.shapes.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{dashes}'
-            ' stroke-linejoin="round" stroke-linecap="round"/>'
-        )
-
-    def dot(self, x: float, y: float, radius: float, colour: str, hollow: bool = False) -> None:
-        if hollow:
-            ring = f'class="paper" stroke="{colour}" stroke-width="2"'
-        else:
-            ring = f'fill="{colour}"'
-        self.shapes.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" {ring}/>')
-
-    def bar(self, x: float, y: float, width: float, height: float, colour: str) -> None:
-        self.shapes.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height}" rx="2" fill="{colour}"/>'
-        )
-
-    def svg(self) -> str:
-        head = (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" '
-            f'width="{self.width:.0f}" height="{self.height:.0f}">\n<style>{STYLE}</style>\n'
-            '<rect width="100%" height="100%" class="paper"/>\n'
-        )
-        return head + "\n".join(self.shapes) + "\n</svg>\n"
+@contextmanager
+def figure(width: float, height: float, title: str, footer: str) -> Iterator[Figure]:
+    """A figure of that many pixels in the theme of the charts."""
+    with mpl.rc_context(THEME):
+        layout = ConstrainedLayoutEngine(w_pad=16 / 72, h_pad=10 / 72, wspace=0, hspace=0)
+        made = Figure(figsize=(width / 72, height / 72), layout=layout)
+        made.suptitle(title, x=16 / width, ha="left", size=15, weight="bold")
+        made.supxlabel(footer, x=16 / width, ha="left", size=11, color=DIM)
+        yield made
 
 
-@dataclass(frozen=True)
-class Log:
-    """An axis on which equal steps are equal factors, from `low` to `high`, drawn from `start` to `end`."""
+def add_legend(drawn: Figure, handles: Sequence[Any], *, left: float = 0, **style: Any) -> None:
+    """Put a legend of one line below the title, which must end with a newline to make room for it."""
+    place = (left / 72 / drawn.get_figwidth(), 1 - 30 / 72 / drawn.get_figheight())
+    drawn.legend(handles=handles, loc="upper left", bbox_to_anchor=place, ncols=len(handles), **style)
 
-    low: float
-    high: float
-    start: float
-    end: float
 
-    def __call__(self, value: float) -> float:
-        share = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
-        return self.start + share * (self.end - self.start)
+def svg(drawn: Figure) -> str:
+    """The figure as SVG, with a style sheet that changes the colours of text, lines and paper on a dark page."""
+    raw = io.StringIO()
+    drawn.savefig(raw, format="svg", metadata={"Date": None, "Creator": None})
+    rules = "".join(
+        f'\n[style*="{what}: {light}"] {{ {what}: {dark} !important }}'
+        for light, dark in ON_DARK.items()
+        for what in ("fill", "stroke")
+    )
+    text = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', raw.getvalue())
+    text = text.replace("<defs>", f"<style>@media (prefers-color-scheme: dark) {{{rules}\n}}</style>\n <defs>", 1)
+    text = text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'")
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
-    def ticks(self) -> list[float]:
-        """The powers of ten, or where there is but one of them also twice and five times those."""
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        for steps in ((1,), (1, 2, 5)):
-            found = [step * 10.0**power for power in powers for step in steps]
-            found = [tick for tick in found if self.low <= tick <= self.high]
-            if len(found) > 1:
-                break
-        return found
+
+def make_logarithmic(axes: Axes, axis: str, values: list[float], unit: str = "") -> None:
+    """Give an axis a logarithmic scale around the values, with at least two ticks."""
+    low, high = around(values)
+    axes.set(**{f"{axis}scale": "log", f"{axis}lim": (low, high)})
+    ticks = axes.xaxis if axis == "x" else axes.yaxis
+    ticks.set_major_locator(FixedLocator(log_ticks(low, high)))
+    ticks.set_minor_locator(NullLocator())
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{short(value)} {unit}".strip()))
 
 
 def around(values: list[float], room: float = 1.4) -> tuple[float, float]:
-    """The ends of a logarithmic axis that shows all of them, with at least a factor of ten between."""
+    """The ends of a logarithmic axis that shows all the values, at least a factor of ten apart."""
     low, high = min(values) / room, max(values) * room
     if high / low < 10:
         middle = math.sqrt(low * high)
         low, high = middle / math.sqrt(10), middle * math.sqrt(10)
     return low, high
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """The powers of ten in a range; if there is only one, also two and five times the powers of ten."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks: list[float] = []
+    for steps in ((1,), (1, 2, 5)):
+        ticks = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(ticks) > 1:
+            break
+    return ticks
 
 
 def short(value: float) -> str:

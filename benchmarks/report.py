@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import chart
 from benchmarks.results import Figure, Results
 from benchmarks.subjects import ROOT
 
@@ -43,7 +42,9 @@ def replace_block(path: Path, text: str) -> None:
 
 
 def draw(results: Results, folder: Path, prefix: str = "") -> list[Path]:
-    """The charts for which there are figures."""
+    """Draw the charts for which there are figures."""
+    from benchmarks import chart  # needs matplotlib, which the tables do not
+
     drawn = []
     for name, make in (("operations", chart.operations), ("scale", chart.scale), ("load", chart.load)):
         if results.of(name):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-from benchmarks import report, results
-from benchmarks.drawing import Log
+from benchmarks import chart, report, results
+from benchmarks.drawing import ON_DARK, log_ticks
 from benchmarks.results import Results
 from benchmarks.subjects import ROOT
 
@@ -45,11 +46,39 @@ def test_the_charts_are_whole_pictures_for_light_and_dark(found: Results, tmp_pa
     assert [path.name for path in drawn] == ["operations.svg", "scale.svg", "load.svg"]
     for path in drawn:
         picture = ET.parse(path).getroot()
-        assert "prefers-color-scheme: dark" in path.read_text()
         width, height = float(picture.attrib["width"]), float(picture.attrib["height"])
-        for shape in picture.iter():
-            for name, limit in (("x", width), ("cx", width), ("y", height), ("cy", height)):
-                assert 0 <= float(shape.attrib.get(name, 0)) <= limit, (path.name, shape.attrib)
+        texts = [shape for shape in picture.iter() if shape.tag.endswith("}text")]
+        assert texts[0].text
+        for text in texts:
+            x, y = place_of(text)
+            assert 0 <= x <= width, (path.name, text.text)
+            assert 0 <= y <= height, (path.name, text.text)
+    # Text, lines and paper have another colour on a dark page.
+    for light, dark in ON_DARK.items():
+        sheets, drawings = zip(*(path.read_text().split("</style>", 1) for path in drawn), strict=True)
+        assert all("@media (prefers-color-scheme: dark)" in sheet and dark in sheet for sheet in sheets)
+        assert any(f"fill: {light}" in drawing or f"stroke: {light}" in drawing for drawing in drawings), light
+
+
+def place_of(text: ET.Element) -> tuple[float, float]:
+    if "x" in text.attrib:
+        return float(text.attrib["x"]), float(text.attrib["y"])
+    moved = re.fullmatch(r"translate\((\S+) (\S+)\)", text.attrib["transform"])
+    assert moved is not None, text.attrib
+    return float(moved[1]), float(moved[2])
+
+
+def test_the_same_figures_give_the_same_bytes(found: Results, tmp_path: Path) -> None:
+    (tmp_path / "again").mkdir()
+    first, again = report.draw(found, tmp_path), report.draw(found, tmp_path / "again")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_every_label_of_a_chart_is_in_it(found: Results) -> None:
+    picture = chart.operations(found)
+    for label in (*chart.ROWS.values(), "ext4", "bindfs", "kcachefs", "warm", "5 µs", "10 µs"):
+        assert f">{label}</text>" in picture, label
+    assert ">rclone mount</text>" not in picture
 
 
 def test_a_marked_block_is_replaced_and_the_rest_kept(tmp_path: Path) -> None:
@@ -75,5 +104,5 @@ def test_both_readmes_have_their_marks(page: str) -> None:
 
 
 def test_an_axis_has_at_least_two_ticks() -> None:
-    assert Log(1, 1000, 0, 1).ticks() == [1, 10, 100, 1000]
-    assert Log(3, 30, 0, 1).ticks() == [5, 10, 20]
+    assert log_ticks(1, 1000) == [1, 10, 100, 1000]
+    assert log_ticks(3, 30) == [5, 10, 20]
