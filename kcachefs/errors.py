@@ -129,6 +129,10 @@ class MountDenied(MountError):
     exit_code = 6
 
 
+class FreeThreaded(MountError):
+    """This Python runs without the GIL, which the daemon still depends on."""
+
+
 class DaemonError(MountError):
     """The daemon did not start, does not answer, or died. The exit code is that of the cause, if it is known."""
 

@@ -29,6 +29,7 @@ from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, logs, memory, privileges, registry
+from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
     BEGIN,
@@ -232,6 +233,7 @@ def main() -> None:
     with socket.socket(fileno=supervisor_socket) as supervisor:
         resumed = wait_to_begin(config, supervisor)
         try:
+            refuse_free_threading()
             relay = socket.socket(fileno=relay_socket)
             worker = Worker(config, device, request_buffer, relay, resumed=resumed)
         except (KcachefsError, OSError) as error:

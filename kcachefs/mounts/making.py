@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs.daemon import registry
+from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.supervisor import Supervisor, launch
@@ -52,6 +53,7 @@ def serve_in_foreground(settings: MountConfig) -> None:
 @contextlib.contextmanager
 def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
     """Make the directory ours to mount on; on failure leave everything as it was found."""
+    refuse_free_threading()
     mountpoint = Path(settings.mountpoint)
     with registry.claimed(settings.mountpoint):
         remove_dead_mount(mountpoint)
