@@ -34,10 +34,6 @@ TOO_LONG = {
     "core/files.py": 698,
     "core/filesystem.py": 457,
     "engines/direct.py": 692,
-    "store/catalog.py": 543,
-    "store/objects.py": 411,
-    "store/records.py": 432,
-    "store/store.py": 439,
 }
 """Files that are still above the limit, and how far: none may grow. Delete a line when its file is split."""
 
@@ -51,7 +47,6 @@ TOO_MANY_METHODS = {
     "core/policies/read_only.py: ReadOnly": 31,
     "engines/direct.py: DirectEngine": 54,
     "engines/pyfuse3.py: Operations": 26,
-    "store/objects.py: Objects": 29,
 }
 """The same for classes."""
 

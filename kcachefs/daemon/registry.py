@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kcachefs import config
+from kcachefs import config, filelock
 from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing
 from kcachefs.errors import MountDenied, MountError
@@ -93,19 +93,15 @@ def name_of(mountpoint: str) -> str:
 def claimed(mountpoint: str) -> Iterator[None]:
     """Keep this user's other processes from mounting there during the scope."""
     path = directory() / f"{name_of(mountpoint)}.lock"
-    while True:
-        with open(path, "wb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise MountError(f"{mountpoint}: another process is mounting there; see: kcachefs status") from None
-            if os.fstat(file.fileno()).st_nlink == 0:
-                continue  # the previous holder has just released and removed it
-            try:
-                yield
-                return
-            finally:
-                path.unlink()
+    try:
+        claim = filelock.open_locked(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise MountError(f"{mountpoint}: another process is mounting there; see: kcachefs status") from None
+    try:
+        yield
+    finally:
+        path.unlink()
+        os.close(claim)
 
 
 def state_path(mountpoint: str) -> Path:
