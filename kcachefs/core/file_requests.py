@@ -64,8 +64,7 @@ class FileRequests(NameRequests):
     def read(self, ino: int, offset: int, size: int) -> bytes:
         if ino < VIRTUAL_BASE:
             return self.files.read(ino, offset, size)
-        source = self.report.read if ino < SHARED_INO else self.policy.read_own
-        return source(ino, offset, size)
+        return self.report.read(ino, offset, size) if ino < SHARED_INO else b""
 
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
         """The same in as many pieces as it comes in."""
@@ -111,7 +110,7 @@ class FileRequests(NameRequests):
 
     def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
         if ino >= VIRTUAL_BASE:
-            return self.policy.write_own(ino, offset, bytes(data))
+            raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
         self._unchecked += len(data)
         if self._unchecked > PRESSURE_BYTES:
             self._unchecked = 0
@@ -150,8 +149,8 @@ class FileRequests(NameRequests):
         if ino >= VIRTUAL_BASE:
             if ino < SHARED_INO:
                 raise FsError(errno.EPERM, "the report's folder cannot be changed")
-            if size is not None:
-                self.policy.truncate_own(ino, size)
+            if size:
+                raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
             return self.attributes(ino)
         if self.policy.ignores_changes(caller, ino):
             return self.attributes(ino)

@@ -50,7 +50,7 @@ class Reaper:
             writer = self._temporaries.writer_of(ino)
             if writer is None or not self._is_abandoned(ino, *writer):
                 continue
-            for parent, name in self._tree.names_of(ino):
+            for parent, name in self._walk.names_of(ino):
                 if self._drop(ino, parent, name):
                     self._name_gone(parent, name)
                     reaped += 1
@@ -74,7 +74,7 @@ class Reaper:
         """Whether somebody has it, or something below it, open or mapped, or works there."""
         if not any(self._nodes.is_held(below) for below in inodes):
             return False
-        for parent, name in self._tree.names_of(ino):
+        for parent, name in self._walk.names_of(ino):
             self._name_gone(parent, name)
         return self._evictor.stays_held(lambda: any(self._nodes.is_held(below) for below in inodes))
 

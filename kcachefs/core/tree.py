@@ -211,14 +211,6 @@ class Tree:
             every = [(key, raw) for key, raw in self._catalog.walk(b"n") if raw is not None]
             yield from self._drop_names(doomed, every)
 
-    def names_of(self, ino: int) -> list[tuple[int, bytes]]:
-        """The names of an inode in the folder of its newest name."""
-        if not self._nodes.exists(ino):
-            return []
-        parent = self._nodes.get(ino).parent
-        rows = self._catalog.scan(names_prefix(parent))
-        return [(parent, name_of(key)[1]) for key, raw in rows if unpack_name(raw)[0] == ino]
-
     def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
         for key, raw in rows:
             ino = unpack_name(raw)[0]

@@ -66,6 +66,14 @@ class Walk:
         rows = [(unpack_name(row)[0], name_of(key)[1]) for key, row in self._catalog.scan(names_prefix(folder))]
         return [(folder, name) for ino, name in rows if self._belongs(ino, entry)]
 
+    def names_of(self, ino: int) -> list[tuple[int, bytes]]:
+        """The names of an inode in the folder of its newest name."""
+        if not self._nodes.exists(ino):
+            return []
+        parent = self._nodes.get(ino).parent
+        rows = self._catalog.scan(names_prefix(parent))
+        return [(parent, name_of(key)[1]) for key, raw in rows if unpack_name(raw)[0] == ino]
+
     def _belongs(self, ino: int, entry: int) -> bool:
         with contextlib.suppress(FsError):
             return self._nodes.get(ino).entry == entry

@@ -77,10 +77,10 @@ class DirectEngine:
     ) -> None:
         """`resumed`: takes over from a worker that died. Not `resend`: the kernel is not asked to send again."""
         self.fs = fs
-        self.capabilities = p.CAPABILITIES if resend else p.CAPABILITIES & ~p.Init.HAS_RESEND
+        self.capabilities: int = p.CAPABILITIES if resend else p.CAPABILITIES & ~p.Init.HAS_RESEND
         self.header: tuple[int, ...] = ()
         """Of the request at hand."""
-        self.listed: BoundedDict[int, int] = BoundedDict(_LISTED_MAX)
+        self.listed: dict[int, int] = BoundedDict(_LISTED_MAX)
         """When each directory that was opened had last changed by then."""
         self._device = device
         self._resumed = resumed

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import errno
 import time
-from typing import TYPE_CHECKING
 
 from kcachefs.core.caller import NOBODY, Caller
 from kcachefs.core.files import MAX_SIZE
 from kcachefs.engines import protocol as p
+from kcachefs.engines.exchange import Exchange
 from kcachefs.engines.protocol import Fattr
 from kcachefs.engines.replies import OPENED, OPENED_UNCACHED, pack_attributes
 from kcachefs.errors import RequestGarbled
-
-if TYPE_CHECKING:
-    from kcachefs.engines.direct import DirectEngine
 
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
 
 
-def getattr_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def getattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     return pack_attributes(ino, engine.fs.attributes(ino))
 
 
-def setattr_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+def setattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     fields = p.SETATTR_IN.unpack_from(engine.buffer, _HEADER)
     valid, caller = fields[0], engine.caller()
     size = fields[3] if valid & Fattr.SIZE else None
@@ -40,7 +37,7 @@ def setattr_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes 
     return _set_attributes(engine, caller, ino, fields)
 
 
-def _set_attributes(engine: DirectEngine, caller: Caller, ino: int, fields: tuple[int, ...]) -> bytes:
+def _set_attributes(engine: Exchange, caller: Caller, ino: int, fields: tuple[int, ...]) -> bytes:
     valid, now = fields[0], time.time_ns()
     atime = mtime = None
     if valid & Fattr.ATIME:
@@ -65,7 +62,7 @@ def _moment(seconds: int, nanoseconds: int) -> int:
     return max(-MAX_SIZE, min(MAX_SIZE, seconds * _NS + nanoseconds))
 
 
-def open_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+def open_(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     if not engine.fs.policy.judges_opens:
         engine.reply_error(unique, errno.ENOSYS)
         return None
@@ -73,7 +70,7 @@ def open_(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | N
     return OPENED if uses_cache else OPENED_UNCACHED
 
 
-def read(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+def read(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     _, offset, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     if offset + size > MAX_SIZE or size > p.MAX_REQUEST:
         raise RequestGarbled(f"cannot read {size} bytes at {offset}")
@@ -83,7 +80,7 @@ def read(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | No
     return None
 
 
-def write(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     fs, buffer = engine.fs, engine.buffer
     _, offset, size = p.WRITE_IN.unpack_from(buffer, _HEADER)
     if p.WRITE_DATA + size > length:
@@ -98,7 +95,7 @@ def write(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | N
     return None
 
 
-def fsync(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+def fsync(engine: Exchange, ino: int, unique: int, length: int) -> None:
     def sync() -> bytes:
         engine.fs.sync(ino)
         return b""
@@ -106,7 +103,7 @@ def fsync(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
     engine.defer(unique, ino, sync)
 
 
-def fallocate(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes | None:
+def fallocate(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     _, offset, size, mode, _ = p.FALLOCATE_IN.unpack_from(engine.buffer, _HEADER)
 
     def allocate() -> bytes:

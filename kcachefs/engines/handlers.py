@@ -6,17 +6,14 @@ import errno
 import logging
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kcachefs.engines import file_handlers as files
 from kcachefs.engines import name_handlers as names
 from kcachefs.engines import protocol as p
+from kcachefs.engines.exchange import Exchange
 from kcachefs.engines.name_handlers import pack_found as pack_found
 from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
-
-if TYPE_CHECKING:
-    from kcachefs.engines.direct import DirectEngine
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +21,7 @@ READAHEAD = 4 << 20
 """What we allow. The kernel takes no more than the supervisor sets for the mount, before or after."""
 _HEADER = p.IN_HEADER.size
 
-Handler = Callable[["DirectEngine", int, int, int], bytes | None]
+Handler = Callable[[Exchange, int, int, int], bytes | None]
 """(engine, inode, request number, length) → reply body, or None when the reply is sent otherwise or never."""
 
 
@@ -33,7 +30,7 @@ def is_about_bytes(opcode: int) -> bool:
     return opcode in (Op.READ, Op.WRITE, Op.SETATTR, Op.FALLOCATE, Op.FSYNC)
 
 
-def _init(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def _init(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     major, minor, readahead, flags = p.INIT_IN.unpack_from(engine.buffer, _HEADER)
     offered = flags
     if flags & p.Init.INIT_EXT and length >= _HEADER + 20:
@@ -65,7 +62,7 @@ def _init(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
     )
 
 
-def _statfs(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def _statfs(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     state = engine.fs.statfs(engine.caller())
     return p.STATFS_OUT.pack(
         state.blocks,
@@ -80,19 +77,19 @@ def _statfs(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
     )
 
 
-def _interrupt(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+def _interrupt(engine: Exchange, ino: int, unique: int, length: int) -> None:
     engine.interrupt(p.INTERRUPT_IN.unpack_from(engine.buffer, _HEADER)[0])
 
 
-def _done(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def _done(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     return b""
 
 
-def _not_offered(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+def _not_offered(engine: Exchange, ino: int, unique: int, length: int) -> None:
     engine.reply_error(unique, errno.ENOSYS)
 
 
-def _ignored(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+def _ignored(engine: Exchange, ino: int, unique: int, length: int) -> None:
     pass
 
 

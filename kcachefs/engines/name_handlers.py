@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from typing import TYPE_CHECKING
 
 from kcachefs.core import Filesystem
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
+from kcachefs.engines.exchange import Exchange
 from kcachefs.engines.replies import (
     LISTING_AFRESH,
     LISTING_KEPT,
@@ -28,15 +28,12 @@ from kcachefs.engines.replies import (
 from kcachefs.errors import FsError, RequestGarbled
 from kcachefs.store.records import Inode
 
-if TYPE_CHECKING:
-    from kcachefs.engines.direct import DirectEngine
-
 log = logging.getLogger(__name__)
 
 _HEADER = p.IN_HEADER.size
 
 
-def lookup(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     if engine.buffer[length - 1]:
         raise RequestGarbled("a name without an end")
     found = engine.fs.lookup(engine.caller(), ino, engine.buffer[_HEADER : length - 1].tobytes())
@@ -52,11 +49,11 @@ def _pack(fs: Filesystem, ino: int, node: Inode) -> bytes:
     return pack_entry(ino, node, fs.name_seconds(ino, node))
 
 
-def forget(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+def forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
     engine.fs.forget(ino, p.FORGET_IN.unpack_from(engine.buffer, _HEADER)[0])
 
 
-def batch_forget(engine: DirectEngine, ino: int, unique: int, length: int) -> None:
+def batch_forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
     count = p.BATCH_FORGET_IN.unpack_from(engine.buffer, _HEADER)[0]
     start = _HEADER + p.BATCH_FORGET_IN.size
     if start + count * p.FORGET_ONE.size > length:
@@ -68,24 +65,24 @@ def batch_forget(engine: DirectEngine, ino: int, unique: int, length: int) -> No
             log.warning("inode %d is forgotten, and could not be removed yet: %s", each, error)
 
 
-def mkdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def mkdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     mode, _ = p.MKDIR_IN.unpack_from(engine.buffer, _HEADER)
     name = _name(engine, _HEADER + p.MKDIR_IN.size, length)
     return _pack(engine.fs, *engine.fs.make(engine.caller(), ino, name, 0o040000 | (mode & 0o7777)))
 
 
-def mknod(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def mknod(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     mode, rdev, _, _ = p.MKNOD_IN.unpack_from(engine.buffer, _HEADER)
     name = _name(engine, _HEADER + p.MKNOD_IN.size, length)
     return _pack(engine.fs, *engine.fs.make(engine.caller(), ino, name, mode, rdev=rdev))
 
 
-def symlink(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def symlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     name, target = _two_names(engine, _HEADER, length)
     return _pack(engine.fs, *engine.fs.make(engine.caller(), ino, name, 0o120777, target=target))
 
 
-def create(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def create(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     flags, mode, _, _ = p.CREATE_IN.unpack_from(engine.buffer, _HEADER)
     name = _name(engine, _HEADER + p.CREATE_IN.size, length)
     fs, caller, opened = engine.fs, engine.caller(), OPENED
@@ -104,41 +101,41 @@ def create(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
     return _pack(fs, made, node) + opened
 
 
-def link(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def link(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     (linked,) = p.LINK_IN.unpack_from(engine.buffer, _HEADER)
     name = _name(engine, _HEADER + p.LINK_IN.size, length)
     return _pack(engine.fs, linked, engine.fs.link(engine.caller(), linked, ino, name))
 
 
-def unlink(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def unlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     engine.fs.unlink(engine.caller(), ino, _name(engine, _HEADER, length))
     return b""
 
 
-def rmdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def rmdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     engine.fs.rmdir(engine.caller(), ino, _name(engine, _HEADER, length))
     return b""
 
 
-def rename(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def rename(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     (new_parent,) = p.RENAME_IN.unpack_from(engine.buffer, _HEADER)
     name, new_name = _two_names(engine, _HEADER + p.RENAME_IN.size, length)
     engine.fs.rename(engine.caller(), ino, name, new_parent, new_name)
     return b""
 
 
-def rename2(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def rename2(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     new_parent, flags, _ = p.RENAME2_IN.unpack_from(engine.buffer, _HEADER)
     name, new_name = _two_names(engine, _HEADER + p.RENAME2_IN.size, length)
     engine.fs.rename(engine.caller(), ino, name, new_parent, new_name, flags)
     return b""
 
 
-def readlink(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def readlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     return engine.fs.readlink(engine.caller(), ino)
 
 
-def opendir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def opendir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     changed = engine.fs.attributes(ino).mtime
     if engine.fs.policy.lists_afresh:
         return LISTING_AFRESH
@@ -148,7 +145,7 @@ def opendir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
     return LISTING_NEW
 
 
-def readdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     out: list[bytes] = []
     room = size
@@ -161,7 +158,7 @@ def readdir(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
     return b"".join(out)
 
 
-def readdirplus(engine: DirectEngine, ino: int, unique: int, length: int) -> bytes:
+def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     fs, out, room = engine.fs, [], size
     rows = fs.listing(ino, cookie, size // 160 + 2)
@@ -183,13 +180,13 @@ def readdirplus(engine: DirectEngine, ino: int, unique: int, length: int) -> byt
     return b"".join(out)
 
 
-def _name(engine: DirectEngine, start: int, length: int) -> bytes:
+def _name(engine: Exchange, start: int, length: int) -> bytes:
     if engine.buffer[length - 1]:
         raise RequestGarbled("a name without an end")
     return engine.buffer[start : length - 1].tobytes()
 
 
-def _two_names(engine: DirectEngine, start: int, length: int) -> tuple[bytes, bytes]:
+def _two_names(engine: Exchange, start: int, length: int) -> tuple[bytes, bytes]:
     names = _name(engine, start, length).split(b"\0")
     if len(names) != 2:
         raise RequestGarbled(f"{len(names)} names instead of two")

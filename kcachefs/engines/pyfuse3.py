@@ -259,9 +259,7 @@ class Operations(pyfuse3.Operations):
     async def fsync(self, fh: Any, datasync: bool) -> None:
         await trio.to_thread.run_sync(self.fs.sync, fh)
 
-    @_guarded
-    async def fsyncdir(self, fh: Any, datasync: bool) -> None:
-        await trio.to_thread.run_sync(self.fs.sync, fh)
+    fsyncdir = fsync
 
     @_guarded
     async def statfs(self, ctx: Any) -> pyfuse3.StatvfsData:

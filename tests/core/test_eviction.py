@@ -321,14 +321,14 @@ def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
 ) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         ino = write(fs, "inductor/ab/.4712.1.tmp", b"a module")
-        names_of = fs.tree.names_of
+        names_of = fs.walk.names_of
 
         def names_before_a_rename(ino: int) -> list[tuple[int, bytes]]:
             found = names_of(ino)
             rename(fs, "inductor/ab/.4712.1.tmp", "inductor/ab/cab.py")
             return found
 
-        monkeypatch.setattr(fs.tree, "names_of", names_before_a_rename)
+        monkeypatch.setattr(fs.walk, "names_of", names_before_a_rename)
         fs.reaper.seconds = -1.0
         assert fs.reaper.reap() == 0
         monkeypatch.undo()

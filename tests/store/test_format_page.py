@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kcachefs.store import frames, journal, object_records, records, slots
+from kcachefs.store import frames, inode_numbers, journal, object_records, records, slots
 from tests.disks import need_root
 from tests.store.format_reader import Fields, Page, StoreReader
 from tests.store.mounted_stores import Shown, stores
@@ -294,8 +294,8 @@ def test_constants_are_those_of_the_page() -> None:
         "segment_version": journal._VERSION,
         "deleted": journal._DELETED,
         "trailer_magic": frames._MAGIC,
-        "root": records.ROOT_INO,
-        "group_base": records.GROUP_BASE,
+        "root": inode_numbers.ROOT_INO,
+        "group_base": inode_numbers.GROUP_BASE,
     }
 
 

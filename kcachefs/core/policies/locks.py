@@ -1,4 +1,4 @@
-"""Locks that exist in memory only: files, and folders for them, that go when nobody holds them any more.
+"""Locks that exist in memory only: empty files, and folders for them, that go when nobody holds them any more.
 
 The kernel does the locking itself; all that a lock needs of us is a name and an inode. The next worker has to know only
 one thing of a lock that it did not make, and that is in the number: whether it is a folder.
@@ -20,15 +20,12 @@ from kcachefs.store.records import Inode
 
 LOCKS_MAX = 4096
 """Locks, and folders for them, that one user may have made."""
-CONTENT_MAX = 4096
-"""A lock may say who holds it; it is not a place to keep files."""
 
 
 @dataclass
 class _Lock:
     node: Inode
     place: tuple[int, bytes]
-    data: bytes = b""
     lookups: int = 0
 
 
@@ -90,29 +87,6 @@ class MemoryLocks:
         """Its attributes. A lock that an earlier worker made is still one: it is free, or somebody holds it."""
         lock = self._locks.get(ino)
         return lock.node if lock is not None else _new(ino, 0, 0, ROOT_INO)
-
-    def read(self, ino: int, offset: int, size: int) -> bytes:
-        lock = self._locks.get(ino)
-        return lock.data[offset : offset + size] if lock is not None else b""
-
-    def write(self, ino: int, offset: int, data: bytes) -> int:
-        lock = self._locks.get(ino)
-        if offset + len(data) > CONTENT_MAX or lock is None:
-            raise FsError(errno.EROFS, "a lock in memory holds a few bytes at most")
-        self._resize(lock, max(lock.node.size, offset + len(data)))
-        lock.data = lock.data[:offset] + data + lock.data[offset + len(data) :]
-        return len(data)
-
-    def truncate(self, ino: int, size: int) -> None:
-        lock = self._locks.get(ino)
-        if size > CONTENT_MAX:
-            raise FsError(errno.EROFS, "a lock in memory holds a few bytes at most")
-        if lock is not None:
-            self._resize(lock, size)
-
-    def _resize(self, lock: _Lock, size: int) -> None:
-        lock.data = lock.data[:size].ljust(size, b"\0")
-        lock.node.size = size
 
 
 def _new(ino: int, uid: int, gid: int, parent: int) -> Inode:

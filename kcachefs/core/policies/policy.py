@@ -45,7 +45,7 @@ class Policy:
     | `authorize_add`, `authorize_link` | before a name is made, before a file gets another one | refuse |
     | `authorize_remove`, `authorize_rename` | before a name goes or moves | refuse; have a rename give way |
     | `renamed` | in the transaction of a rename | mark what got its final name |
-    | `make_own`, `remove_own`, `read_own`, `write_own`, `truncate_own` | inodes of its own | keep them in memory |
+    | `make_own`, `remove_own` | a name is made or removed | keep it in memory; such inodes hold no bytes |
     | `ignores_changes` | attributes are set | accept the change and not make it |
     | `allowed_mode` | a file gets a mode | take bits away |
     | `also_named_in` | a name went (any thread) | say where else it was shown |
@@ -166,15 +166,6 @@ class Policy:
     def remove_own(self, caller: Caller, parent: int, name: bytes) -> bool:
         """Remove a name that exists in memory only. False if it is not one."""
         return False
-
-    def read_own(self, ino: int, offset: int, size: int) -> bytes:
-        return b""
-
-    def write_own(self, ino: int, offset: int, data: bytes) -> int:
-        raise FsError(errno.EPERM)
-
-    def truncate_own(self, ino: int, size: int) -> None:
-        raise FsError(errno.EPERM)
 
     def ignores_changes(self, caller: Caller, ino: int) -> bool:
         """Whether a change of attributes that was authorized is accepted and not made."""

@@ -52,6 +52,58 @@ _FILES = 1 << 32
 _FOLDER_TYPE, _LINK_TYPE = 4, 10
 
 
+class NamespaceLinks:
+    """The links in the root, one per namespace, which lead each user elsewhere."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._options = parts.options
+        self._nodes = parts.nodes
+        self.names = {LINK_BASE + index: name.encode() for index, name in enumerate(NAMESPACES)}
+        self.inodes = {name: ino for ino, name in self.names.items()}
+
+    def node(self, ino: int) -> Inode:
+        node = new_inode(stat.S_IFLNK | 0o777, self._options.uid, self._options.gid, ROOT_INO)
+        node.atime = node.mtime = node.ctime = self._nodes.get(ROOT_INO).ctime
+        node.size = len(self.names[ino])
+        return node
+
+    def listing(self, tenants: int, cookie: int) -> list[Row]:
+        """The listing of the root, which holds nothing else but the report and the users' trees."""
+        names = [(FOLDER, REPORT_INO, _FOLDER_TYPE), (TENANTS, tenants, _FOLDER_TYPE)]
+        names += [(name, ino, _LINK_TYPE) for ino, name in self.names.items()]
+        rows = [(DOT, b".", ROOT_INO, _FOLDER_TYPE), (DOTDOT, b"..", ROOT_INO, _FOLDER_TYPE)]
+        rows += [(DOTDOT + 1 + index, *row) for index, row in enumerate(names)]
+        return [row for row in rows if row[0] > cookie]
+
+
+class UserTrees:
+    """The users' own trees, each made at the user's first visit."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._tree = parts.tree
+        self._namespaces = parts.namespaces
+        self._roots: dict[int, int] = {}
+        """Each user's root, as far as they were here."""
+        owner = Caller(parts.options.uid, 0)
+        self.folder = self._tree.find(ROOT_INO, TENANTS) or self.make(owner, ROOT_INO, TENANTS, 0o711)
+        self._namespaces.add_tenants_folder(self.folder)
+
+    def visit(self, caller: Caller, namespace: bytes) -> None:
+        """Make a namespace of the caller's own, and their root, if they are missing."""
+        root = self._roots.get(caller.uid)
+        if root is None:
+            name = b"%d" % caller.uid
+            root = self._tree.find(self.folder, name) or self.make(caller, self.folder, name, 0o700)
+            self._namespaces.add_root(root)
+            self._roots[caller.uid] = root
+        found = self._tree.find(root, namespace) or self.make(caller, root, namespace, 0o700)
+        self._namespaces.protected.add(found)
+
+    def make(self, caller: Caller, parent: int, name: bytes, mode: int) -> int:
+        """A folder that is needed on the way."""
+        return self._tree.create(caller.aside(), parent, name, stat.S_IFDIR | mode)[0]
+
+
 class Private(Policy):
     """What `--policy private` shows and allows."""
 
@@ -59,17 +111,13 @@ class Private(Policy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._links = {LINK_BASE + index: name.encode() for index, name in enumerate(NAMESPACES)}
-        self._link_of = {name: ino for ino, name in self._links.items()}
-        self._user_roots: dict[int, int] = {}
-        """Each user's root, as far as they were here."""
+        self._links = NamespaceLinks(parts)
+        self._users = UserTrees(parts)
+        self._tenants = self._users.folder
         sharing = parts.options.sharing
         self._base = BaseLayer(parts) if sharing.base else None
         self.judges_opens = self.lists_afresh = sharing.base
         self.lists_attributes = not sharing.base
-        owner = Caller(parts.options.uid, 0)
-        self._tenants = self._tree.find(ROOT_INO, TENANTS) or self._make(owner, ROOT_INO, TENANTS, 0o711)
-        self._namespaces.add_tenants_folder(self._tenants)
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -82,28 +130,15 @@ class Private(Policy):
             return caller.uid == self._options.uid
         return sharing.is_writer(caller)
 
-    def _own_namespace(self, caller: Caller, name: bytes) -> None:
-        """Make a namespace of the caller's own, and their root, at their first visit."""
-        root = self._user_roots.get(caller.uid)
-        if root is None:
-            folder = b"%d" % caller.uid
-            root = self._tree.find(self._tenants, folder) or self._make(caller, self._tenants, folder, 0o700)
-            self._namespaces.add_root(root)
-            self._user_roots[caller.uid] = root
-        found = self._tree.find(root, name) or self._make(caller, root, name, 0o700)
-        self._namespaces.protected.add(found)
-
-    def _make(self, caller: Caller, parent: int, name: bytes, mode: int) -> int:
-        """A folder that is needed on the way."""
-        return self._tree.create(caller.aside(), parent, name, stat.S_IFDIR | mode)[0]
-
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def find(self, caller: Caller, parent: int, name: bytes) -> int | None:
         if len(name) > NAME_MAX:
             raise FsError(errno.ENAMETOOLONG)
         if parent == ROOT_INO:
-            return self._find_in_root(name)
+            if name == SHARED and self._base is not None:
+                return SHARED_INO
+            return self._tenants if name == TENANTS else self._links.inodes.get(name)
         if parent == self._tenants:
             return self._find_tenant(caller, name)
         if parent == SHARED_INO:
@@ -112,11 +147,6 @@ class Private(Policy):
             return self._find_in_alias(parent, name)
         found = self._tree.find(parent, name)
         return found if found is not None or self._base is None else self._find_in_base(self._base, parent, name)
-
-    def _find_in_root(self, name: bytes) -> int | None:
-        if name == SHARED and self._base is not None:
-            return SHARED_INO
-        return self._tenants if name == TENANTS else self._link_of.get(name)
 
     def _find_tenant(self, caller: Caller, name: bytes) -> int | None:
         found = self._tree.find(self._tenants, name) if caller.uid == 0 or name == b"%d" % caller.uid else None
@@ -140,18 +170,15 @@ class Private(Policy):
             return found
         if node.entry == 0:
             owner = self._nodes.get(parent)
-            return self._make(Caller(owner.uid, owner.gid), parent, name, 0o700)
+            return self._users.make(Caller(owner.uid, owner.gid), parent, name, 0o700)
         return first_alias(base.root_above(parent), found)
 
     def behind(self, ino: int) -> int | None:
         return aliased(ino) if ino >= ALIAS_BASE else None
 
     def node(self, ino: int) -> Inode:
-        if ino in self._links:
-            node = new_inode(stat.S_IFLNK | 0o777, self._options.uid, self._options.gid, ROOT_INO)
-            node.atime = node.mtime = node.ctime = self._nodes.get(ROOT_INO).ctime
-            node.size = len(self._links[ino])
-            return node
+        if ino in self._links.names:
+            return self._links.node(ino)
         if ino == SHARED_INO:
             return self.shown(ROOT_INO, self._nodes.get(ROOT_INO))
         if ino >= ALIAS_BASE:
@@ -170,22 +197,22 @@ class Private(Policy):
     def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
         if ino >= ALIAS_BASE:
             return HEARTBEAT_SECONDS  # evicted from the base, it is gone for every user
-        return FOREVER_SECONDS if ino in self._links or ino == SHARED_INO else usual
+        return FOREVER_SECONDS if ino in self._links.names or ino == SHARED_INO else usual
 
     def readlink(self, caller: Caller, ino: int) -> bytes:
-        name = self._links.get(ino)
+        name = self._links.names.get(ino)
         if name is None:
             return super().readlink(caller, ino)
         if not caller.is_known:
             raise FsError(errno.EACCES, "the kernel does not say who asks")
         if self._is_writer(caller):
             return SHARED + b"/" + name
-        self._own_namespace(caller, name)
+        self._users.visit(caller, name)
         return b"%s/%d/%s" % (TENANTS, caller.uid, name)
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
         if ino == ROOT_INO:
-            return self._list_root(cookie)
+            return self._links.listing(self._tenants, cookie)
         if ino == SHARED_INO:
             return [row for row in self._tree.listing(ROOT_INO, cookie, limit) if row[1] != TENANTS]
         if ino >= ALIAS_BASE:
@@ -196,13 +223,6 @@ class Private(Policy):
         rows = self._tree.listing(ino, cookie, limit)
         below = self._base.folder_below(ino) if self._base is not None else None
         return rows if self._base is None or below is None else self._base.merge(ino, rows, below, cookie, limit)
-
-    def _list_root(self, cookie: int) -> list[Row]:
-        names = [(FOLDER, REPORT_INO, _FOLDER_TYPE), (TENANTS, self._tenants, _FOLDER_TYPE)]
-        names += [(name, ino, _LINK_TYPE) for ino, name in self._links.items()]
-        rows = [(DOT, b".", ROOT_INO, _FOLDER_TYPE), (DOTDOT, b"..", ROOT_INO, _FOLDER_TYPE)]
-        rows += [(DOTDOT + 1 + index, *row) for index, row in enumerate(names)]
-        return [row for row in rows if row[0] > cookie]
 
     def statfs(self, caller: Caller) -> Statfs | None:
         """To a user: their own quota and what they hold, as if they were alone. What the disk has left tells more."""
@@ -238,8 +258,8 @@ class Private(Policy):
         return root == ROOT_INO and not self._is_writer(caller)
 
     def _refuse_changing(self, caller: Caller, ino: int) -> None:
-        if ino in self._links or ino >= SHARED_INO:
-            raise FsError(errno.EPERM if ino in self._links else errno.EROFS)
+        if ino >= SHARED_INO:
+            raise FsError(errno.EPERM if ino in self._links.names else errno.EROFS)
         if self._is_forbidden(caller, ino):
             raise FsError(errno.EROFS, "the base is not yours to change")
 

@@ -108,7 +108,7 @@ class ReadOnly(Policy):
         if not self._options.resumed or ino in self._nodes.lookups:
             return False
         # The kernel has its name from an earlier worker.
-        return any(self._is_named_lock(parent, name) for parent, name in self._tree.names_of(ino))
+        return any(self._is_named_lock(parent, name) for parent, name in self._walk.names_of(ino))
 
     def _note_lock(self, parent: int, name: bytes, ino: int) -> None:
         if ino < VIRTUAL_BASE and self._is_named_lock(parent, name):
@@ -184,12 +184,3 @@ class ReadOnly(Policy):
 
     def ignores_changes(self, caller: Caller, ino: int) -> bool:
         return not self._is_writer(caller) and self._is_lock(ino, self._nodes.get(ino))
-
-    def read_own(self, ino: int, offset: int, size: int) -> bytes:
-        return self._memory.read(ino, offset, size)
-
-    def write_own(self, ino: int, offset: int, data: bytes) -> int:
-        return self._memory.write(ino, offset, data)
-
-    def truncate_own(self, ino: int, size: int) -> None:
-        self._memory.truncate(ino, size)

@@ -1,0 +1,35 @@
+"""What a handler of the direct engine may use of the engine: the request at hand, the filesystem, and ways to reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kcachefs.core import Filesystem
+from kcachefs.core.caller import Caller
+
+
+class Exchange(Protocol):
+    """One request at a time. Only `defer` hands work to another thread."""
+
+    fs: Filesystem
+    buffer: memoryview
+    """The request, from its header on."""
+    listed: dict[int, int]
+    """When each directory that was opened had last changed by then."""
+    capabilities: int
+    """What we ask of the kernel."""
+
+    def caller(self) -> Caller:
+        """Who makes the request."""
+
+    def defer(self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]]) -> None:
+        """Do it in another thread and reply from there."""
+
+    def reply_error(self, unique: int, number: int) -> None: ...
+
+    def agree(self, capabilities: int) -> None:
+        """What was agreed on with the kernel."""
+
+    def interrupt(self, unique: int) -> None:
+        """The caller of a deferred request was killed."""
