@@ -35,6 +35,7 @@ PRESSURE_BYTES = 1 << 20
 """Bytes written after which the limits are looked at again, between the evictor's turns."""
 ALLOCATED_BYTES = 16 << 20
 """Allocated at a time, between looks at the limits."""
+_FILES = 1 << 32
 _FULL = "the quota is used up and nothing can be evicted"
 
 
@@ -46,6 +47,7 @@ class FileRequests(NameRequests):
         self.store = parts.store
         self.options = parts.options
         self._books = parts.books
+        self._table = parts.table
         self._unchecked = 0
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -75,13 +77,21 @@ class FileRequests(NameRequests):
         return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
 
     def statfs(self, caller: Caller) -> Statfs:
-        own = self.policy.statfs(caller)
-        if own is not None:
-            return own
+        if caller.uid not in (0, self.options.uid):
+            return self._statfs_of(caller.uid)
         disk = os.statvfs(self.store.path)
         limit = self.options.limits.max_size
         left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
+
+    def _statfs_of(self, uid: int) -> Statfs:
+        """A user's own quota and what they hold, as if they were alone: the whole would tell what others have."""
+        limits = self.options.limits
+        limit = limits.max_size_per_uid or limits.max_size
+        held = [record for _, record in self._table.shares_of(uid)]
+        left = max(0, limit - sum(record.stored for record in held))
+        files = _FILES - sum(record.files for record in held)
+        return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=_FILES, files_free=files)
 
     # --- opening ------------------------------------------------------------------------------------------------------
 

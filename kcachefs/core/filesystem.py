@@ -20,6 +20,7 @@ from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.report import ReportFolder, Statistics, statistics, statistics_of
+from kcachefs.core.tree import DOTDOT
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.store import Store
 from kcachefs.store.inode_numbers import ROOT_INO
@@ -63,6 +64,8 @@ class Filesystem(FileRequests):
             parts.nodes, parts.tree, parts.walk, parts.files, parts.temporaries, self.evictor, self.name_gone
         )
         self._make_namespaces()
+        if self._asks:
+            self._mark_kept_files()
         if options.resumed:
             self.nodes.resume()
         else:
@@ -104,6 +107,21 @@ class Filesystem(FileRequests):
             if ino is None:
                 ino, _ = self.tree.create(owner, ROOT_INO, name.encode(), stat.S_IFDIR | 0o1777)
             self.namespaces.protected.add(ino)
+
+    def _mark_kept_files(self) -> None:
+        """An older version took these for locks, which everybody may write to: they are their owners' from now on."""
+        folders = [found for root in self.namespaces.roots if (found := self.tree.find(root, b"ccache")) is not None]
+        for _ in range(2):
+            below = [row for folder in folders for row in self.tree.listing(folder, DOTDOT, 64) if len(row[1]) == 1]
+            folders += [ino for _, _, ino, kind in below if kind == stat.S_IFDIR >> 12]
+        places = [(folder, name) for folder in folders for name in (b"ccache.conf", b"CACHEDIR.TAG", b"stats")]
+        drivers = [found for root in self.namespaces.roots if (found := self.tree.find(root, b"cuda")) is not None]
+        for folder, name in (*places, *((folder, b"index") for folder in drivers)):
+            ino = self.tree.find(folder, name)
+            if ino is not None and not (node := self.nodes.get(ino)).flags & Inode.PUBLISHED and not node.entry:
+                with self.nodes.change() as txn:
+                    node.flags |= Inode.PUBLISHED
+                    self.nodes.save(txn, ino, node)
 
     def _drop_unsynced(self) -> None:
         """After a power loss a file that was neither sealed nor synced may be short or empty: it is dropped.

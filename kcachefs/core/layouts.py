@@ -2,8 +2,9 @@
 
 An entry is what lives and is evicted together. Each namespace has rows, and the first that matches says what a path
 is. A pattern ends in `/` when it means a folder; `**/` is any folders or none, `*` any part of a name, `?` one
-character, `#` digits, and `{stem}` the part that all files of a group share. Below a folder that is a TREE nothing
-is asked any more. A path that no row knows is an entry of its own, a folder with all below it.
+character, `#` digits, `@` letters, digits, `-` and `_`, and `{stem}` the part that all files of a group share. Below a
+folder that is a TREE nothing is asked any more. A path that no row knows is an entry of its own, a folder with
+everything below it.
 
 To add a framework: a row in `LAYOUTS`, a test with its real names in tests/core/test_layouts.py.
 """
@@ -26,7 +27,9 @@ class Kind(enum.Enum):
     GROUP = "group"
     """A file of an entry whose files lie side by side in one folder, and share a stem."""
     LOCK = "lock"
-    """No entry: a lock, or a file that its framework keeps open for all; it stays while anything may hold it."""
+    """No entry: a lock, whose content nobody reads. Everybody who uses the cache may take it, so may write to it."""
+    KEPT = "kept"
+    """No entry: a file that a framework keeps for its whole cache and reads: an index, a configuration, statistics."""
     TEMP = "temp"
     """Part of an entry that is being written; of no use once its writer is gone. A folder: with all below it."""
 
@@ -120,7 +123,6 @@ _LOCKS: Rows = (
     (Kind.LOCK, "**/*.lockfile"),
     (Kind.LOCK, "**/*.ninja_lock"),
     (Kind.STRUCTURE, "**/locks/"),
-    (Kind.LOCK, "**/locks/*"),
 )
 
 _TEMPS: Rows = (
@@ -194,7 +196,8 @@ LAYOUTS: dict[bytes, Rows] = {
     b"library": (
         (Kind.STRUCTURE, "*/"),
         *_within("*/entries", ((Kind.STRUCTURE, "*/"), (Kind.STRUCTURE, "*/??/"))),
-        *_within("*/writers", ((Kind.LOCK, "*"),)),
+        *_within("*/writers", ((Kind.LOCK, "@"),)),
+        *_within("*/locks", ((Kind.LOCK, "@"),)),
     ),
     b"triton": _TRITON,
     b"inductor": (
@@ -210,7 +213,7 @@ LAYOUTS: dict[bytes, Rows] = {
         *_within("??", _GENERATED),
     ),
     b"precompiled_headers": _GENERATED,
-    b"cuda": (*_split(2), (Kind.LOCK, "index")),
+    b"cuda": (*_split(2), (Kind.KEPT, "index")),
     b"nvrtc": _PROGRAM_CACHE,
     b"cuda_core": _PROGRAM_CACHE,
     b"torch_extensions": (
@@ -262,16 +265,16 @@ LAYOUTS: dict[bytes, Rows] = {
     b"miopen": _split(2, "*"),
     b"aiter": (
         (Kind.STRUCTURE, "build/"),
-        (Kind.LOCK, "**/lock_*"),
+        (Kind.LOCK, "**/lock_@"),
         (Kind.GROUP, "{stem}.*"),
     ),
     b"flydsl": ((Kind.TREE, "*/"),),
     b"ccache": (
-        (Kind.LOCK, "ccache.conf"),
-        (Kind.LOCK, "CACHEDIR.TAG"),
-        (Kind.LOCK, "**/stats"),
+        (Kind.KEPT, "ccache.conf"),
+        (Kind.KEPT, "CACHEDIR.TAG"),
+        (Kind.KEPT, "**/stats"),
         (Kind.STRUCTURE, "lock/"),
-        (Kind.LOCK, "lock/*"),
+        (Kind.LOCK, "lock/@"),
         *_TMP_FOLDER,
         *_split(2),
     ),
@@ -287,8 +290,8 @@ LAYOUTS: dict[bytes, Rows] = {
 # --- patterns --------------------------------------------------------------------------------------------------------
 
 _TREE = Spot(Kind.TREE)
-_TOKEN = re.compile(r"\*\*/|\*|\?|#|\{stem\}")
-_MEANING = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]", "#": "[0-9]+"}
+_TOKEN = re.compile(r"\*\*/|\*|\?|#|@|\{stem\}")
+_MEANING = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]", "#": "[0-9]+", "@": "[0-9A-Za-z_-]+"}
 
 
 @functools.cache

@@ -46,20 +46,28 @@ class Membership:
         self._uses = uses
 
     def label(
-        self, txn: Transaction, caller: Caller, ino: int, parent: int, folder: Inode, name: bytes, is_dir: bool
-    ) -> int:
-        """The entry of a new name, 0 for none; notes who writes it."""
+        self, txn: Transaction, caller: Caller, ino: int, node: Inode, parent: int, folder: Inode, name: bytes
+    ) -> None:
+        """Say which entry a new inode belongs to, and note who writes it."""
+        node.flags |= folder.flags & Inode.FRESH
         if folder.entry:
+            node.entry = folder.entry
             if is_temporary(name):
-                self._temporaries.add(txn, ino, caller.pid)
-            return folder.entry
+                self._begin(txn, caller, ino, node)
+            return
+        is_dir = node.is_dir
         spot = self._placement.spot(parent, folder, name, is_dir)
-        entry = self._placement.entry_at(txn, ino, parent, spot, is_dir, caller.uid)
+        node.entry = self._placement.entry_at(txn, ino, parent, spot, is_dir, caller.uid)
         if spot.kind is Kind.TEMP:
-            self._temporaries.add(txn, ino, caller.pid)
-        elif entry:
-            self._uses.note_writer(entry, caller)
-        return entry
+            self._begin(txn, caller, ino, node)
+        elif spot.kind is Kind.KEPT:
+            node.flags |= Inode.PUBLISHED
+        elif node.entry:
+            self._uses.note_writer(node.entry, caller)
+
+    def _begin(self, txn: Transaction, caller: Caller, ino: int, node: Inode) -> None:
+        node.flags |= Inode.FRESH
+        self._temporaries.add(txn, ino, caller.pid)
 
     def moved(self, txn: Transaction, caller: Caller, ino: int, node: Inode, new_parent: int, new_name: bytes) -> None:
         """A name moved: what it leads to may belong to another entry now."""
@@ -68,10 +76,14 @@ class Membership:
             self._temporaries.remove(txn, ino)
         if node.is_dir:
             self._namespaces.folder_moved()
-        entry, is_unfinished = self._placement.entry_under(txn, ino, node, new_parent, new_name)
+        entry, kind = self._placement.entry_under(txn, ino, node, new_parent, new_name)
+        if kind is Kind.KEPT:
+            node.flags |= Inode.PUBLISHED
+        if kind is not Kind.TEMP and not self._nodes.get(new_parent).flags & Inode.FRESH:
+            node.flags &= ~Inode.FRESH
         if entry and entry != self._nodes.get(new_parent).entry:
             self._uses.note_writer(entry, caller)
-        if is_unfinished and ino not in temporary:
+        if kind is Kind.TEMP and ino not in temporary:
             self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:
@@ -106,6 +118,13 @@ class Membership:
         entry, _ = self._placement.entry_under(txn, ino, node, parent, name)
         if entry != node.entry:
             self._books.move(txn, ino, node, entry)
+
+    def is_unfinished(self, parent: int, name: bytes) -> bool:
+        """Whether a name is a temporary one."""
+        folder = self._nodes.get(parent)
+        if folder.entry:
+            return is_temporary(name)
+        return self._placement.spot(parent, folder, name, False).kind is Kind.TEMP
 
     def is_lock(self, ino: int, node: Inode) -> bool:
         """Whether a file is in no entry because it is a lock, and not because it is unfinished or lost its name."""

@@ -160,6 +160,7 @@ class NameRequests:
             if own is not None:
                 return own[0], self.shown(*own)
             self.policy.authorize_add(caller, parent, name)
+            self.policy.authorize_kind(caller, mode)
             mode = self.policy.allowed_mode(mode)
         ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
         return self.nodes.hold(ino), self.shown(ino, node) if self._disguises else node

@@ -44,13 +44,13 @@ class Placement:
         spot = self.spot(parent, self._nodes.get(parent), name, False)
         return self._table.group(parent, spot.group, txn) if spot.kind is Kind.GROUP else 0
 
-    def entry_under(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> tuple[int, bool]:
-        """The entry that an inode belongs to by one of its names, and whether that name is a temporary one."""
+    def entry_under(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> tuple[int, Kind]:
+        """The entry that an inode belongs to by one of its names, and what that name makes of it."""
         folder = self._nodes.get(parent)
         if folder.entry:
-            return folder.entry, is_temporary(name)
+            return folder.entry, Kind.TEMP if is_temporary(name) else Kind.TREE
         spot = self.spot(parent, folder, name, node.is_dir)
-        return self.entry_at(txn, ino, parent, spot, node.is_dir, node.uid), spot.kind is Kind.TEMP
+        return self.entry_at(txn, ino, parent, spot, node.is_dir, node.uid), spot.kind
 
     def entry_at(self, txn: Transaction, ino: int, parent: int, spot: Spot, is_dir: bool, uid: int) -> int:
         """The entry of an inode at a spot; 0 for none. The first file of a group makes the group."""

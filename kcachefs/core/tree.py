@@ -140,7 +140,7 @@ class Tree:
                     mode |= stat.S_ISGID
             node = new_inode(mode, caller.uid, gid, parent)
             node.rdev = rdev
-            node.entry = self._membership.label(txn, caller, ino, parent, folder, name, is_dir)
+            self._membership.label(txn, caller, ino, node, parent, folder, name)
             if name.startswith(ADOPTING):
                 node.flags |= Inode.ADOPTED
             if is_dir:
@@ -230,7 +230,7 @@ class Tree:
             folder.nlink -= 1
         node.ctime = now
         txn.delete(name_key(parent, name))
-        if ino in self._temporary:
+        if ino in self._temporary and (node.nlink <= 1 or node.is_dir or self._membership.is_unfinished(parent, name)):
             self._temporaries.remove(txn, ino)
         if node.nlink > 1 and not node.is_dir:
             self._membership.unlinked(txn, ino, node, parent, name)

@@ -271,6 +271,9 @@ class Inode:
     PUBLISHED: ClassVar[int] = 8
     """Got its final name by a rename: complete, and under some policies only its owner may change it."""
 
+    FRESH: ClassVar[int] = 16
+    """Was made under a temporary name and never had another one: the kernel keeps no name that leads to it."""
+
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIIIIQqqqQQQBB32s")
 
     mode: int

@@ -12,7 +12,7 @@ from kcachefs.core.layouts import LAYOUTS, NAMESPACES, Kind, Spot, is_temporary,
 from kcachefs.core.readable_names import readable
 
 DATA = Path(__file__).parents[1] / "data"
-STRUCTURE, TREE, GROUP, LOCK, TEMP = Kind.STRUCTURE, Kind.TREE, Kind.GROUP, Kind.LOCK, Kind.TEMP
+STRUCTURE, TREE, GROUP, LOCK, KEPT, TEMP = Kind.STRUCTURE, Kind.TREE, Kind.GROUP, Kind.LOCK, Kind.KEPT, Kind.TEMP
 KEY = "IAMSL7GYPYMWSULEVNFMCOWH2KST4PG44JEMBFEOS7NLZTXBSCEA"
 CODE = "c5ujs3kvmvyoikioxyihmcp4sj4lyjilvcuuhtbuw3yq7blyugwe"
 HEX = "4f053a9d03452480e3d3bd630e4a43bf2ce9e6bb854238595d7737b6dad954d2"
@@ -73,7 +73,7 @@ TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
         ("locks/cnspdh24ebe7.lock", LOCK),
     ],
     "cuda": [
-        ("index", LOCK),
+        ("index", KEPT),
         ("a/", STRUCTURE),
         ("a/2/", STRUCTURE),
         ("a/2/daf144f9da5951", GROUP, "daf144f9da5951"),
@@ -205,10 +205,10 @@ TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
         ("a/", STRUCTURE),
         ("a/2/", STRUCTURE),
         ("a/2/daf144f9R", GROUP, "daf144f9R"),
-        ("a/2/stats", LOCK),
+        ("a/2/stats", KEPT),
         ("lock/auto_cleanup", LOCK),
         ("tmp/cpp_stdout.abc.ii", TEMP),
-        ("ccache.conf", LOCK),
+        ("ccache.conf", KEPT),
     ],
     "sccache": [
         ("a/2/d/", STRUCTURE),
@@ -284,7 +284,7 @@ def test_the_caches_of_an_h200_fall_into_whole_entries() -> None:
         assert suffixes in (["so"], ["cubin", "json", "json", "llir", "ptx", "source", "ttgir", "ttir"]), names
     assert kinds["triton"].keys() == {TREE}
     assert kinds["inductor"].keys() == {STRUCTURE, TREE, GROUP}
-    assert kinds["cuda"] == {STRUCTURE: 2, LOCK: 1, GROUP: 1}
+    assert kinds["cuda"] == {STRUCTURE: 2, KEPT: 1, GROUP: 1}
     graphs = [where for kind, where in entries if kind == "inductor TREE"]
     assert Counter(where.partition("/")[0] for where in graphs) == {"fxgraph": 5, "aotautograd": 3}
 

@@ -148,6 +148,7 @@ def _use(place: Scene) -> Shown:
         b"triton/KEY/folder/mutable": {"MUTABLE"},
         b"triton/KEY/folder/large": {"MUTABLE"},
         b"triton/KEY/folder/synced": {"MUTABLE", "SYNCED"},
+        b"triton/tmp.pid_1_abc": {"FRESH"},
     }
     place.umount()
     return shown

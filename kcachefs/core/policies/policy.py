@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable
 
 from kcachefs.core.caller import Caller
-from kcachefs.core.options import Statfs
 from kcachefs.core.parts import Parts
 from kcachefs.core.report import FOLDER
 from kcachefs.core.tree import DOTDOT, Row
@@ -39,10 +38,11 @@ class Policy:
     | `forgotten` | the kernel knows an inode no more | forget what was noted about it |
     | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
     | `name_seconds` | the kernel is told of a name | say how long it may trust it |
-    | `listing`, `readlink`, `statfs` | those requests | answer otherwise, by caller |
+    | `listing`, `readlink` | those requests | answer otherwise, by caller |
     | `authorize_open` | every open, where opens are judged | refuse; keep the handle off the page cache |
     | `authorize_write`, `authorize_change`, `authorize_allocate` | before bytes or attributes change | refuse |
-    | `authorize_add`, `authorize_link` | before a name is made, before a file gets another one | refuse |
+    | `authorize_add`, `authorize_kind` | before something is made there, or of that type | refuse |
+    | `authorize_link` | before a file gets another name | refuse |
     | `authorize_remove`, `authorize_rename` | before a name goes or moves | refuse; have a rename give way |
     | `renamed` | in the transaction of a rename | mark what got its final name |
     | `make_own`, `remove_own` | a name is made or removed | keep it in memory; such inodes hold no bytes |
@@ -116,10 +116,6 @@ class Policy:
             raise FsError(errno.EINVAL)
         return node.target
 
-    def statfs(self, caller: Caller) -> Statfs | None:
-        """What df shows the caller; None: the whole mount."""
-        return None
-
     def also_named_in(self, parent: int) -> Iterable[int]:
         """Other folders in which the names of a folder are shown."""
         return ()
@@ -141,6 +137,9 @@ class Policy:
 
     def authorize_add(self, caller: Caller, parent: int, name: bytes) -> None:
         """A new name in a folder."""
+
+    def authorize_kind(self, caller: Caller, mode: int) -> None:
+        """Something of that type is to be made."""
 
     def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
         """Another name for a file."""

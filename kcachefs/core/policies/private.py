@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from kcachefs.core.caller import Caller
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.nodes import new_inode
-from kcachefs.core.options import BLOCK, FOREVER_SECONDS, NAME_MAX, Statfs
+from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.base_layer import BaseLayer
 from kcachefs.core.policies.policy import Policy
@@ -48,7 +48,6 @@ from kcachefs.store.inode_numbers import (
 from kcachefs.store.records import TENANTS, Inode
 
 SHARED = b".shared"
-_FILES = 1 << 32
 _FOLDER_TYPE, _LINK_TYPE = 4, 10
 
 
@@ -223,17 +222,6 @@ class Private(Policy):
         rows = self._tree.listing(ino, cookie, limit)
         below = self._base.folder_below(ino) if self._base is not None else None
         return rows if self._base is None or below is None else self._base.merge(ino, rows, below, cookie, limit)
-
-    def statfs(self, caller: Caller) -> Statfs | None:
-        """To a user: their own quota and what they hold, as if they were alone. What the disk has left tells more."""
-        if caller.uid in (0, self._options.uid):
-            return None
-        limits = self._options.limits
-        limit = limits.max_size_per_uid or limits.max_size
-        held = [record for _, record in self._table.shares_of(caller.uid)]
-        left = max(0, limit - sum(record.stored for record in held))
-        files = _FILES - sum(record.files for record in held)
-        return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=_FILES, files_free=files)
 
     def also_named_in(self, parent: int) -> Iterable[int]:
         return self._base.folders_above(parent) if self._base is not None else ()

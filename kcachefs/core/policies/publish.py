@@ -1,18 +1,25 @@
 """Publish: everybody may add, and nobody else can change what somebody has published.
 
-What is published. A file of an entry is, from the moment that a rename gives it its final name, or once it has been
-left alone for two seconds where it was written in place. Its owner and root may go on changing it; for everybody else
-it cannot be written, truncated, replaced, renamed or removed. Renaming a file with the same bytes over it succeeds and
-leaves the first one where it is, so that two who compile the same thing at once both go on; other bytes are refused
-with EPERM, and logged. An entry as a whole is closed to others a minute after its owner last wrote to it: then they
-cannot add files to it either, for a framework may load whatever lies in an entry's folder. Until then they can, because
-compilers that work on the same entry at once put its files there one by one. A folder, be it an entry's or one that
-holds entries, is moved by its owner only while nothing in it is anybody else's.
+The promise. A name that leads to somebody else's file cannot be made to lead anywhere else, nor to other bytes. For
+everybody but its owner and root, such a file cannot be written, truncated, replaced, renamed, linked or removed. Only a
+file that is still empty can be replaced. Renaming a file with the same bytes over it succeeds and leaves the first one
+where it is, so that two who compile the same thing at once both go on; other bytes are refused with EPERM, and logged.
+
+An entry as a whole closes to others, for a framework may load whatever lies in an entry's folder: a minute after the
+last change of anybody else's file in it, and in any case a quarter of an hour after its first file was sealed. Until
+then others can add, because compilers that work on the same entry at once put its files there one by one. An entry
+belongs to the owner of its oldest file, who may always add to it. Times that users can set decide nothing.
+
+A folder is moved by its owner only while nothing in it is anybody else's. Nobody but root makes symbolic links, FIFOs
+or sockets, and nobody is led by a link of somebody else's (unless that is root or the mount's owner): otherwise they
+would redirect what others open.
 
 What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone.
 
 How. Folders appear open to all and files readable by all and writable by their owner; the kernel enforces that. What
-removes or moves names comes here, with the caller.
+removes or moves names comes here, with the caller. When a rename gives way, the kernel has moved its own name, and
+would lead readers to the newcomer's file until it is told better. So it is never allowed to keep temporary names: it
+asks again at the next use. A file that ever had another name does not give way, it is refused.
 """
 
 from __future__ import annotations
@@ -26,17 +33,16 @@ import time
 from kcachefs.core.caller import UNKNOWN, Caller
 from kcachefs.core.layouts import Kind, is_temporary
 from kcachefs.core.policies.policy import Policy
-from kcachefs.core.sealing import REST_SECONDS
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.inode_numbers import ROOT_INO, VIRTUAL_BASE
 from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
 
-OPEN_SECONDS = 60.0
-"""How long after its owner last wrote to an entry others may add to it."""
+OPEN_SECONDS, OPEN_AT_MOST_SECONDS = 60.0, 900.0
+"""How long others may add to an entry: after the last change in it, and after its first file was sealed."""
 COMPARED_MAX = 64 << 20
 """Larger files count as the same by their digests alone: comparing them would keep everybody waiting."""
 MOVED_MAX = 100_000
@@ -46,6 +52,8 @@ _CHUNK = 1 << 20
 
 class Publish(Policy):
     """What `--policy publish` allows."""
+
+    links_differ = True
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -63,6 +71,15 @@ class Publish(Policy):
         else:
             seen.mode = (node.mode | 0o444 | (0o111 if node.mode & 0o100 else 0)) & ~0o6022
         return seen
+
+    def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
+        return 0 if ino < VIRTUAL_BASE and self._is_temporary(ino, node) else usual
+
+    def readlink(self, caller: Caller, ino: int) -> bytes:
+        owner = self._nodes.get(ino).uid
+        if owner not in (0, self._options.uid, caller.uid):
+            raise FsError(errno.EACCES, f"the link is user {owner}'s")
+        return super().readlink(caller, ino)
 
     def _is_temporary(self, ino: int, node: Inode) -> bool:
         """Whether it has a temporary name, or is in a folder that has one."""
@@ -85,22 +102,20 @@ class Publish(Policy):
         log.warning("user %d was refused: %s, which is user %d's", caller.uid, what, owner)
         return FsError(errno.EPERM, f"{what} is user {owner}'s")
 
-    def _owner_of(self, entry: int) -> int | None:
-        if entry < GROUP_BASE:
-            return self._nodes.get(entry).uid
-        record = self._table.get(entry)
-        return record.uid if record is not None else None
-
-    def _is_open(self, caller: Caller, entry: int, owner: int) -> bool:
-        """Whether its owner may still be at work on it; or, where nothing in it is theirs, anybody but the caller."""
-        newest: dict[int, int] = {}
-        for ino, _, _ in self._walk.members(entry):
-            node = self._nodes.get(ino)
-            if node.is_file:
-                newest[node.uid] = max(newest.get(node.uid, 0), self._files.attributes(ino).mtime, node.ctime)
-        newest.pop(caller.uid, None)
-        last = newest.get(owner) or max(newest.values(), default=0)
-        return last == 0 or time.time_ns() - last < OPEN_SECONDS * 1e9
+    def _is_closed(self, caller: Caller, entry: int) -> int | None:
+        """The owner of an entry that the caller may not add to; None if it may."""
+        members = [(ino, self._nodes.get(ino)) for ino, _, _ in self._walk.members(entry)]
+        files = [(ino, node) for ino, node in members if node.is_file and not self._is_temporary(ino, node)]
+        others = [node.ctime for _, node in files if not _owns(caller, node.uid)]
+        if not others:
+            return None
+        owner = min((ino, node.uid) for ino, node in files)[1]
+        if owner == caller.uid:
+            return None
+        now, record = time.time_ns(), self._table.get(entry)
+        sealed = record.created if record is not None and record.used else now
+        is_open = now - max(others) < OPEN_SECONDS * 1e9 and now - sealed < OPEN_AT_MOST_SECONDS * 1e9
+        return None if is_open else owner
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
@@ -114,9 +129,14 @@ class Publish(Policy):
         if is_temporary(name) or caller.uid in (0, UNKNOWN):
             return
         entry = folder.entry or self._placement.group_at(parent, name)
-        owner = self._owner_of(entry) if entry else None
-        if owner is not None and not _owns(caller, owner) and not self._is_open(caller, entry, owner):
+        owner = self._is_closed(caller, entry) if entry else None
+        if owner is not None:
             raise self._refusal(caller, f"adding {name!r} to a published entry", owner)
+
+    def authorize_kind(self, caller: Caller, mode: int) -> None:
+        """Nobody puts a link, a FIFO or a socket in others' way."""
+        if caller.uid != 0 and stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise FsError(errno.EPERM, "only files and folders are shared under --policy publish")
 
     def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
         if not _owns(caller, owner := self._nodes.get(ino).uid):
@@ -168,18 +188,15 @@ class Publish(Policy):
         if _owns(caller, published.uid):
             return False
         if published.is_file and node.is_file:
-            if not self._is_published(other, published):
+            if not published.flags & Inode.PUBLISHED and self._files.attributes(other).size == 0:
                 return False
             if self._is_same(ino, other):
-                return True
+                if self._is_temporary(ino, node) and node.flags & (Inode.FRESH | Inode.PUBLISHED) == Inode.FRESH:
+                    return True
+                name += b" by a file that had a name already"
         elif published.is_dir and published.size:
             return False  # ENOTEMPTY says it better
         raise self._refusal(caller, f"replacing {name!r}", published.uid)
-
-    def _is_published(self, ino: int, node: Inode) -> bool:
-        if node.flags & Inode.PUBLISHED or node.content == Content.OBJECT:
-            return True
-        return time.time_ns() - self._files.attributes(ino).mtime > REST_SECONDS * 1e9
 
     def _is_same(self, ino: int, other: int) -> bool:
         node, published = self._files.attributes(ino), self._files.attributes(other)
@@ -194,9 +211,11 @@ class Publish(Policy):
 
     def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
         """What is renamed has its final name, with everything below it if it is a folder."""
-        if is_temporary(name) or self._is_temporary(ino, self._nodes.get(ino)):
+        node = self._nodes.get(ino)
+        if is_temporary(name) or self._is_temporary(ino, node):
             return
-        if not self._nodes.get(parent).entry and self._placement.kind_at(parent, name, is_dir=False) is Kind.LOCK:
+        in_entry = self._nodes.get(parent).entry
+        if not in_entry and self._placement.kind_at(parent, name, is_dir=node.is_dir) is Kind.LOCK:
             return
         for member in (ino, *(below for below, _, _ in self._walk.below(ino))):
             node = self._nodes.get(member)

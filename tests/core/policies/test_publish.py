@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -227,13 +228,19 @@ def test_equal_bytes_are_told_from_others_however_they_are_kept(fs: Filesystem, 
     _closed(fs)
 
 
-def test_what_is_still_being_written_in_place_gives_way_to_what_is_complete(fs: Filesystem) -> None:
+def test_what_is_written_in_place_is_its_writers_from_the_first_byte_on(fs: Filesystem) -> None:
     triton = find(fs, "triton")
     half, _ = fs.create(OF_ALICE, triton, b"x", 0o644)
     fs.write(half, 0, b"ha")
-    _put(fs, triton, b"x", b"whole", BOB.uid)
-    assert fs.nodes.get(find(fs, "triton/x")).uid == BOB.uid
+    with pytest.raises(FsError) as caught:
+        _put(fs, triton, b"x", b"whole", BOB.uid)
+    assert caught.value.errno == errno.EPERM
+    assert fs.nodes.get(find(fs, "triton/x")).uid == ALICE.uid
+    empty, _ = fs.create(OF_ALICE, triton, b"y", 0o644)
+    _put(fs, triton, b"y", b"whole", BOB.uid)
+    assert fs.nodes.get(find(fs, "triton/y")).uid == BOB.uid, "an empty file is in nobody's way"
     fs.forget(half, 1)
+    fs.forget(empty, 1)
     _closed(fs)
 
 
@@ -258,17 +265,50 @@ def test_a_folder_is_moved_only_while_all_in_it_is_its_owners(fs: Filesystem, fl
     _closed(fs)
 
 
-def test_an_entry_without_a_file_of_its_owners_is_closed_too(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_of_the_user_who_put_the_first_file_there(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, _ = fs.make(OF_ALICE, find(fs, "triton"), b"KEY", 0o040755)
     _put(fs, entry, b"kernel.cubin", b"bob", BOB.uid)
     _put(fs, entry, b"first", b"carol", CAROL)
     monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
+    for uid in (CAROL, ALICE.uid):
+        with pytest.raises(FsError) as caught:
+            _put(fs, entry, b"second", b"theirs", uid)
+        assert caught.value.errno == errno.EPERM
+    _put(fs, entry, b"second", b"bob", BOB.uid)
+    _closed(fs)
+
+
+def test_times_that_users_set_keep_no_entry_open(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, _ = fs.make(OF_BOB, find(fs, "triton"), b"KEY", 0o040755)  # whoever makes the folder first
+    _put(fs, entry, b"kernel.cubin", b"alice", ALICE.uid)
+    ino = find(fs, "triton/KEY/kernel.cubin")
+    fs.set_attributes(OF_ALICE, ino, mtime=time.time_ns() + int(1e18), atime=time.time_ns() + int(1e18))
+    now = time.time_ns
+    monkeypatch.setattr("kcachefs.core.policies.publish.time.time_ns", lambda: now() + int((policy.OPEN_SECONDS + 1) * 1e9))
     with pytest.raises(FsError) as caught:
-        _put(fs, entry, b"second", b"carol", CAROL)
+        _put(fs, entry, b"planted", b"bob", BOB.uid)
     assert caught.value.errno == errno.EPERM
-    with pytest.raises(FsError):
-        _put(fs, entry, b"third", b"bob", BOB.uid)
-    _put(fs, entry, b"second", b"alice", ALICE.uid)
+    _put(fs, entry, b"more", b"alice", ALICE.uid)
+    monkeypatch.undo()
+    _closed(fs)
+
+
+def test_two_who_take_turns_keep_no_entry_open(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, _ = fs.make(OF_ALICE, find(fs, "triton"), b"KEY", 0o040755)
+    _put(fs, entry, b"kernel.cubin", b"alice", ALICE.uid)
+    fs.settle()
+    now, later = time.time_ns, 0.0
+    monkeypatch.setattr("kcachefs.core.policies.publish.time.time_ns", lambda: now() + int(later * 1e9))
+    refusals = 0
+    for turn in range(40):
+        later += policy.OPEN_SECONDS / 2
+        try:
+            _put(fs, entry, b"%d" % turn, b"planted", (BOB.uid, CAROL)[turn % 2])
+        except FsError:
+            refusals += 1
+    assert later > policy.OPEN_AT_MOST_SECONDS
+    assert 40 - refusals <= policy.OPEN_AT_MOST_SECONDS / (policy.OPEN_SECONDS / 2) + 1
+    monkeypatch.undo()
     _closed(fs)
 
 
