@@ -1,1 +1,1 @@
-"""Benchmarks: each module prints a table of ratios, measured in one run on one machine."""
+"""Benchmarks: everything is measured in one run on one machine, in turns, so that ratios can be trusted."""

@@ -1,4 +1,4 @@
-"""Several processes that do something at the same time."""
+"""Runs the same work in several processes at the same time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Gate = Callable[[], None]
-"""Waits for all the others."""
+"""A function that returns once all clients have called it."""
 PATIENCE = 600.0
 
 
 def together(count: int, work: Callable[[int, Gate], T]) -> list[T]:
-    """What each of so many processes made of `work`, called with its number and the gate that they share.
+    """Run `work` in `count` processes, each called with its number and a gate they share; returns their results.
 
-    One client alone is this process itself.
+    A single client is this process itself.
     """
     if count == 1:
         return [work(0, lambda: None)]
@@ -26,27 +26,27 @@ def together(count: int, work: Callable[[int, Gate], T]) -> list[T]:
     barrier = context.Barrier(count)
     clients = []
     for number in range(count):
-        mine, its = context.Pipe(duplex=False)
-        process = context.Process(target=_client, args=(work, number, barrier, its), daemon=True)
+        our_end, its_end = context.Pipe(duplex=False)
+        process = context.Process(target=_client, args=(work, number, barrier, its_end), daemon=True)
         process.start()
-        its.close()
-        clients.append((process, mine))
+        its_end.close()
+        clients.append((process, our_end))
     try:
-        told = [_told(mine) for _, mine in clients]
+        results = [_result(pipe) for _, pipe in clients]
     except BaseException:
         for process, _ in clients:
             process.kill()
         raise
     finally:
-        for process, mine in clients:
+        for process, pipe in clients:
             process.join()
-            mine.close()
-    return told
+            pipe.close()
+    return results
 
 
-def _told(pipe: Connection) -> Any:
+def _result(pipe: Connection) -> Any:
     if not pipe.poll(PATIENCE):
-        raise TimeoutError("a client of the benchmark does not answer")
+        raise TimeoutError("a client of the benchmark did not answer in time")
     done, result = pipe.recv()
     if not done:
         raise RuntimeError(f"a client of the benchmark failed:\n{result}")

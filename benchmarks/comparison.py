@@ -1,9 +1,9 @@
-"""Says what changed between two results, beyond noise: benchmarks/compare BEFORE.json AFTER.json.
+"""Reports what changed between two results beyond noise: benchmarks/compare BEFORE.json AFTER.json.
 
-A figure has changed when its range in one result (tenth to ninetieth percentile of the rounds) does not meet that in
-the other, the medians are further apart than NOTICED, and, where it is measured against a peer, the ratio says the
-same in the same direction. The figure alone would tell of another machine, the ratio alone of another peer. A figure
-of a single round has no range of its own: it must be further off, by ALONE.
+A figure has changed if its range in one result (tenth to ninetieth percentile of the rounds) does not overlap its range
+in the other, the medians differ by more than NOTICED, and the ratio to its peer, if it has one, has moved in the same
+direction. The figure alone could mean a different machine, the ratio alone a different peer. A figure from a single
+round has no range, so it must differ by more than ALONE.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OURS = ("direct", "pyfuse3")
 
 
 class Change(NamedTuple):
-    """A figure of both results, and how many times what it was it is now."""
+    """A figure in both results, and the factor between them."""
 
     before: Figure
     after: Figure
@@ -53,17 +53,17 @@ def main() -> int:
         if some:
             console.print(_table(title, some))
     same = sum(1 for one in before.figures if after.find(*one.key) is not None) - len(found)
-    console.print(f"{len(found)} changed, {same} did not beyond noise", highlight=False)
+    console.print(f"{len(found)} changed, {same} did not change beyond noise", highlight=False)
     for name, one, other in (("only before", before, after), ("only after", after, before)):
         missing = Counter(figure.part for figure in one.figures if other.find(*figure.key) is None)
         if missing:
-            told = ", ".join(f"{count} of {part}" for part, count in missing.items())
-            console.print(f"{name}: {told}", highlight=False)
+            listed = ", ".join(f"{count} of {part}" for part, count in missing.items())
+            console.print(f"{name}: {listed}", highlight=False)
     return 1 if any(not one.is_better and one.after.subject in OURS for one in found) else 0
 
 
 def changes(before: Results, after: Results) -> list[Change]:
-    """Those that are more than noise, the largest first."""
+    """The changes beyond noise, the largest first."""
     found = []
     for one in before.figures:
         other = after.find(*one.key)
@@ -92,7 +92,7 @@ def _ratio(figure: Figure) -> _Range:
 
 
 def _moved(before: _Range, after: _Range, alone: bool) -> int:
-    """1 up, -1 down, 0 within noise."""
+    """1 for up, -1 for down, 0 for within noise."""
     if before.median <= 0 or after.median <= 0:
         return 0
     factor = after.median / before.median
@@ -104,21 +104,25 @@ def _moved(before: _Range, after: _Range, alone: bool) -> int:
 
 
 def warnings(before: Results, after: Results) -> list[str]:
-    """Why the two may not be comparable."""
-    said = []
+    """Reasons why the two may not be comparable."""
+    reasons = []
     if before.quick or after.quick:
-        said.append("a quick run has few rounds: its spread says little")
+        reasons.append("a quick run has few rounds, so its spread means little")
     for what in sorted(before.machine.keys() | after.machine.keys()):
         if before.machine.get(what) != after.machine.get(what):
-            said.append(f"{what}: {before.machine.get(what)} before, {after.machine.get(what)} after; trust the ratios")
+            reasons.append(
+                f"{what}: {before.machine.get(what)} before, {after.machine.get(what)} after; trust the ratios"
+            )
     for what in sorted(before.versions.keys() & after.versions.keys()):
         if before.versions[what] != after.versions[what]:
-            said.append(f"{what}: {before.versions[what]} before, {after.versions[what]} after")
-    return said
+            reasons.append(f"{what}: {before.versions[what]} before, {after.versions[what]} after")
+    return reasons
 
 
 def _table(title: str, found: list[Change]) -> Table:
-    table = Table("part", "what", "of", "before", "after", "times", "against", "ratio before", "after", title=title)
+    table = Table(
+        "part", "what", "of", "before", "after", "factor", "against", "ratio before", "ratio after", title=title
+    )
     for before, after, factor in found:
         table.add_row(
             before.part,

@@ -1,8 +1,8 @@
-"""Cold and warm starts of real compilers, with their caches in a plain directory and on a mount: seconds.
+"""Cold and warm starts of real compilers, with their caches in a plain directory and in a mount, in seconds.
 
-The seconds are those of the first compiled call, in a process that has imported everything; torch's precompiled header
-is part of a cold start. Every start is a fresh process, and the two directories take turns within each round, and in
-being the first of it. A warm start is short, so a round has several.
+Measured is the first compiled call in a process that has imported everything; a cold start includes torch's precompiled
+header. Every start is a fresh process. The two directories take turns within each round, and in going first. A warm
+start is short, so a round has several.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the daemon behind a mount costs: its processor time, and its memory over an hour's churn.
+"""What the daemon behind a mount costs: its processor time, and its memory over an hour of churn.
 
-Processor time: user and system seconds of the daemon's processes, ours with the supervisor, over 10,000 operations (a
-third each: a name that is not there, a read of a known file of 16 KiB, a put of 16 KiB) and the eight seconds after
-them, in which files are sealed or written back.
+Processor time: user and system seconds of the daemon's processes (for kcachefs including the supervisor) for 10,000
+operations and the eight seconds after them, in which files are sealed or written back. A third of the operations each
+looks up a missing name, reads a known file of 16 KiB, and puts a file of 16 KiB.
 
-Memory: resident, while a time-compressed hour goes by: 60 cold starts, one for every minute, each of which
-writes the 148 files of a Triton start and reads them back, while those of three starts ago are removed. `growth` is
-the memory at the end divided by that after a quarter of it: 1 is flat.
+Memory: resident memory over an hour compressed into 60 cold starts, one for each minute. Each start writes the 148
+files of a Triton start and reads them back, while the files from three starts before are removed. `growth` is the
+memory at the end divided by the memory after a quarter of the time: 1 is flat.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def part(run: Run) -> None:
 def _processor(run: Run, subjects: dict[str, Subject]) -> None:
     operations = OPERATIONS // (10 if run.quick else 1)
     spent: dict[str, list[float]] = {name: [] for name in subjects}
-    # The processes that were there at the start are the ones at the end: none is restarted here.
+    # Looked up once: nothing restarts the processes while this runs.
     pids = {name: subject.pids() for name, subject in subjects.items()}
     for number in run.rounds(1 if run.quick else 3, 0.4, "daemon, processor time"):
         before = {name: _seconds(pids[name]) for name in subjects}
@@ -63,7 +63,7 @@ def _operate(folder: str, operations: int) -> None:
 
 
 def _seconds(pids: list[int]) -> float:
-    """Of user and system time, so far."""
+    """User and system time so far."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -83,7 +83,7 @@ def _memory(run: Run, subjects: dict[str, Subject]) -> None:
     ends = {name: [values[-1]] for name, values in seen.items()}
     growth = {name: [values[-1] / values[len(values) // 4]] for name, values in seen.items()}
     if (done := len(next(iter(seen.values())))) < STARTS:
-        run.leave_out("an hour's churn", f"there was time for {done} of {STARTS} cold starts")
+        run.leave_out("an hour of churn", f"there was time for only {done} of {STARTS} cold starts")
     run.add("memory after an hour's cold starts", "MiB", ends, against="bindfs")
     run.add("growth of memory over the last three quarters of it", "times", growth, against="")
 

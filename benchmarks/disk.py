@@ -1,8 +1,8 @@
-"""Bytes on disk for real caches, folders and everything else included: one copy, and those of eight tenants.
+"""Bytes on disk for real caches, everything included: for one copy, and for eight tenants.
 
-Eight tenants who compile the same at the same path have the same files, except the pickles of graphs, in which some
-85 bytes differ from one to the next: so do these. What is counted is what the disk has allocated, after everything
-was closed or unmounted, so it includes what each filesystem needs for itself.
+Eight tenants who compile the same code at the same path get the same files, except for the pickles of graphs, of which
+about 85 bytes differ from tenant to tenant; these copies differ in the same way. Counted are the blocks that the disk
+has allocated after everything was closed or unmounted, so each filesystem's own needs are included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def part(run: Run) -> None:
 
 
 def tenant(files: Files, number: int) -> list[tuple[str, bytes]]:
-    """One tenant's copy of them."""
+    """One tenant's copy of the files."""
     rng = random.Random(number)
     return [(path, _altered(data, rng) if number and _is_pickle(path) else data) for path, data in files.items()]
 
@@ -83,9 +83,9 @@ def gzipped(folder: Path, files: Files) -> float:
 
 
 def in_squashfs(folder: Path, files: Files) -> float:
-    """Which finds files that are the same, but cannot be written to."""
+    """squashfs finds identical files, but cannot be written to."""
     if not installed("squashfs-tools", "mksquashfs"):
-        raise OSError("squashfs-tools are not installed, and the distribution's could not be")
+        raise OSError("squashfs-tools are missing and could not be installed")
     write_all(folder / "tree", files)
     image = folder / "image"
     command = ["mksquashfs", str(folder / "tree"), str(image), "-comp", "zstd", "-quiet", "-no-progress"]
@@ -94,9 +94,9 @@ def in_squashfs(folder: Path, files: Files) -> float:
 
 
 def on_btrfs(folder: Path, files: Files) -> float:
-    """Compressed by the kernel, on an image of its own; what it uses more than when it was empty."""
+    """Compressed by the kernel, on an image of its own; returns the growth over the empty filesystem."""
     if not installed("btrfs-progs", "mkfs.btrfs"):
-        raise OSError("btrfs-progs are not installed, and the distribution's could not be")
+        raise OSError("btrfs-progs are missing and could not be installed")
     image, mount = folder / "image", folder / "mount"
     with open(image, "wb") as file:
         file.truncate(2 << 30)

@@ -1,8 +1,8 @@
-"""What others notice while entries are evicted: python -m benchmarks.eviction [--entries N] [--quick].
+"""What clients notice while entries are evicted: python -m benchmarks.eviction [--entries N] [--quick].
 
-A store of that many entries is made through the core and mounted. While `kcachefs prune` evicts them all, a client
-looks names up that the kernel does not know, and makes, writes and removes files; what each took is compared with the
-same before. Nothing here scans the cache to find a victim: the cost per eviction stays flat as their number grows.
+A store of N entries is made through the core and mounted. While `kcachefs prune` evicts them all, a client looks up
+names that the kernel does not know, and creates, writes and removes files. The latencies are compared with those before
+the eviction. Finding a victim needs no scan, so the cost per eviction should stay flat as N grows.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def show(mount: Path, count: int) -> None:
     thread.join()
     seconds = time.perf_counter() - started
     print(
-        f"{count:,} entries evicted in {seconds:.1f} s, {count / seconds:,.0f} a second; "
-        f"{len(busy.taken):,} requests beside"
+        f"{count:,} entries evicted in {seconds:.1f} s, {count / seconds:,.0f} per second; "
+        f"{len(busy.taken):,} client requests meanwhile"
     )
     print("| | median | p99 | worst | over 50 ms |")
     print("| --- | --- | --- | --- | --- |")
@@ -66,7 +66,7 @@ def show(mount: Path, count: int) -> None:
 
 
 class Client:
-    """Does what every request path has, and notes how long each took."""
+    """Exercises every request path and records how long each request took."""
 
     def __init__(self, mount: Path) -> None:
         self._folder = mount / "cupy"

@@ -1,7 +1,8 @@
-"""A cache of 5,000 files in the shape of real ones: unpacked, read back, and removed; files per second.
+"""A cache of 5,000 files shaped like real ones: unpacked, read back and removed, in files per second.
 
-Unpacking is what `tar` does: folders made, files written at their names and closed; sealing and writing back come
-later, in everybody's background. It is read after a remount with nothing cached, and removed by `rm -r`.
+Unpacking does what `tar` does: it makes folders, and writes and closes files under their final names. Sealing and
+writing back happen later in the background, for every filesystem. The cache is read back after a remount with nothing
+cached, and removed by `rm -r`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ACTS = ("unpack", "read back", "rm -r")
 TRIES = 20
 
 
-class Mangled(ValueError):
-    """A file that is not what was written."""
+class WrongBytes(ValueError):
+    """A file does not hold what was written to it."""
 
 
 def part(run: Run) -> None:
@@ -37,11 +38,11 @@ def part(run: Run) -> None:
             subject.forget()
             try:
                 seconds["read back"] = read_back(tree, subject.root)
-            except Mangled:
+            except WrongBytes:
                 if isinstance(subject, Kcachefs):
                     raise
-                wrong.add(name)  # seen of rclone, which goes on writing back behind the remount
-                run.leave_out(name, "after a remount it gave back other bytes than were written")
+                wrong.add(name)  # rclone does this: it is still writing back after the remount
+                run.leave_out(name, "after a remount it returned other bytes than were written")
                 continue
             with stopwatch() as removing:
                 _remove(subject.root)
@@ -54,7 +55,7 @@ def part(run: Run) -> None:
 
 
 def _remove(root: Path) -> None:
-    """As a person would: again when it fails. rclone may still list what it has removed, and refuse the folder."""
+    """Try again on failure: rclone may still list files that it has removed, and then refuses to remove the folder."""
     for _ in range(TRIES - 1):
         with contextlib.suppress(subprocess.CalledProcessError):
             empty(root)
@@ -63,7 +64,7 @@ def _remove(root: Path) -> None:
 
 
 def cache_of(count: int) -> list[tuple[str, bytes]]:
-    """The corpus over and over, at other names and with other bytes each time: nothing in it is there twice."""
+    """The corpus repeated under new names and with changed bytes, so that no two files are equal."""
     files = sorted(corpus().items())
     made: list[tuple[str, bytes]] = []
     for copy in range(-(-count // len(files))):
@@ -89,7 +90,7 @@ def unpack(tree: list[tuple[str, bytes]], base: Path) -> float:
 
 
 def read_back(tree: list[tuple[str, bytes]], base: Path) -> float:
-    """And see that it is what was written."""
+    """Read everything and compare it with what was written; the comparison is not timed."""
     begin = time.perf_counter()
     found = []
     for path, _ in tree:
@@ -98,5 +99,5 @@ def read_back(tree: list[tuple[str, bytes]], base: Path) -> float:
     taken = time.perf_counter() - begin
     for (path, data), read in zip(tree, found, strict=True):
         if read != data:
-            raise Mangled(path)
+            raise WrongBytes(path)
     return taken

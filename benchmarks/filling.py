@@ -1,4 +1,4 @@
-"""Makes stores of many files, through the core and without a mount: what counts is how many there are."""
+"""Fills stores with many files, through the core and without a mount."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ROOT = Caller(0, 0)
 
 
 def fill(place: Path, entries: int, files: int, filled: int) -> None:
-    """Entries of Triton's, K00000000 and on, each of so many files, f0 and on; the first `filled` hold bytes.
+    """Make Triton entries K00000000, K00000001, …, each with `files` files f0, f1, …, of which `filled` hold bytes.
 
-    No two hold the same; the others are empty, as locks and markers are.
+    No two contents are equal. The other files are empty, like locks and markers.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     with Store(place, Options()) as store:

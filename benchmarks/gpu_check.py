@@ -1,10 +1,10 @@
-"""Real models on a real GPU, cold and warm, on a plain directory and on a mount: times, ratios, counters and results.
+"""Real models on a real GPU, cold and warm, in a plain directory and in a mount: times, ratios, counters and results.
 
-Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is: plain cold, mount cold, plain warm, mount
-warm, with an empty directory and an empty store each; in every second one the mount goes first. Further warm starts
-(--warm) take turns behind these. A ratio is the median of the pairs' ratios, so what disturbs both of a pair cancels
-out. The table is Markdown; --json keeps every number, and --also takes those of earlier runs into the table, where a
-machine is lent for less time than it all needs.
+Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is plain cold, mount cold, plain warm, mount
+warm, each time from an empty directory and an empty store; in every second round the mount goes first. Further warm
+starts (--warm) follow in turns. A ratio is the median of the ratios of the pairs, so that noise that affects both of a
+pair cancels out. The table is Markdown. --json keeps every number, and --also adds the numbers of earlier runs, for
+when a machine is not available long enough for all rounds.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def main() -> int:
         return bundle(arguments.bundle, arguments.python_version)
     check = Check(arguments.site, arguments.device, arguments.work)
     earlier = [json.loads(path.read_text()) for path in arguments.also]
-    there = dict.fromkeys(name for run in earlier for name in run["rounds"])
-    names = arguments.only or list(there) or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
+    known = dict.fromkeys(name for run in earlier for name in run["rounds"])
+    names = arguments.only or list(known) or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
     rounds: dict[str, list[dict[str, Any]]] = {
         name: [one for run in earlier for one in run["rounds"].get(name, [])] for name in names
     }
     machines = dict.fromkeys([run["machine"] for run in earlier] + ([check.machine()] if arguments.repeat else []))
     if len(machines) > 1:
-        raise CheckFailed("not of one kind of machine: " + "; ".join(machines))
+        raise CheckFailed("these results are from different machines: " + "; ".join(machines))
     machine = next(iter(machines), "")
     print(f"{machine}\n", flush=True)
     for number in range(arguments.repeat):
@@ -54,7 +54,7 @@ def main() -> int:
             rounds[name].append(check.round(name, mount_first=len(rounds[name]) % 2 == 1, warm=arguments.warm))
             taken = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
             print(f"round {number + 1}, {name}: {taken}", file=sys.stderr, flush=True)
-            _keep(arguments.json, machine, rounds)  # after each: a machine that is lent may be taken back at any moment
+            _keep(arguments.json, machine, rounds)  # after each round, in case the machine goes away
     _keep(arguments.json, machine, rounds)
     print(table(rounds))
     return 0 if all(agrees(one) for many in rounds.values() for one in many) else 1
@@ -70,16 +70,26 @@ def _keep(path: Path | None, machine: str, rounds: dict[str, list[dict[str, Any]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/gpu_check", description="Check kcachefs on this machine's GPU.")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="which of: " + ", ".join(PROGRAMS))
-    parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm, plain and mount")
-    parser.add_argument("--warm", type=int, default=1, help="warm starts of each in a round")
-    parser.add_argument("--device", default="cuda", help="cpu: TorchInductor on the CPU and Triton for an sm_90")
-    parser.add_argument("--work", type=Path, help="where to put caches and stores; a local disk")
-    parser.add_argument("--site", type=Path, help="a folder made by --bundle, where kcachefs' packages are")
-    parser.add_argument("--bundle", type=Path, help="fetch kcachefs' packages into this folder, and do nothing else")
-    parser.add_argument("--python-version", default="3.12", help="of the machine that the bundle is for")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), help="only these, separated by commas: " + ", ".join(PROGRAMS)
+    )
+    parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm starts, plain and in a mount")
+    parser.add_argument("--warm", type=int, default=1, help="warm starts of each kind in a round")
+    parser.add_argument(
+        "--device", default="cuda", help="cuda; or cpu: TorchInductor on the CPU, and Triton compiling for sm_90"
+    )
+    parser.add_argument("--work", type=Path, help="where to put caches and stores; should be a local disk")
+    parser.add_argument("--site", type=Path, help="a folder made by --bundle, with the packages that kcachefs needs")
+    parser.add_argument("--bundle", type=Path, help="only fetch the packages that kcachefs needs into this folder")
+    parser.add_argument("--python-version", default="3.12", help="the Python of the machine that the bundle is for")
     parser.add_argument("--json", type=Path, help="also write every number to this file")
-    parser.add_argument("--also", type=Path, nargs="+", default=[], help="such files of earlier runs; see --repeat 0")
+    parser.add_argument(
+        "--also",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="add the numbers of these files from earlier runs; with --repeat 0 only those",
+    )
     return parser
 
 
@@ -87,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def bundle(folder: Path, version: str) -> int:
-    """The packages that kcachefs needs, as wheels for that Python, unpacked so that a PYTHONPATH is all they need."""
+    """Fetch the wheels that kcachefs needs for that Python, and unpack them so that a PYTHONPATH suffices."""
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as wheels:
@@ -99,7 +109,7 @@ def bundle(folder: Path, version: str) -> int:
         for name in names:
             with zipfile.ZipFile(Path(wheels) / name) as wheel:
                 wheel.extractall(folder)
-    print(f"{len(names)} packages for Python {version} in {folder}; there: scripts/gpu_check --site {folder}")
+    print(f"{len(names)} packages for Python {version} in {folder}; there, run: scripts/gpu_check --site {folder}")
     return 0
 
 
@@ -107,17 +117,17 @@ def bundle(folder: Path, version: str) -> int:
 
 
 class CheckFailed(Exception):
-    """A program or a command did not do its work; what it said."""
+    """A program or a command failed; the message is its output."""
 
 
 class Check:
-    """Runs the programs, with their caches on a plain directory or on a mount."""
+    """Runs the programs with their caches in a plain directory or in a mount."""
 
     def __init__(self, site: Path | None, device: str, work: Path | None) -> None:
         self._device = device
         self._work = work
         paths = [str(ROOT), *([str(site.resolve())] if site is not None else [])]
-        # The commands of kcachefs see its packages; what is measured does not, and has torch's own.
+        # Only the commands of kcachefs see its packages; the measured programs run as they would without it.
         self._commands = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
     def machine(self) -> str:
@@ -153,7 +163,7 @@ class Check:
                 return {"runs": runs, "again": again, "mount": self._statistics(mount)}
 
     def _environment(self, folder: Path, temporary: Path) -> dict[str, str]:
-        """The variables for a mount, or for a plain directory as if it were one; torch's header is with the rest."""
+        """The variables for a mount, or for a plain directory as if it were a mount, torch's header included."""
         temporary.mkdir()
         self._commands["TMPDIR"] = str(temporary)
         values: dict[str, str] = json.loads(self._command("-c", _ENVIRONMENT, str(folder)))
@@ -179,7 +189,7 @@ class Check:
     @contextmanager
     def _mounted(self, base: Path) -> Iterator[Path]:
         mount = base / "mount"
-        # The path of a socket has room for a hundred characters, and the place of work may need more than that.
+        # A socket's path has room for about a hundred characters, and the working directory's may be longer.
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as runtime:
             self._commands |= {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
             self._command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"))
@@ -246,14 +256,14 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def seconds(rounds: list[dict[str, Any]], kind: str) -> list[float]:
-    """What every start of that kind took."""
+    """How long each start of that kind took."""
     return [told["seconds"] for one in rounds for which, told in _starts(one) if which == kind]
 
 
 def agrees(one: dict[str, Any]) -> bool:
     """Whether all starts of a round gave the same bits, and the warm ones compiled nothing.
 
-    Of a run that was cut off there may be the log only, with times and nothing to compare.
+    Of a run that was cut short there may only be the log, which has times but nothing to compare.
     """
     if one.get("from_log"):
         return True
@@ -278,7 +288,7 @@ def _megabytes(count: int) -> str:
 
 if __name__ == "__main__":
     if shutil.which("nvidia-smi") is None and "--device" not in sys.argv and "--bundle" not in sys.argv:
-        print("gpu_check: no nvidia-smi here; is there a GPU?", file=sys.stderr)
+        print("gpu_check: nvidia-smi not found; does this machine have a GPU?", file=sys.stderr)
     try:
         sys.exit(main())
     except CheckFailed as failed:

@@ -1,4 +1,4 @@
-"""Triton kernels for scripts/gpu_check."""
+"""Triton kernels that scripts/gpu_check compiles and runs."""
 
 from __future__ import annotations
 

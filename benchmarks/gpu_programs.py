@@ -1,7 +1,7 @@
-"""What scripts/gpu_check runs, each in a process of its own: python gpu_programs.py NAME DEVICE.
+"""The programs that scripts/gpu_check runs, each in its own process: python -m benchmarks.gpu_programs NAME DEVICE.
 
-It prints one line of JSON: seconds until the first results were there, a digest of what came out, and counters. Needs
-nothing but torch and triton; the caches are where the environment says.
+A program prints one line of JSON: the seconds until the first result, a digest of the results, and counters. It needs
+only torch and triton; the environment says where the caches are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = tuple[float, Any, dict[str, int]]
 
 
 def triton_kernels(device: str) -> Result:
-    """Hand-written kernels, one of them tuned over several configurations."""
+    """Hand-written kernels, one of them autotuned over several configurations."""
     import torch
     import triton
 
@@ -51,7 +51,7 @@ def triton_kernels(device: str) -> Result:
 
 
 def triton_offline(device: str) -> Result:
-    """Kernels compiled for an sm_90, which takes no GPU."""
+    """Kernels compiled for sm_90, which needs no GPU."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -71,7 +71,7 @@ def triton_offline(device: str) -> Result:
 
 
 def transformer_training(device: str) -> Result:
-    """A training step of a small decoder, compiled with its backward."""
+    """A training step of a small decoder, compiled with its backward pass."""
     import torch
     from torch import nn
 
@@ -115,7 +115,7 @@ def _step(loss_of: Callable[[Any], Any], tokens: Any, optimizer: Any) -> Any:
 
 
 def convolutional_network(device: str) -> Result:
-    """Inference of a small residual network."""
+    """Inference with a small residual network."""
     import torch
     from torch import nn
 
@@ -145,7 +145,7 @@ def convolutional_network(device: str) -> Result:
 
 
 def small_network(device: str) -> Result:
-    """Inference of three layers: about the least that torch.compile can be asked for."""
+    """Inference with three layers: about the least that torch.compile can be asked for."""
     import torch
     from torch import nn
 
@@ -161,7 +161,7 @@ def small_network(device: str) -> Result:
 
 
 def driver_cache(device: str) -> Result:
-    """PTX that the CUDA driver compiles when it is loaded, and keeps in its own cache."""
+    """PTX that the CUDA driver compiles when it is loaded, and keeps in the driver's own cache."""
     driver = ctypes.CDLL("libcuda.so.1")
     context, module, number = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
 
@@ -190,7 +190,7 @@ def driver_cache(device: str) -> Result:
 
 
 def _timed(call: Callable[[], Any], times: int) -> Result:
-    """Seconds of the first call, which compiles; what the calls returned; and Inductor's counters."""
+    """The seconds of the first call, which compiles; the results of all calls; and TorchInductor's counters."""
     import torch
     from torch._dynamo.utils import counters
 
@@ -199,7 +199,7 @@ def _timed(call: Callable[[], Any], times: int) -> Result:
     if first.is_cuda:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    # What comes after a backward is added up in another order each time; three decimals of it are the same.
+    # A backward pass adds numbers in a different order each time, so later results are only equal to three decimals.
     results = [first, *(call().round(decimals=3) for _ in range(times - 1))]
     return (
         seconds,
@@ -225,7 +225,7 @@ ON_A_CPU = ("offline", "transformer", "convnet")
 
 
 def _digest(result: Any) -> str:
-    """Equal for equal bits."""
+    """A digest that is equal for equal bits."""
     if isinstance(result, str):
         return result
     import torch
@@ -235,7 +235,7 @@ def _digest(result: Any) -> str:
 
 
 def _end() -> None:
-    """At once, with the processes that Inductor compiles in: to start them and be told to stop takes them 10 s."""
+    """Exit at once and kill the processes that TorchInductor compiles in, which take long to stop by themselves."""
     sys.stdout.flush()
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(ProcessLookupError):

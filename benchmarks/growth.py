@@ -1,13 +1,15 @@
 """Stores of 10 thousand, 100 thousand and a million files: does anything cost more when there is more of it?
 
-The stores are made through the core, without a mount. An entry is a folder of ten files; one of the ten holds bytes
-that are nowhere else, the others are empty, as locks and markers are: names, entries and records are what there are
-many of. Then, the stores taking turns:
+The stores are filled through the core, without a mount. An entry is a folder of ten files, of which one holds unique
+bytes and the others are empty, like locks and markers: what there are many of is names, entries and records. Then,
+with the stores taking turns:
 
-mount: `kcachefs mount` from the start of the process until it answers. lookup: stat of a name that the kernel does not
-know. put: a file of 4 KiB made, written and renamed. evict: entries a second that go when it is
-mounted with a quota of fewer files than it has, as counted by its own statistics.
-recovery: from the kill -9 of the worker until its successor answers a lookup. memory: of the worker, after all that.
+- mount: `kcachefs mount`, from the start of the process until the mount answers
+- lookup: stat of a name that the kernel does not know
+- put: create, write and rename a file of 4 KiB
+- evict: entries evicted per second after mounting with a quota of fewer files, by the mount's own statistics
+- recovery: from the worker's kill -9 until its successor answers a lookup
+- memory: of the worker, after all of this
 """
 
 from __future__ import annotations
@@ -96,13 +98,13 @@ def _close(store: Kcachefs) -> None:
 
 
 def _entries(files: int) -> list[str]:
-    """In an order of their own: what comes next has not been asked for yet."""
+    """Every entry once, in random order, so that the next one has not been looked up yet."""
     every = [name_of(number) for number in range(files // PER_ENTRY)]
     return random.Random(1).sample(every, k=len(every))
 
 
 def _lookups(store: Kcachefs, entries: list[str]) -> float:
-    """Of three files in each, in folders that the kernel knows."""
+    """Look up three files in each entry, in folders that the kernel knows."""
     for entry in entries:
         os.stat(store.folder / entry)
     paths = [f"{store.folder}/{entry}/f{number}" for entry in entries for number in range(3)]
@@ -124,17 +126,17 @@ def _puts(store: Kcachefs, count: int = 300) -> float:
 
 
 def _evictions(store: Kcachefs) -> float:
-    """Entries a second, from the first that is seen to be gone until the quota holds."""
+    """Entries per second, from the first eviction that is seen until the quota holds."""
     files = store.stats()["total"]["files"]
     store.close()
     usual = store.options
-    # Empty files count for nothing, so every entry counts as one file.
+    # Empty files do not count, so every entry counts as one file.
     store.options = (*usual, "--max-files", str(files - EVICTED))
     opening = time.perf_counter()
     store.open()
     store.options = usual
     seen = [(time.perf_counter(), _evicted(store))]
-    if seen[0][1] >= EVICTED:  # all gone while the mount came up: then that time counts too
+    if seen[0][1] >= EVICTED:  # all evicted before the mount answered, so that time counts too
         seen.insert(0, (opening, 0))
     deadline = time.monotonic() + PATIENCE
     while seen[-1][1] < EVICTED:
@@ -152,7 +154,7 @@ def _evicted(store: Kcachefs) -> int:
 
 
 def _recovery(store: Kcachefs, entry: str) -> float:
-    """Milliseconds."""
+    """Milliseconds until a lookup succeeds after the worker was killed."""
     worker = store.worker()
     with stopwatch() as taken:
         os.kill(worker, signal.SIGKILL)
@@ -165,5 +167,5 @@ def until_replaced(store: Kcachefs, worker: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while store.worker() in (worker, 0):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing replaced the worker of {store.mountpoint}")
+            raise TimeoutError(f"no worker took over at {store.mountpoint}")
         time.sleep(0.05)

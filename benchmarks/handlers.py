@@ -1,4 +1,4 @@
-"""What a request costs in the daemon itself: fed to the engine in-process, microseconds of processor time by kind."""
+"""What each kind of request costs in the daemon itself: fed to the engine in this process, in µs of processor time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kcachefs.engines.protocol import Op
 from kcachefs.store import Options, Store
 
 PUT = {"lookup, a miss": 2, "getattr of a folder": 2, "create": 1, "write 16 KiB": 1, "rename": 1}
-"""The requests of one put."""
+"""How many requests of each kind make up one put."""
 
 _DATA = os.urandom(16 << 10)
 _EXCLUSIVE = p.CREATE_IN.pack(os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o100644, 0o22, 0)
@@ -27,7 +27,7 @@ ROOT = Caller(0, 0)
 
 
 def measure(rounds: int, count: int, directory: Path | None = None) -> dict[str, list[float]]:
-    """Several stores, one after the other; a list of averages for every kind of request."""
+    """The average cost of each kind of request, once per round, each round with a new store."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="kcachefs-bench-", dir=directory) as base:
@@ -37,7 +37,7 @@ def measure(rounds: int, count: int, directory: Path | None = None) -> dict[str,
 
 
 def put_sum(found: dict[str, list[float]]) -> float:
-    """What one put costs altogether."""
+    """What one put costs in total."""
     return sum(times * statistics.median(found[name]) for name, times in PUT.items())
 
 

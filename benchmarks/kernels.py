@@ -1,4 +1,4 @@
-"""CUDA kernels from small to large, compiled once for sm_90."""
+"""CUDA kernels from small to large, each compiled once for sm_90."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Many processes at once on one mount: operations a second, and the median, 99th percentile and worst latency.
+"""Many processes at once on one mount: operations per second, and median, 99th percentile and worst latency.
 
-Every process does, over and over: a look at a name that is not there, a read of a file that all share, and a put of
-4 KiB under a name of its own. Each of the three is timed alone. The same while entries are evicted, while a file of
-1 GiB is sealed, and with the worker killed in the middle; what fails then is counted.
+Every process repeats three operations: look up a name that does not exist, read a file that all share, and put a file
+of 16 KiB under its own name. Each is timed separately. The same is measured while entries are evicted, while a file of
+1 GiB is sealed, and with the worker killed in the middle; operations that fail are counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = {"rate": "operations/s", "p50": "µs", "p99": "µs", "worst": "µs"}
 
 
 class Load(NamedTuple):
-    """What all processes of one turn saw together."""
+    """What all processes of one turn measured together."""
 
     rate: float
     p50: float
@@ -78,13 +78,13 @@ def _disturbed(run: Run, base: Path, counts: tuple[int, ...], seconds: float) ->
                 if evicting():
                     _add(run, count, ", during eviction", {"direct": [under]})
                 else:
-                    run.leave_out(f"{_title(count)}, during eviction", "everything was evicted before")
+                    run.leave_out(f"{_title(count)}, during eviction", "the eviction was over before")
         for count in counts:
             run.say(f"load, {_title(count)}, with the worker killed")
             found = _while_killed(subject, count, seconds)
             _add(run, count, ", worker restart", {"direct": [found]})
         for count in counts:
-            run.say(f"load, {_title(count)}, while {megabytes} MiB are sealed")
+            run.say(f"load, {_title(count)}, while {megabytes} MiB are being sealed")
             found = _while_sealing(subject, count, megabytes)
             _add(run, count, f", during sealing of {megabytes} MiB", {"direct": [found]})
     finally:
@@ -116,7 +116,7 @@ def prepare(subject: Subject) -> None:
 
 
 def load(subject: Subject, count: int, seconds: float, signals: mmap.mmap | None = None) -> Load:
-    """So many processes, for so many seconds, or until the STOP of `signals` is set; they set its STARTED."""
+    """Run `count` processes for `seconds`, or until `signals[STOP]` is set; they set `signals[STARTED]`."""
     shared = signals or mmap.mmap(-1, 2)
     folder = subject.folder / f"load{time.monotonic_ns()}"
     folder.mkdir()
@@ -162,19 +162,19 @@ def _one(shared: str, mine: str, number: int, seconds: float, signals: mmap.mmap
     return taken, time.perf_counter() - start, failed
 
 
-# --- what goes on beside ----------------------------------------------------------------------------------------------
+# --- disturbances -----------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _evicting(subject: Kcachefs) -> Iterator[Callable[[], bool]]:
-    """Evicts everything that was there from the start; gives whether it is still at it."""
+    """Evict everything that the store was filled with; yields a function that tells whether this still goes on."""
     command = [sys.executable, "-m", "kcachefs", "prune", "--mount", str(subject.mountpoint), "--unused"]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     try:
         yield lambda: process.poll() is None
     finally:
-        # What is left of it is not worth waiting for; it ends with the worker that does it.
+        # Killing the worker ends the rest of the eviction, which is not worth waiting for.
         process.terminate()
         process.wait()
         worker = subject.worker()
@@ -183,7 +183,7 @@ def _evicting(subject: Kcachefs) -> Iterator[Callable[[], bool]]:
 
 
 def _while_killed(subject: Kcachefs, count: int, seconds: float) -> Load:
-    """The worker is killed when a third of the time is over."""
+    """Kill the worker after a third of the time."""
     worker, signals = subject.worker(), mmap.mmap(-1, 2)
 
     def kill() -> None:
@@ -197,16 +197,16 @@ def _while_killed(subject: Kcachefs, count: int, seconds: float) -> Load:
     try:
         found = load(subject, count, seconds, signals)
     finally:
-        signals[STARTED] = 1  # should they never have
+        signals[STARTED] = 1  # so that the thread ends even if the clients never started
         killer.join()
     growth.until_replaced(subject, worker)
     return found
 
 
 def _while_sealing(subject: Kcachefs, count: int, megabytes: int) -> Load:
-    """From when the sealing can begin, two seconds after the last write, until it is done.
+    """Load from when sealing can begin, two seconds after the last write, until it is done.
 
-    Before that nothing is asked of the mount: the sealer would wait for a pause.
+    Until then the mount is left alone, because the sealer would wait for a pause.
     """
     path = subject.root / "cupy" / "large"
     pieces = [os.urandom(MIB // 4) * 4 for _ in range(8)]

@@ -1,4 +1,4 @@
-"""Measuring on a noisy machine: the things compared take turns, and medians are shown with their spread."""
+"""Measuring on a noisy machine: what is compared takes turns, and medians are shown with their spread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORPUS = Path(__file__).parent / "data" / "h200_caches.tar.xz"
 
 
 def corpus() -> dict[str, bytes]:
-    """The files of the corpus, by path."""
+    """The files of the corpus by path."""
     files: dict[str, bytes] = {}
     with tarfile.open(CORPUS) as archive:
         for member in archive:
@@ -28,20 +28,20 @@ def corpus() -> dict[str, bytes]:
 
 
 def pieces(count: int, size: int) -> list[bytes]:
-    """That many different stretches of the corpus, each of that size."""
+    """`count` different pieces of the corpus, each of `size` bytes."""
     whole = b"".join(data for _, data in sorted(corpus().items()))
     step = max(1, (len(whole) - size) // count)
     return [number.to_bytes(8, "little") + whole[number * step : number * step + size - 8] for number in range(count)]
 
 
 def stretch(content: bytes, size: int) -> bytes:
-    """So many bytes of it: others for each size, the same in each run."""
+    """`size` bytes of the content, from a place that depends only on the size."""
     begin = size * 7919 % (len(content) - size)
     return content[begin : begin + size]
 
 
 def work_for(seconds: float) -> float:
-    """Keep the processor busy, as a compiler does between its calls; how long that took."""
+    """Keep the processor busy, as a compiler does between its calls; returns how long it took."""
     begin = time.perf_counter()
     while (taken := time.perf_counter() - begin) < seconds:
         pass
@@ -49,7 +49,7 @@ def work_for(seconds: float) -> float:
 
 
 def take_turns(rounds: int, **works: Callable[[], float]) -> dict[str, list[float]]:
-    """Run each of these once per round, in turn; what they return, by name."""
+    """Run each of these once per round, in turn; returns their results by name."""
     results: dict[str, list[float]] = {name: [] for name in works}
     for name, work in in_turn(works, range(rounds)):
         gc.collect()
@@ -58,7 +58,7 @@ def take_turns(rounds: int, **works: Callable[[], float]) -> dict[str, list[floa
 
 
 def in_turn(things: Mapping[str, T], rounds: Iterable[int]) -> Iterator[tuple[str, T]]:
-    """Each of them once per round, in one order and in the other by turns."""
+    """Each thing once per round, in alternating order."""
     for round_ in rounds:
         for name in list(things) if round_ % 2 == 0 else list(things)[::-1]:
             yield name, things[name]
@@ -66,7 +66,7 @@ def in_turn(things: Mapping[str, T], rounds: Iterable[int]) -> Iterator[tuple[st
 
 @contextmanager
 def stopwatch() -> Iterator[list[float]]:
-    """Seconds that the block took, appended to what it gives."""
+    """Appends the seconds that the block took to the list that it yields."""
     taken: list[float] = []
     started = time.perf_counter()
     yield taken
@@ -74,7 +74,7 @@ def stopwatch() -> Iterator[list[float]]:
 
 
 def spread(values: list[float], unit: str = "", digits: int = 1) -> str:
-    """Median, and the range in which the middle half lies."""
+    """The median and the range of the middle half, as text."""
     low, middle, high = quartiles(values)
     return f"{middle:,.{digits}f}{unit} ({low:,.{digits}f} to {high:,.{digits}f})"
 
@@ -87,12 +87,12 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def ratios(above: list[float], below: list[float]) -> list[float]:
-    """Of what was measured in the same round."""
+    """The ratios of what was measured in the same round."""
     return [a / b for a, b in zip(above, below, strict=True)]
 
 
 def tenths(values: list[float]) -> tuple[float, float, float]:
-    """Median, and the tenth and ninetieth percentile."""
+    """The median, and the tenth and the ninetieth percentile."""
     if len(values) == 1:
         return values[0], values[0], values[0]
     cuts = statistics.quantiles(values, n=10, method="inclusive")

@@ -1,4 +1,4 @@
-"""One worker of the benchmark with many processes: gets, puts and checks on shared and own keys, then its times."""
+"""One worker of the library benchmark with many processes: gets, puts and checks keys, then prints its times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcachefs import Cache
 
 
 def value_of(key: str) -> bytes:
-    """Each key has one value, of a kernel's size; so every answer can be checked."""
+    """The one value of a key, about as large as a kernel, so that every answer can be checked."""
     seed = blake3(key.encode()).digest()
     return seed * (32 + seed[0])
 

@@ -1,7 +1,7 @@
-"""What a mount costs beside ext4 and bindfs: python -m benchmarks.mount [--quick] [--handlers] [--json FILE].
+"""What a mount costs compared with ext4 and bindfs: python -m benchmarks.mount [--quick] [--handlers] [--json FILE].
 
-Everything is measured in turns and given as the median with the tenth and ninetieth percentile behind it. A ratio is
-the median of the ratios of neighbouring rounds, so that it holds on a machine that others use too.
+Everything is measured in turns and shown as the median, followed by the tenth and ninetieth percentile. A ratio is the
+median of the ratios of neighbouring rounds, so that it is reliable even on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ PARTS = ("operations", "first", "sequential", "million")
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mount", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few short rounds, and a tenth of the files")
-    parser.add_argument("--handlers", action="store_true", help="only what a request costs in the daemon itself")
-    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="some of the parts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    parser.add_argument("--directory", type=Path, help="where to work; its filesystem is what is called ext4 here")
+    parser.add_argument("--quick", action="store_true", help="a few short rounds with a tenth of the files")
+    parser.add_argument(
+        "--handlers", action="store_true", help="measure only what a request costs in the daemon itself"
+    )
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="measure only these parts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    parser.add_argument("--directory", type=Path, help="where to work; its filesystem appears as ext4 in the results")
     chosen = parser.parse_args()
     results: dict[str, Any] = {}
     if chosen.handlers:
@@ -64,13 +66,13 @@ def show_operations(chosen: argparse.Namespace) -> dict[str, Any]:
 def _ratios(found: dict[str, list[operations.Round]], name: str, column: str) -> str:
     if name != "direct":
         return ""
-    said = ""
+    text = ""
     for other, targets in TARGETS.items():
         if other in found:
             factor = ratio(found, name, other, column)
             goal = targets.get(column)
-            said += f"   {factor:.2f} of {other}" + (f" {_verdict(factor <= goal)} {goal}" if goal else "")
-    return said
+            text += f"   {factor:.2f} of {other}" + (f" {_verdict(factor <= goal)} {goal}" if goal else "")
+    return text
 
 
 def _verdict(holds: bool) -> str:

@@ -1,4 +1,4 @@
-"""NVRTC through cuda.core: what a compile costs, and what a hit costs with cuda.core's cache and with ours."""
+"""NVRTC through cuda.core: the cost of a compile, and of a hit in cuda.core's cache and in ours."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The seven operations that caches consist of, each timed over many files: microseconds per operation.
+"""The seven operations that a cache directory has to serve, each timed over many files, in microseconds.
 
-Warm: the kernel has seen the names and the files before. Cold: after a remount, with the kernel's caches dropped, each
-name and file is met for the first time. With several clients each has folders of its own, except that
-all list the same one; all do the same operation at the same time, and the figure is what one of them waits.
+Warm: the kernel has seen the names and files before. Cold: after a remount and with the kernel's caches dropped, each
+name and file is new. With several clients, each has its own folders, except that all list the same one; all do the same
+operation at the same time, and the figure is how long one of them waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TARGETS = {
     "ext4": {"put": 4.0, "stat": 1.3, "miss": 3.0, "get": 1.6, "listdir": 1.0, "mkdir+rmdir": 1.7},
     "bindfs": {"put": 1.3, "stat": 1.0, "miss": 1.0, "get": 0.35, "listdir": 0.5, "mkdir+rmdir": 0.9},
 }
-"""How much slower than these the direct engine may be."""
+"""How many times as long as these the direct engine may take."""
 
 _NOISE = os.urandom(SIZE)
 _serial = itertools.count()
@@ -69,7 +69,7 @@ def part(run: Run) -> None:
 def measure(
     subjects: dict[str, Subject], rounds: Iterable[int], files: int, clients: int = 1
 ) -> dict[str, list[Round]]:
-    """Every subject in turn, again and again: what disturbs the machine disturbs them all."""
+    """Measure every subject in turn in each round, so that noise affects them all."""
     found: dict[str, list[Round]] = {name: [] for name in subjects}
     for name, subject in in_turn(subjects, rounds):
         folders = [f"{subject.folder}/round{next(_serial)}" for _ in range(clients)]
@@ -79,14 +79,16 @@ def measure(
 
         found[name].append(_mean(together(clients, work)))
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)  # rclone may still be at its files; nobody comes here again
+            shutil.rmtree(
+                folder, ignore_errors=True
+            )  # rclone may still be busy with its files; nothing uses the folder again
     return found
 
 
 def measure_cold(
     subjects: dict[str, Subject], rounds: Iterable[int], files: int, clients: int = 1
 ) -> dict[str, list[Round]]:
-    """The same of what the kernel meets for the first time; there is no second miss then."""
+    """The same for names and files that are new to the kernel; there is no second miss then."""
     found: dict[str, list[Round]] = {name: [] for name in subjects}
     cold = f"cold{next(_serial)}"
     for subject in subjects.values():
@@ -111,7 +113,7 @@ def _warm_round(folders: list[str], number: int, files: int, gate: Gate) -> Roun
     done: Round = {}
     done["put"] = _timed(gate, lambda i: put(folder, i), files)
     if folder == listed:
-        for i in range(files, LISTED):  # the listing is of a thousand, however few are timed
+        for i in range(files, LISTED):  # the listing always has a thousand names
             put(folder, i)
     for _ in range(2):
         done["stat"] = _timed(gate, lambda i: os.stat(f"{folder}/f{i}"), files)
@@ -127,7 +129,7 @@ def _warm_round(folders: list[str], number: int, files: int, gate: Gate) -> Roun
 
 
 def _prepare(base: Path, files: int, clients: int) -> None:
-    """Folders for stat and for get of each client, and one that all of them list."""
+    """Make each client's folders for stat and get, and the one that all clients list."""
     for name, count in [
         *((f"{kind}{number}", files) for kind in ("stat", "get") for number in range(clients)),
         ("listed", LISTED),
@@ -152,7 +154,7 @@ def _cold_round(base: str, number: int, turn: int, files: int, gate: Gate) -> Ro
 
 
 def put(folder: str, i: int) -> None:
-    """As frameworks write: under a name of one's own, then renamed. No two contents are alike."""
+    """Write a file as frameworks do: under a temporary name, then renamed. No two contents are equal."""
     temporary = f"{folder}/tmp.{i}"
     descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o644)
     os.write(descriptor, b"%d %d " % (os.getpid(), next(_serial)) + _NOISE[32:])
@@ -184,6 +186,6 @@ def _mean(rounds: list[Round]) -> Round:
 
 
 def ratio(found: dict[str, list[Round]], name: str, other: str, column: str) -> float:
-    """How much slower, in the median of the rounds: each is compared with its neighbour in time."""
+    """The median of the ratios of neighbouring rounds."""
     pairs = zip(found[name], found[other], strict=True)
     return statistics.median(mine[column] / theirs[column] for mine, theirs in pairs)

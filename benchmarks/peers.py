@@ -1,6 +1,6 @@
-"""The filesystems that people would use instead, each as it comes, over a directory beside the one that it shows.
+"""The filesystems that people could use instead, with their default settings, each over a directory of its own.
 
-Those that are daemons run in the foreground, as our children, so that their processes are known and end with us.
+Daemons run in the foreground as our children, so that their processes are known and end with us.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import ClassVar
 from benchmarks.subjects import ROOT, Kcachefs, Subject, drop_caches
 
 HOUR = "3600"
-"""All of them may keep names and attributes as long as we do; they are made for one writer too, as we are."""
+"""How long each may cache names and attributes: as long as kcachefs does."""
 PATIENCE = 30.0
 
 
 class Absent(Exception):
-    """Why a peer takes no part."""
+    """Why a peer cannot take part."""
 
 
 class Tmpfs(Subject):
-    """Memory: what no disk can beat."""
+    """Files in memory, which no disk can beat."""
 
     def open(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -37,11 +37,11 @@ class Tmpfs(Subject):
         _unmount(self.root)
 
     def forget(self) -> None:
-        drop_caches()  # unmounting would lose the files, and there is no disk that they could be read from again
+        drop_caches()  # unmounting would lose the files
 
 
 class Peer(Subject):
-    """A FUSE filesystem of its own program."""
+    """A FUSE filesystem with a program of its own."""
 
     package: ClassVar[str] = ""
     _process: subprocess.Popen[bytes] | None = None
@@ -61,7 +61,7 @@ class Peer(Subject):
 
     def open(self) -> None:
         if not installed(self.package):
-            raise Absent(f"{self.package} is not installed, and the distribution's could not be")
+            raise Absent(f"{self.package} is not installed and could not be")
         if not self.under.exists():
             self.under.mkdir(parents=True)
             self.prepare()
@@ -73,8 +73,8 @@ class Peer(Subject):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 self._process.wait()
-                said = (self.base / "log").read_text(errors="replace").strip().splitlines()
-                raise Absent(f"{self.package} did not mount: {said[-1] if said else 'it said nothing'}")
+                lines = (self.base / "log").read_text(errors="replace").strip().splitlines()
+                raise Absent(f"{self.package} did not mount: {lines[-1] if lines else 'no output'}")
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ KINDS: dict[str, type[Subject]] = {
 
 @contextmanager
 def opened(names: list[str], base: Path, absent: dict[str, str] | None = None) -> Iterator[dict[str, Subject]]:
-    """Those that there are, mounted below that folder; why the others are not is noted in `absent`."""
+    """The available filesystems, mounted below `base`; `absent` gets the reason for each of the others."""
     with ExitStack() as stack:
         found: dict[str, Subject] = {}
         for name in names:
@@ -158,7 +158,7 @@ def opened(names: list[str], base: Path, absent: dict[str, str] | None = None) -
 
 
 def installed(package: str, program: str | None = None) -> bool:
-    """Whether it is there; installed from the distribution if that is possible."""
+    """Whether the program is there, after installing the distribution's package if necessary and possible."""
     program = program or package
     if shutil.which(program) is None:
         script = f'. "{ROOT}/scripts/setup.sh"; need_packages {package}'
@@ -176,7 +176,7 @@ def _call(*command: str) -> None:
 
 
 def _unmount(folder: Path) -> None:
-    """At once, or from the next moment on when somebody still has something open there: it never stays."""
+    """Unmount, lazily if something is still open there."""
     programs = [["umount"], ["umount", "-l"]] if os.geteuid() == 0 else [["fusermount3", "-u"], ["fusermount3", "-uz"]]
     for program in programs:
         if subprocess.run([*program, str(folder)], check=False, capture_output=True).returncode == 0:

@@ -1,11 +1,11 @@
-"""Replays what real workloads on an H200 asked of their cache directories: the seconds that the filesystem takes.
+"""Replays what real workloads on an H200 did in their cache directories, and measures the time in the filesystem.
 
-benchmarks/data/h200_requests.jsonl.xz holds, per line, a start's name, what is called, and its arguments, in the order
-in which it was asked for. Where the compiler did something else in between, there is a pause instead: half a
-millisecond of computing, which is not counted, but after which a filesystem in a process of its own has to be woken. It
-was made from traces of FUSE requests with the kernel's caches switched off, in which every name on a path is looked up
-again and again: `python -m benchmarks.replay TRITON.gz GPT2.gz` turns those walks back into the system calls that they
-belong to, and has a file that was opened and found in the page cache read whole.
+Each line of benchmarks/data/h200_requests.jsonl.xz holds the name of a start, a call and its arguments, in the order of
+the original calls. Where the compiler did something else in between there is a pause: half a millisecond of computing
+that is not counted, but after which the process of a user-space filesystem has to be woken. The file was made from
+traces of FUSE requests with the kernel's caches switched off, in which every name on a path is looked up again and
+again. `python -m benchmarks.replay TRITON.gz GPT2.gz` turns these walks back into the system calls that caused them; a
+file that was opened but whose bytes came from the page cache is read as a whole.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DATA = Path(__file__).parent / "data" / "h200_requests.jsonl.xz"
 COLD, WARM, MODEL = "triton cold", "triton warm", "gpt2 cold"
 WHOLE = 1 << 20
 IDLE_SECONDS = 0.0002
-"""Requests that are further apart than this had a pause between them."""
+"""Requests further apart than this had a pause between them."""
 PAUSE_SECONDS = 0.0005
 REST_SECONDS = 4.0
-"""Longer than a program needs to start anew, and than ours takes to seal what was written."""
+"""Longer than a program takes to start again, and than kcachefs takes to seal what was written."""
 
 
 def part(run: Run) -> None:
@@ -59,12 +59,12 @@ def part(run: Run) -> None:
             empty(subject.root)
         calls = warm_start.recorded()
         for number in run.rounds(1 if run.quick else 5, 0.5):
-            # What was written a moment ago is read by another, who works between its calls.
+            # Another process reads what was written a moment ago, and computes between its calls.
             for subject in subjects.values():
-                warm_start.lay(calls, subject.root, content)
+                warm_start.write_files(calls, subject.root, content)
             time.sleep(REST_SECONDS)
             for name, subject in in_turn(subjects, [number]):
-                note("inductor, warm start", name, warm_start.relive(calls, subject.root))
+                note("inductor, warm start", name, warm_start.replay(calls, subject.root))
             for subject in subjects.values():
                 empty(subject.root)
     for what, values in taken.items():
@@ -72,7 +72,7 @@ def part(run: Run) -> None:
 
 
 def recorded() -> dict[str, list[list[Any]]]:
-    """The calls of each start, by its name."""
+    """The calls of each start by its name."""
     starts: dict[str, list[list[Any]]] = {}
     with lzma.open(DATA, "rt") as lines:
         for line in lines:
@@ -82,7 +82,7 @@ def recorded() -> dict[str, list[list[Any]]]:
 
 
 def replay(calls: Iterable[list[Any]], base: str, content: bytes) -> float:
-    """Make them, below that folder; the seconds that they took. What was refused then may be refused here too."""
+    """Make the calls below `base` and return the seconds they took. Calls that failed originally may fail again."""
     player = _Player(base, content)
     begin = time.perf_counter()
     for call in calls:
@@ -159,13 +159,13 @@ class _Player:
 
 @dataclass
 class _Reduction:
-    """Follows the requests and says what was called. A walk down a path that nothing is done with was a stat."""
+    """Turns requests into calls. A walk down a path that nothing follows was a stat."""
 
     calls: list[list[Any]] = field(default_factory=list)
     _walks: dict[int, str] = field(default_factory=dict)
     _opened: dict[str, int] = field(default_factory=dict)
     _unread: set[str] = field(default_factory=set)
-    """Opened for reading, and no request has come for their bytes: they were in the page cache."""
+    """Files opened for reading that no read request followed: their bytes were in the page cache."""
     _last: float = math.inf
     _pausing: bool = False
 
@@ -199,7 +199,7 @@ class _Reduction:
         self.calls.append(call)
 
     def _drop_walk(self, *paths: str) -> None:
-        """The kernel looks names up, and the folders above, before it does anything to them: those are no calls."""
+        """Remove the lookups of these paths and the folders above them that the kernel makes before it acts on them."""
         while self.calls and self.calls[-1][0] == "stat":
             if not any(f"{path}/".startswith(f"{self.calls[-1][1]}/") for path in paths):
                 return
@@ -249,7 +249,7 @@ class _Reduction:
 
 
 def reduce(requests: Iterable[dict[str, Any]]) -> list[list[Any]]:
-    """The calls that made these requests."""
+    """The calls that caused these requests."""
     reduction = _Reduction()
     for one in requests:
         reduction.request(one)
@@ -265,9 +265,9 @@ def _trace(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def main(triton: Path, gpt2: Path) -> None:
-    """Make the file anew of the two traces."""
+    """Make the data file from the two traces."""
     requests = list(_trace(triton))
-    # The second of the two starts is by processes that had no part in the first.
+    # The second start runs in processes that had no part in the first.
     numbers = [one.get("pid", 0) for one in requests]
     split = next(index for index, number in enumerate(numbers) if number and number >= SECOND_START)
     starts = {COLD: reduce(requests[:split]), WARM: reduce(requests[split:]), MODEL: reduce(_trace(gpt2))}

@@ -1,6 +1,6 @@
-"""Turns a result into what people look at: Markdown tables, charts, and the marked blocks of the READMEs.
+"""Turns a result into Markdown tables, charts, and the marked blocks of the READMEs.
 
-Every cell is a median, with the ratio to what it is measured against behind it.
+Every cell is a median, followed by its ratio to what it is measured against.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ NAMES = {"direct": "kcachefs", "pyfuse3": "kcachefs, pyfuse3"}
 OPERATIONS = {
     "put": "create, write 16 KiB, close, replace",
     "stat": "stat",
-    "miss": "first look at a name that is not there",
-    "miss again": "the same again",
+    "miss": "look up a name that does not exist",
+    "miss again": "the same name again",
     "get": "open, read 16 KiB, close",
     "listdir": "list 1,000 names",
     "mkdir+rmdir": "mkdir, rmdir",
@@ -25,19 +25,19 @@ STATES = ("1 client, warm", "1 client, cold", "8 clients, warm", "8 clients, col
 
 
 def publish(results: Results) -> None:
-    """Draw the charts that the READMEs show, and put the tables into them."""
+    """Draw the charts that the READMEs show, and put the tables into the READMEs."""
     draw(results, ROOT / "benchmarks" / "results")
     replace_block(ROOT / "README.md", short(results))
     replace_block(ROOT / "benchmarks" / "README.md", markdown(results))
 
 
 def replace_block(path: Path, text: str) -> None:
-    """What stands between the two marks."""
+    """Replace what is between the two marks."""
     whole = path.read_text()
     before, begin, rest = whole.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise SystemExit(f"{path} has no {BEGIN} … {END}; put the two marks where the table belongs")
+        raise SystemExit(f"{path} has no {BEGIN} … {END}; add the two marks where the table belongs")
     path.write_text(f"{before}{BEGIN}\n{text.strip()}\n{END}{after}")
 
 
@@ -58,7 +58,7 @@ def draw(results: Results, folder: Path, prefix: str = "") -> list[Path]:
 
 
 def markdown(results: Results) -> str:
-    """All of it: a table for each part."""
+    """Everything, with a table for each part."""
     sections = [_machine(results)]
     for state in STATES:
         rows = {
@@ -71,15 +71,15 @@ def markdown(results: Results) -> str:
         sections += _section(title, results.of(part))
     sections += _scale(results)
     sections += _load(results)
-    for name, told in (("Absent", results.absent), ("Left out", results.left_out)):
-        if told:
-            sections.append(f"{name}: " + "; ".join(f"{what} ({why})" for what, why in told.items()) + ".")
+    for name, missing in (("Absent", results.absent), ("Left out", results.left_out)):
+        if missing:
+            sections.append(f"{name}: " + "; ".join(f"{what} ({why})" for what, why in missing.items()) + ".")
     return "\n\n".join(sections) + "\n"
 
 
 _TITLES = {
     "files": "Files per second",
-    "replay": "A recorded start replayed, milliseconds in the filesystem",
+    "replay": "Recorded starts, milliseconds in the filesystem",
     "compilers": "Seconds until the first compiled call returns",
     "nvrtc": "NVRTC through cuda.core, microseconds",
     "disk": "Megabytes on disk for real caches",
@@ -94,7 +94,7 @@ def _machine(results: Results) -> str:
         f"{results.date}, commit {results.commit}, kcachefs {results.versions.get('kcachefs', '?')}, "
         f"{machine['cores']} cores ({machine['processor']}), {machine['memory']}, {machine['kernel']}, "
         f"{machine['disk']}; {took / 60:.0f} minutes{', a quick run' if results.quick else ''}. "
-        "Medians, and behind each its ratio to the one that has none."
+        "Medians, each followed by its ratio to the column that has none."
     )
 
 
@@ -122,14 +122,14 @@ def cell(figure: Figure | None) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, and no more than two behind the point."""
+    """Three digits, at most two of them after the point."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def _scale(results: Results) -> list[str]:
-    """The ratio is to the smallest: it should stay near 1."""
+    """The ratios are to the smallest store, and should stay near 1."""
     return _section("Files in the store", results.of("scale"))
 
 
@@ -147,11 +147,11 @@ def _load(results: Results) -> list[str]:
     return ["**Many processes at once**", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
 
 
-# --- the README's own -------------------------------------------------------------------------------------------------
+# --- for the README ---------------------------------------------------------------------------------------------------
 
 
 def short(results: Results) -> str:
-    """What a newcomer wants to know."""
+    """The table that the project's README shows."""
     rows = []
     for column, title in OPERATIONS.items():
         figures = results.of("operations").get(f"{column}, 1 client, warm", {})
@@ -165,7 +165,7 @@ def short(results: Results) -> str:
             absolute = f"{number(ours.median)} {ours.unit}"
             rows.append([title, absolute, *(_times(ours, figures.get(peer)) for peer in _PEERS)])
     lines = [
-        ["warm, one client", "kcachefs", *(f"against {peer}" for peer in _PEERS)],
+        ["warm, one client", "kcachefs", *(f"× {peer}" for peer in _PEERS)],
         ["---"] * (len(_PEERS) + 2),
         *rows,
     ]
@@ -173,29 +173,29 @@ def short(results: Results) -> str:
     machine = results.machine
     where = f"{machine['cores']} cores, {machine['memory']}, {machine['kernel']}, {machine['disk']}; {results.date}"
     pictures = "\n".join(f"![{text}](benchmarks/results/{name}.svg)" for name, text in _PICTURES.items())
-    note = f"({where}. How many times the peer's: less is better, except of files/s. All of it: benchmarks/README.md.)"
+    note = f"({where}. × is the ratio to a peer: less is better, except for files/s. Everything: benchmarks/README.md.)"
     return f"{pictures}\n\n{table}\n\n{note}"
 
 
 _PEERS = ("ext4", "bindfs", "mergerfs", "rclone", "gocryptfs")
 _SHORT = (
     ("files", "unpack", "unpack a cache of 5,000 files"),
-    ("files", "read back", "read it all back, nothing cached"),
-    ("files", "rm -r", "`rm -r` of it"),
+    ("files", "read back", "read it back, nothing cached"),
+    ("files", "rm -r", "remove it with `rm -r`"),
     ("replay", "triton, cold start", "a recorded cold start of Triton"),
-    ("replay", "triton, warm start, nothing cached", "its warm start, nothing cached"),
-    ("replay", "triton, warm start, again", "its warm start, again"),
+    ("replay", "triton, warm start, nothing cached", "the warm start after it, nothing cached"),
+    ("replay", "triton, warm start, again", "the warm start again"),
     ("replay", "inductor, warm start", "a recorded warm start of TorchInductor"),
     ("compilers", "torch.compile of an MLP, CPU, cold", "torch.compile on a CPU, cold"),
     ("compilers", "torch.compile of an MLP, CPU, warm", "the same, warm"),
     ("disk", "one copy", "real caches on disk"),
-    ("disk", "eight tenants", "the same of eight tenants"),
-    ("daemon", "processor time", "the daemon's processor time for 10,000 operations"),
+    ("disk", "eight tenants", "the same for eight tenants"),
+    ("daemon", "processor time", "processor time of the daemon for 10,000 operations"),
 )
 _PICTURES = {
-    "operations": "microseconds per operation, beside other filesystems",
-    "scale": "what operations cost with 10 thousand to a million files",
-    "load": "latency under 1 to 32 processes",
+    "operations": "microseconds per operation, compared with other filesystems",
+    "scale": "what operations cost in stores of 10 thousand to a million files",
+    "load": "throughput and latency with 1 to 32 processes",
 }
 
 

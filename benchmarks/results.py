@@ -1,7 +1,7 @@
-"""What a run found, as a file: figures with their spread, ratios against a peer of the same run, and the machine.
+"""The results of a run as a file: figures with their spread, ratios to a peer of the same run, and the machine.
 
-Beside what the classes say: a `median` is of the rounds, `low` and `high` the tenth and ninetieth
-percentile, and a `ratio` is the median of the ratios of the same round, so that what disturbs a round cancels out.
+A `median` is that of the rounds, `low` and `high` are their tenth and ninetieth percentile. A `ratio` is the median of
+the ratios within each round, so that noise that affects a whole round cancels out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One number: `part` and `what` say of what, `subject` whose it is."""
+    """One measurement: `part` and `what` say what was measured, `subject` says of which filesystem."""
 
     part: str
     what: str
@@ -47,7 +47,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Results(msgspec.Struct):
-    """A run."""
+    """Everything that one run measured."""
 
     schema: int
     host: str
@@ -57,7 +57,7 @@ class Results(msgspec.Struct):
     machine: dict[str, str]
     versions: dict[str, str]
     absent: dict[str, str] = {}
-    """Peers that took no part, and why."""
+    """Peers that could not take part, and why."""
     left_out: dict[str, str] = {}
     """What was not measured in this run, and why."""
     seconds: dict[str, float] = {}
@@ -75,9 +75,9 @@ class Results(msgspec.Struct):
         better: str = "less",
         beside: list[float] | None = None,
     ) -> None:
-        """A row of figures, one for each subject; each beside that of `against` where that was measured.
+        """Add a row of figures, one for each subject, with ratios to the subject `against` if it was measured.
 
-        Where `against` is not of the row itself, `beside` are its values.
+        If `against` is not in the row itself, its values are in `beside`.
         """
         for subject, mine in values.items():
             if not mine:
@@ -97,7 +97,7 @@ class Results(msgspec.Struct):
         return next((one for one in self.figures if one.key == (part, what, subject)), None)
 
     def of(self, part: str) -> dict[str, dict[str, Figure]]:
-        """Its rows, by what they are of and by subject, in the order of their making."""
+        """The rows of a part, by what was measured and by subject, in the order in which they were added."""
         rows: dict[str, dict[str, Figure]] = {}
         for one in self.figures:
             if one.part == part:
@@ -119,12 +119,12 @@ def save(results: Results, path: Path) -> None:
 def load(path: Path) -> Results:
     found = msgspec.json.decode(path.read_bytes(), type=Results)
     if found.schema != SCHEMA:
-        raise SystemExit(f"{path} has schema {found.schema}, and {SCHEMA} is known here; measure again")
+        raise SystemExit(f"{path} has schema {found.schema}, but this version reads {SCHEMA}; measure again")
     return found
 
 
 def _short(value: float) -> float:
-    """Five digits say more than any measurement here can."""
+    """Five digits, more than any measurement here is worth."""
     return float(f"{value:.5g}")
 
 
@@ -145,7 +145,7 @@ def describe_machine(folder: Path) -> dict[str, str]:
 
 
 def _disk(folder: Path) -> str:
-    """The filesystem that is worked on."""
+    """The filesystem that the benchmarks work on."""
     kind = subprocess.run(
         ["stat", "-f", "-c", "%T", str(folder)], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -153,7 +153,7 @@ def _disk(folder: Path) -> str:
 
 
 def _neutral_name(machine: dict[str, str]) -> str:
-    """What kind of machine it is; the names of machines are nobody's business."""
+    """The kind of machine; a host name does not belong in a published result."""
     return f"{machine['cores']}-cores-{machine['memory'].replace(' ', '').lower()}"
 
 

@@ -1,4 +1,4 @@
-"""What a part of a run gets: where to work, how many rounds there is time for, and where its figures go."""
+"""What a part of a run works with: a folder, the rounds there is time for, and where its figures go."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SUBJECTS = ["ext4", "tmpfs", "bindfs", "mergerfs", "rclone", "gocryptfs", "direc
 
 @dataclass
 class Run:
-    """Goes from part to part."""
+    """The run that is passed from part to part."""
 
     results: Results
     base: Path
     quick: bool
     say: Callable[[str], None]
-    """Shows what is being done now."""
+    """Shows what is being measured now."""
     part: str = ""
     budget: float = 60.0
-    """Seconds that the part may take, about: a slow machine has fewer rounds, not a longer run."""
+    """About how many seconds the part may take: a slow machine gets fewer rounds, not a longer run."""
     started: float = field(default_factory=time.monotonic)
 
     def begin(self, part: str, budget: float) -> None:
@@ -42,7 +42,7 @@ class Run:
         self.results.add(self.part, what, unit, values, against=against, better=better, beside=beside)
 
     def rounds(self, most: int, share: float = 1.0, doing: str = "") -> Iterator[int]:
-        """Up to so many, as long as another like the last fits into this share of the part's time; one at least."""
+        """At least one and at most `most` rounds: as many as fit into this share of the part's time."""
         begin = time.monotonic()
         for number in range(most):
             turn = time.monotonic()
@@ -53,7 +53,7 @@ class Run:
                 return
 
     def place(self, name: str) -> Path:
-        """A folder of the part's own."""
+        """A new folder for the part."""
         path = self.base / self.part / name
         path.mkdir(parents=True)
         return path

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def first_reads(subjects: dict[str, Subject], rounds: int, files: int) -> dict[str, list[float]]:
-    """Microseconds for the first open+read+close of files of 16 KiB after a remount, nothing cached."""
+    """Microseconds for the first open, read and close of 16 KiB files after a remount with nothing cached."""
     found: dict[str, list[float]] = {name: [] for name in subjects}
     for subject in subjects.values():
         (subject.folder / "cold").mkdir()
@@ -36,7 +36,7 @@ def first_reads(subjects: dict[str, Subject], rounds: int, files: int) -> dict[s
 
 
 def sequential(subjects: dict[str, Subject], rounds: int, megabytes: int) -> dict[str, dict[str, list[float]]]:
-    """MB/s of writing a large file and of its first reading, of bytes that do not compress and of text."""
+    """MB/s of writing a large file and of reading it the first time, for incompressible bytes and for text."""
     found: dict[str, dict[str, list[float]]] = {}
     for kind, pieces in (("raw", [os.urandom(MIB) for _ in range(64)]), ("compressed", _text(64))):
         for name, subject in subjects.items():
@@ -51,7 +51,7 @@ def sequential(subjects: dict[str, Subject], rounds: int, megabytes: int) -> dic
 
 
 def _text(megabytes: int) -> list[bytes]:
-    """Something that compresses about as compilers' output does."""
+    """Text that compresses about as well as compiler output."""
     rng = random.Random(1)
     words = [b"  %%%d = fmul <8 x float> %%%d, %%x%d, !dbg !%d\n" % (i, rng.randrange(999), i, i) for i in range(1_000)]
     return [b"".join(rng.choices(words, k=32_000))[:MIB].ljust(MIB) for _ in range(megabytes)]
@@ -61,7 +61,7 @@ def _write(path: Path, pieces: list[bytes], megabytes: int) -> float:
     begin = time.perf_counter()
     with open(path, "wb", buffering=0) as file:
         for number in range(megabytes):
-            # Each a little different, so that no two frames are alike.
+            # Each piece differs a little, so that no two frames are equal.
             file.write(number.to_bytes(8, "little") + pieces[number % len(pieces)][8:])
     return megabytes * MIB / 1e6 / (time.perf_counter() - begin)
 
@@ -76,7 +76,7 @@ def _read(path: Path) -> float:
 
 
 def many_files(base: Path, counts: list[int], asked: int) -> dict[int, dict[str, float]]:
-    """Stores of so many files: how soon they are mounted, what a lookup costs, what the daemon needs."""
+    """For stores of these sizes: how soon they are mounted, what a lookup costs, how much memory the daemon takes."""
     found: dict[int, dict[str, float]] = {count: {} for count in counts}
     with ExitStack() as stack:
         subjects = {count: Kcachefs("direct", base / str(count)) for count in counts}
@@ -99,15 +99,17 @@ def many_files(base: Path, counts: list[int], asked: int) -> dict[int, dict[str,
                     costs[count].append(_stat_all(chunk))
             for count, subject in subjects.items():
                 found[count][column] = statistics.median(costs[count])
-                (subject.base / "store" / "catalog" / "data.mdb").read_bytes()  # from here on no disk is measured
-        time.sleep(2)  # the daemon looks at its memory every second
+                (
+                    subject.base / "store" / "catalog" / "data.mdb"
+                ).read_bytes()  # into the page cache, so that the disk is not measured from here on
+        time.sleep(2)  # the daemon trims its memory every second
         for count, subject in subjects.items():
             found[count] |= memory_of(subject.worker())
     return found
 
 
 def _some_names(subject: Kcachefs, wanted: int) -> list[str]:
-    """Paths at random, none twice, in folders that the kernel knows."""
+    """Random distinct paths in folders that the kernel knows."""
     folders = os.listdir(subject.folder)
     for folder in folders:
         os.stat(subject.folder / folder)
@@ -127,7 +129,7 @@ PER_FOLDER = 1000
 
 
 def memory_of(pid: int) -> dict[str, float]:
-    """What it has resident now, at most had, and has that is not of files."""
+    """A process's resident memory now, at its peak, and the part of it that is not from files."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     names = {"RSS in MiB": "VmRSS", "peak in MiB": "VmHWM", "anonymous in MiB": "RssAnon"}
     return {name: int(fields[field].split()[0]) / 1024 for name, field in names.items()}

@@ -1,7 +1,7 @@
-"""The store against plain files: `python -m benchmarks.store [--quick]`. Prints its tables, with the aims beside them.
+"""The store compared with plain files: `python -m benchmarks.store [--quick]` prints tables with the aims.
 
-Ratios of one run count, not microseconds: the things compared take turns. Everything is on the disk that --folder is
-on, by default the one with this checkout.
+Trust the ratios of one run, not the microseconds: what is compared takes turns. Everything is on the disk that --folder
+is on, by default the one with this checkout.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ THREADS = 4
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, a hundred thousand objects for a million")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds, and a hundred thousand objects instead of a million"
+    )
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent, help="where to work")
-    parser.add_argument("--only", choices=[*TABLES], help="one table alone")
+    parser.add_argument("--only", choices=[*TABLES], help="print only this table")
     arguments = parser.parse_args()
     for name, table in TABLES.items():
         if arguments.only in (None, name):
@@ -90,7 +92,7 @@ def table_put(folder: Path, quick: bool) -> list[tuple[str, ...]]:
 
 
 def write_file(folder: Path, data: bytes) -> None:
-    """What frameworks do: write under a name of one's own, then rename."""
+    """Write a file as frameworks do: under a temporary name, then renamed."""
     name = folder / blake3(data).hexdigest(8)
     temporary = f"{name}.{threading.get_ident()}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -252,13 +254,13 @@ def table_million(folder: Path, quick: bool) -> list[tuple[str, ...]]:
 
 
 def time_gets(folder: Path, counts: dict[str, int], rounds: int) -> dict[str, list[float]]:
-    """Microseconds for a get that decodes and verifies, the stores taking turns in one process."""
+    """Microseconds for a get that decodes and verifies; the stores take turns in one process."""
     with ExitStack() as stack:
         works: dict[str, Callable[[], float]] = {}
         for name, count in counts.items():
             store = stack.enter_context(Store(folder / name, Options(cache_bytes=0)))
             works[name] = partial(get_all, store, random_digests(count))
-            works[name]()  # the disk's part, and mapping LMDB's pages, are over after this
+            works[name]()  # after this the disk and the mapping of LMDB's pages no longer matter
         return take_turns(rounds, **works)
 
 
@@ -270,13 +272,13 @@ def get_all(store: Store, digests: list[bytes]) -> float:
 
 
 def random_digests(count: int) -> list[bytes]:
-    """Of some of the objects that `fill` made."""
+    """The digests of random objects that `fill` made."""
     chosen = random.Random(1)
     return [blake3(small_object(chosen.randrange(count))).digest() for _ in range(5000)]
 
 
 def fill(path: Path, count: int) -> None:
-    """Small objects, linked a thousand at a time: what counts is how many there are."""
+    """Fill a store with small objects, a thousand per transaction."""
     with Store(path, Options(background=False)) as store:
         for start in range(0, count, 1000):
             staged: list[Staged] = [store.objects.stage(small_object(number)) for number in range(start, start + 1000)]

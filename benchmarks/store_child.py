@@ -1,4 +1,4 @@
-"""Opens a store that benchmarks/store.py made, in a process of its own, and says how long that and how much it took."""
+"""Opens a store that benchmarks/store.py filled, in a process of its own, and prints the time and memory it took."""
 
 from __future__ import annotations
 

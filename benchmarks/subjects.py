@@ -1,4 +1,4 @@
-"""What is measured: a plain directory and our own mounts. The other filesystems are in benchmarks/peers.py."""
+"""What is measured: a plain directory and our own mounts. benchmarks/peers.py has the other filesystems."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass
 class Subject:
-    """One of them: `folder` is where files are made; `close` and `open` unmount and mount it again."""
+    """A filesystem: files are made in `folder`; `close` and `open` unmount and mount it."""
 
     name: str
     base: Path
 
     @property
     def root(self) -> Path:
-        """Where the frameworks' folders are; in a mount of ours they are there from the start."""
+        """The folder that holds the frameworks' folders; in a kcachefs mount they exist from the start."""
         return self.base / "plain"
 
     @property
     def folder(self) -> Path:
-        """One of those, with everyone: each folder on the way to a file costs."""
+        """A framework's folder, for every subject alike, because each folder on a path costs time."""
         return self.root / "triton"
 
     def open(self) -> None:
@@ -42,7 +42,7 @@ class Subject:
     def close(self) -> None: ...
 
     def forget(self) -> None:
-        """Remount, and have the kernel drop what it knows of the files beneath."""
+        """Remount, and make the kernel drop what it has cached."""
         self.close()
         drop_caches()
         self.open()
@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass
 class Kcachefs(Subject):
-    """Ours; the name is the engine's."""
+    """A kcachefs mount, named after its engine."""
 
     options: tuple[str, ...] = ("--max-size", "100GiB")
 
@@ -74,9 +74,9 @@ class Kcachefs(Subject):
         kcachefs("umount", self.mountpoint)
 
     def stats(self) -> dict[str, Any]:
-        """What its control socket says of it."""
-        told: dict[str, Any] = json.loads(control.ask(registry.socket_path(str(self.mountpoint)), "stats", {}))
-        return told
+        """Its statistics, from the control socket."""
+        statistics: dict[str, Any] = json.loads(control.ask(registry.socket_path(str(self.mountpoint)), "stats", {}))
+        return statistics
 
     def worker(self) -> int:
         return self.pids()[1]
@@ -88,7 +88,7 @@ class Kcachefs(Subject):
 
 
 def kcachefs(*arguments: str | Path) -> str:
-    """Run the command of this checkout."""
+    """Run this checkout's command and return its output."""
     path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
     command = [sys.executable, "-m", "kcachefs", *arguments]
     return subprocess.run(
@@ -98,9 +98,9 @@ def kcachefs(*arguments: str | Path) -> str:
 
 @contextmanager
 def workplace(directory: Path | None, prefix: str = "kcachefs-bench-") -> Iterator[Path]:
-    """A folder of our own, with the logs in it; the list of mounts is ours too."""
+    """A temporary folder, which also holds the logs, and a list of mounts of our own."""
     base = Path(tempfile.mkdtemp(prefix=prefix, dir=directory)).resolve()
-    # Beside the system's other temporary files: the path of a socket has room for a hundred characters.
+    # In the system's temporary directory, because a socket's path has room for about a hundred characters.
     runtime = tempfile.mkdtemp(prefix="kcachefs-bench-")
     os.environ["KCACHEFS_RUNTIME_DIR"] = runtime
     os.environ["KCACHEFS_LOG_DIR"] = str(base / "log")
@@ -112,17 +112,17 @@ def workplace(directory: Path | None, prefix: str = "kcachefs-bench-") -> Iterat
 
 
 def empty(root: Path) -> None:
-    """Remove what is in the frameworks' folders there, by `rm -r`."""
+    """Empty the frameworks' folders with `rm -r`."""
     folders = [folder for folder in root.iterdir() if not folder.name.startswith(".")]
     for attempt in range(5):
         found = [str(path) for folder in folders for path in folder.iterdir()]
-        # rclone refuses to remove a folder while it still writes files of it back.
+        # rclone refuses to remove a folder while it is still writing its files back.
         if not found or subprocess.run(["rm", "-r", *found], check=attempt == 4, capture_output=True).returncode == 0:
             return
 
 
 def drop_caches() -> bool:
-    """Have the kernel forget what it knows of files. False where that is not ours to ask for."""
+    """Make the kernel drop its caches; False if we may not."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("3")

@@ -1,7 +1,7 @@
-"""Measures everything, side by side, in one run: benchmarks/run [--quick] [--only PART ...].
+"""Measures everything side by side in one run: benchmarks/run [--quick] [--only PART ...].
 
-It writes benchmarks/results/<host>-<date>.json with every figure, a Markdown table and charts beside it, and a whole
-run also brings the tables in README.md and benchmarks/README.md up to date. benchmarks/compare compares two results.
+Writes benchmarks/results/<host>-<date>.json with every figure, and a Markdown table and charts next to it. A whole run
+also updates the tables in README.md and benchmarks/README.md. benchmarks/compare compares two results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDER = Path(__file__).parent / "results"
 
 
 class Part(NamedTuple):
-    """What measures, and about how many seconds it has in a whole run and in a quick one."""
+    """A function that measures, and about how many seconds it has in a whole run and in a quick one."""
 
     measure: Callable[[Run], None]
     seconds: float
@@ -46,19 +46,19 @@ PARTS = {
 }
 
 ALONE = 3
-"""So many times as long may a part take that is asked for by itself: it then has as many rounds as it wants."""
+"""A part chosen with --only may take this many times as long, which is enough for all its rounds."""
 
 
 def main() -> int:
     chosen = _parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whoever ends it leaves no mount behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that no mount is left behind
     if chosen.show is not None:
         print(report.markdown(results.load(chosen.show)))
         return 0
     if chosen.publish is not None:
         published = results.load(chosen.publish)
         if published.quick or PARTS.keys() - published.seconds.keys():
-            raise SystemExit(f"{chosen.publish} is not of a whole run; make one with: benchmarks/run")
+            raise SystemExit(f"{chosen.publish} is not from a whole run; make one with: benchmarks/run")
         report.publish(published)
         return 0
     found = results.new(chosen.host, chosen.quick, chosen.directory)
@@ -78,30 +78,30 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks/run", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="under two minutes: a round of each, fewer files")
+    parser.add_argument("--quick", action="store_true", help="under two minutes: one round of each, fewer files")
     parser.add_argument(
         "--only",
         choices=PARTS,
         nargs="+",
         metavar="PART",
-        help=f"some of: {', '.join(PARTS)}; with time for more rounds",
+        help=f"measure only these, with time for more rounds: {', '.join(PARTS)}",
     )
-    parser.add_argument("--host", help="what to call this machine in the results; else its kind")
-    parser.add_argument("--out", type=Path, default=FOLDER, help="where results go")
+    parser.add_argument("--host", help="name of this machine in the results; by default its kind")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="where to write the results")
     parser.add_argument(
         "--directory",
         type=Path,
         default=FOLDER.parent,
-        help="where to work; its filesystem is what is called ext4 here",
+        help="where to work; its filesystem appears as ext4 in the results",
     )
-    parser.add_argument("--keep-readme", action="store_true", help="leave the tables in the READMEs as they are")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="only print the table of that result")
-    parser.add_argument("--publish", type=Path, metavar="FILE", help="only put that result into charts and READMEs")
+    parser.add_argument("--keep-readme", action="store_true", help="do not update the tables in the READMEs")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="only print the tables of this result")
+    parser.add_argument("--publish", type=Path, metavar="FILE", help="only put this result into the charts and READMEs")
     return parser
 
 
 def _measure(found: results.Results, parts: dict[str, Part], directory: Path, patience: int) -> bool:
-    """Whether all of them could be measured: one that fails takes only its own figures along."""
+    """Measure the parts; returns whether all succeeded. A part that fails loses only its own figures."""
     fine = True
     budgets = {name: part.quick_seconds if found.quick else part.seconds * patience for name, part in parts.items()}
     with workplace(directory, ".bench-") as base, Display(budgets) as display:
@@ -114,7 +114,7 @@ def _measure(found: results.Results, parts: dict[str, Part], directory: Path, pa
             except Exception as error:
                 traceback.print_exc()
                 run.leave_out(
-                    "all that is missing", f"it failed: {str(error).splitlines()[0] if str(error) else error!r}"
+                    "everything missing", f"it failed: {str(error).splitlines()[0] if str(error) else error!r}"
                 )
                 fine = False
             found.seconds[name] = round(time.monotonic() - run.started, 1)
@@ -123,9 +123,9 @@ def _measure(found: results.Results, parts: dict[str, Part], directory: Path, pa
 
 
 class Display:
-    """One line per part: what it does now, how far the run is, how long it has taken. Without a terminal: plain lines.
+    """Shows what is being measured, the progress of the run, and the time it took; plain lines without a terminal.
 
-    It is drawn only between measurements: a thread that did it would be part of what is measured.
+    It is drawn only between measurements, because a thread that draws would disturb them.
     """
 
     def __init__(self, budgets: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Triton kernels whose keys are timed: an element-wise one, and a matrix product with a helper."""
+"""Triton kernels whose keys are timed: an element-wise one, and a matrix product with a helper function."""
 
 # mypy: ignore-errors
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A recorded start of TorchInductor that finds everything compiled: the milliseconds that its calls on the caches take.
+"""Replays a recorded start of TorchInductor that finds everything compiled, and measures the time of its calls.
 
-benchmarks/data/warm_start.jsonl.xz holds, per line, how many microseconds the program worked before a call, what it
-called, the path, and how much was read: a training step compiled for an sm_90, in the process that came second. Those
-pauses are kept, up to 20 ms, and not counted: a filesystem in a process of its own is asleep behind them. `python -m
-benchmarks.warm_start TRACE.gz` makes the file of a trace of system calls.
+Each line of benchmarks/data/warm_start.jsonl.xz holds the microseconds that the program computed before a call, the
+call, its path, and how much it read. Recorded was the second process that ran a training step compiled for sm_90. The
+pauses, up to 20 ms, are replayed but not counted: after them, a user-space filesystem has gone to sleep. `python -m
+benchmarks.warm_start TRACE.gz` makes the file from a trace of system calls.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from benchmarks.measure import stretch, work_for
 DATA = Path(__file__).parent / "data" / "warm_start.jsonl.xz"
 PAUSE_MAX_US = 20_000
 TRACED_US = 18
-"""What it cost to be traced, per call."""
+"""How long tracing delayed each call."""
 
 Call = tuple[int, str, str, int]
-"""The pause before it, what, where, and of how many bytes."""
+"""The pause before the call, the call, its path, and its number of bytes."""
 
 
 def recorded() -> list[Call]:
@@ -37,8 +37,8 @@ def recorded() -> list[Call]:
         return [tuple(json.loads(line)) for line in lines]
 
 
-def lay(calls: Iterable[Call], root: Path, content: bytes) -> None:
-    """Make the files and folders that the start finds, as their compiler did: written beside, and renamed."""
+def write_files(calls: Iterable[Call], root: Path, content: bytes) -> None:
+    """Make the files and folders that the start finds as a compiler does: under temporary names, then renamed."""
     folders, sizes, offsets = set(), dict[str, int](), dict[str, int]()
     for _, what, path, size in calls:
         if what in ("list", "mkdir"):
@@ -58,8 +58,8 @@ def lay(calls: Iterable[Call], root: Path, content: bytes) -> None:
         temporary.replace(root / path)
 
 
-def relive(calls: Iterable[Call], root: Path) -> float:
-    """Make the calls below that folder; the seconds that they took."""
+def replay(calls: Iterable[Call], root: Path) -> float:
+    """Make the calls below `root` and return the seconds they took."""
     opened: dict[str, list[int]] = {}
     buffer = bytearray(64)
 
@@ -86,7 +86,9 @@ def relive(calls: Iterable[Call], root: Path) -> float:
         for pause, what, path, size in calls:
             work_for(pause / 1e6)
             begin = now()
-            with contextlib.suppress(OSError):  # a folder that is there, a file that is no terminal: as it was then
+            with contextlib.suppress(
+                OSError
+            ):  # a folder that exists, a file that is not a terminal: they failed when recorded, too
                 acts[what](path, size)
             taken += now() - begin
     finally:
@@ -115,7 +117,7 @@ def reduce(traced: Iterable[dict[str, Any]]) -> list[Call]:
         path = "/".join(filter(None, (_FOLDERS.get(first, first), rest)))
         what, size = _NAMES.get(one["op"], one["op"]), one.get("r", one.get("n", 0)) if one["op"] == "read" else 0
         if what == "open" and "DIRECTORY" in one.get("f", ""):
-            what = "list"  # and what else is done to read it belongs to that
+            what = "list"  # further calls on the folder are part of it
             listed.add(path)
         elif what == "open":
             listed.discard(path)

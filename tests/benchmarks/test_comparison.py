@@ -78,4 +78,4 @@ def test_the_command_names_what_got_worse_and_fails(tmp_path: Path) -> None:
     assert "put" in worse.stdout
     same = compare("before.json", "before.json")
     assert same.returncode == 0, same.stderr
-    assert "0 changed, 2 did not" in same.stdout
+    assert "0 changed, 2 did not change" in same.stdout

@@ -55,7 +55,7 @@ def test_a_quick_run_does_not_get_into_the_readme(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1
-    assert "not of a whole run" in done.stderr
+    assert "not from a whole run" in done.stderr
 
 
 @need_root

@@ -43,12 +43,12 @@ def test_a_trace_becomes_the_calls_of_its_first_process() -> None:
 
 
 def test_what_is_laid_is_what_the_calls_find(tmp_path: Path) -> None:
-    warm_start.lay(CALLS, tmp_path, bytes(range(256)) * 256)
+    warm_start.write_files(CALLS, tmp_path, bytes(range(256)) * 256)
     found = {str(path.relative_to(tmp_path)): path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
     assert found == {"triton/KEY/file": 5000}
     assert (tmp_path / "inductor").is_dir()
     begin = time.perf_counter()
-    counted = warm_start.relive(CALLS, tmp_path)
+    counted = warm_start.replay(CALLS, tmp_path)
     assert 0 < counted <= time.perf_counter() - begin - 0.0201
 
 
@@ -56,7 +56,7 @@ def test_the_recorded_one_is_whole(tmp_path: Path) -> None:
     calls = warm_start.recorded()
     assert {what for _, what, _, _ in calls} == {what for _, what, _, _ in CALLS} | {"fstat"}
     assert max(pause for pause, *_ in calls) == warm_start.PAUSE_MAX_US
-    warm_start.lay(calls, tmp_path, bytes(16 << 20))
+    warm_start.write_files(calls, tmp_path, bytes(16 << 20))
     opened = {path for _, what, path, _ in calls if what == "open"}
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert left == opened
