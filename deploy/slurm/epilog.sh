@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Epilog= of slurm.conf, run by root after a job: the last one on the node unmounts. What was cached stays in the store.
-# It ends with 0 whatever happens. Anything else would drain the node.
+# Epilog= of slurm.conf, run by root after a job: the last job on the node unmounts. The store keeps what was cached.
+# Always exits with 0, because anything else would drain the node.
 set -u
 # shellcheck source=settings.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prolog= of slurm.conf, run by root before a job: when it ends the node's cache is mounted.
-# It ends with 0 whatever happens. Anything else would drain the node, and a job can do without its cache.
+# Prolog= of slurm.conf, run by root before a job: mounts the node's cache.
+# Always exits with 0: anything else would drain the node, and a job can run without its cache.
 set -u
 # shellcheck source=settings.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"

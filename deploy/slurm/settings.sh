@@ -1,4 +1,4 @@
-# Where a node keeps its cache. Sourced by the scripts beside it; the only one to edit.
+# Where a node keeps its cache. The other scripts source this file; it is the only one you need to edit.
 # shellcheck shell=bash disable=SC2034
 
 PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
@@ -10,10 +10,10 @@ jobs=/run/kcachefs-jobs # one empty file per job on the node
 
 say() { printf 'kcachefs: job %s: %s\n' "${SLURM_JOB_ID:-?}" "$*" >&2; }
 
-# Until the script ends no other one is past this point.
+# From here until the script ends, no other prolog or epilog runs on the node.
 one_at_a_time() {
     if ! { mkdir -p "$jobs" && exec 9>"$jobs/.lock" && flock 9; }; then
-        say "$jobs cannot be written to"
+        say "cannot write to $jobs"
         return 1
     fi
 }

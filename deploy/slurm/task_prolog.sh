@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# TaskProlog= of slurm.conf, run by the job's user: what it prints as `export NAME=value` is in the task's environment.
+# TaskProlog= of slurm.conf, run by the job's user: lines `export NAME=value` that it prints set the task's environment.
 set -u
 # shellcheck source=settings.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"
 
 [ -r "$cache/.kcachefs/stats.json" ] || exit 0
-# Not the form for shells: Slurm takes what stands behind the = as it is, quotes and all.
+# Not the format for shells: Slurm takes everything after the = literally, quotes included.
 kcachefs env --mount "$cache" --format docker | sed 's/^/export /'
 exit 0
