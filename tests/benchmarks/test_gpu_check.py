@@ -1,4 +1,4 @@
-"""What scripts/gpu_check keeps of a run, and what it makes of it."""
+"""What scripts/gpu_check keeps of a run and how it sums it up."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import subprocess, sys
 from benchmarks import gpu_programs
-# A session of its own, and a child of a child, as Inductor's workers are.
+# In a session of its own, and with a child of a child, like TorchInductor's workers.
 helper = "import subprocess; one = subprocess.Popen(['sleep', '1000']); print(one.pid, flush=True); one.wait()"
 child = subprocess.Popen(
     [sys.executable, "-c", helper],
     stdout=subprocess.PIPE,
-    stderr=subprocess.DEVNULL,  # who holds the program's own would be waited for
+    stderr=subprocess.DEVNULL,  # a process that held the program's own would be waited for
     text=True,
     start_new_session=True,
 )
@@ -35,7 +35,7 @@ def test_a_program_ends_with_all_that_it_started() -> None:
     assert done.stderr == ""
     started = [int(pid) for pid in done.stdout.split()]
     assert len(started) == 2
-    until(lambda: not any(runs(pid) for pid in started))  # they were told to end; that takes its moment
+    until(lambda: not any(runs(pid) for pid in started))  # they were killed, which takes a moment
 
 
 def test_who_started_nothing_has_no_descendants() -> None:

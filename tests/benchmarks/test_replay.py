@@ -1,4 +1,4 @@
-"""Recorded requests turned back into calls, and calls made again."""
+"""Recorded requests are turned back into calls, and calls are replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that a run leaves: what is in it, and that it can be read again."""
+"""The file that a run writes: its contents, and that it can be read again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_figure_has_its_median_its_spread_and_its_ratio() -> None:
     assert ours is not None
     assert (ours.median, ours.low, ours.high, ours.better) == (50, 50, 50, "more")
     assert ours.against == "ext4"
-    assert ours.ratio == pytest.approx(0.25)  # of the rounds' own ratios: 1/2, 1/4, 1/6
+    assert ours.ratio == pytest.approx(0.25)  # the median of the rounds' ratios 1/2, 1/4, 1/6
     theirs = made.find("files", "unpack", "ext4")
     assert theirs is not None
     assert theirs.ratio is None

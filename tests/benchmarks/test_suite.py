@@ -1,4 +1,4 @@
-"""The run itself: peers that come and go, clients, and a small run from end to end."""
+"""The run itself: peers, clients, and a small run from start to end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mounts() -> list[str]:
 def test_a_small_run_writes_its_result_and_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [str(ROOT / "benchmarks" / "run"), "--quick", "--only", "operations", "--host", "here"]
     command += ["--out", str(tmp_path / "out"), "--directory", str(tmp_path)]
-    # Not below tmp_path: sockets are made in it, and their paths must be short.
+    # Not below tmp_path, because it holds sockets, whose paths must be short.
     with tempfile.TemporaryDirectory(prefix="kcb-") as temporary, tempfile.TemporaryFile() as said:
         environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": temporary}
         code = subprocess.run(command, stdout=said, stderr=said, env=environment, check=False).returncode

@@ -1,4 +1,4 @@
-"""A recorded warm start: made of a trace, laid down, and called again with its pauses."""
+"""A recorded warm start: made from a trace, its files written, its calls replayed with their pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scene for every test, which must be empty of mounts and daemons when the test says it is done."""
+"""A scene for every test."""
 
 from __future__ import annotations
 

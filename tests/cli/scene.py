@@ -1,7 +1,7 @@
-"""Where a test of the commands plays: folders of its own for mounts, stores, logs and the list of mounts.
+"""The place where a test of the commands runs: its own folders for mounts, stores, logs and the list of mounts.
 
-Whatever is mounted in it or serves a mount of it is found, by the mount table and by the environment that it runs in,
-and taken away at the end.
+At the end everything that is mounted there is unmounted, and every process that serves it is killed; they are found by
+the mount table and by the environment they run in.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Outcome:
     err: str
 
     def refused_with(self, code: int, *words: str) -> None:
-        """It ended with that code and one line, in which every word is found."""
+        """Check that it ended with that code and one line that contains every word."""
         assert (self.code, self.out) == (code, ""), self
         assert self.err.count("\n") == 1, self
         assert self.err.endswith("\n"), self
@@ -82,13 +82,13 @@ class Scene:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def must(self, *arguments: str | bytes | Path, **options: Any) -> str:
-        """Run a command that is to work without a word of complaint."""
+        """Run a command that must succeed and print nothing to standard error."""
         outcome = self.run(*arguments, **options)
         assert (outcome.code, outcome.err) == (0, ""), outcome
         return outcome.out
 
     def mount(self, *options: str | Path) -> Path:
-        """Mount at the usual place; returns a folder in it that is there to be written to."""
+        """Mount at the usual place and return a folder in it to write to."""
         self.must("mount", self.mountpoint, *options)
         return self.mountpoint / "triton"
 
@@ -96,7 +96,7 @@ class Scene:
         self.must("umount", self.mountpoint, *options)
 
     def bind(self, name: str) -> Path:
-        """Show the mount at another place too, where it stays when it is unmounted."""
+        """Bind the mount to another place, where it stays after an unmount."""
         place = self.folder / name
         place.mkdir()
         subprocess.run(["mount", "--bind", "--make-private", self.mountpoint, place], check=True)
@@ -109,11 +109,11 @@ class Scene:
     # --- what there is ------------------------------------------------------------------------------------------------
 
     def mounted(self) -> list[str]:
-        """Where anything is mounted in the scene."""
+        """The mountpoints in the scene."""
         return [mount.mountpoint for mount in mounts() if mount.mountpoint.startswith(f"{self.folder}/")]
 
     def daemons(self) -> list[int]:
-        """Processes that serve a mount of the scene."""
+        """The processes that serve a mount of the scene."""
         mark = f"KCACHEFS_RUNTIME_DIR={self.runtime}".encode()
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -127,7 +127,7 @@ class Scene:
         return not self.mounted() and not self.daemons()
 
     def files(self) -> dict[str, bytes]:
-        """Everything in the scene but logs and the list of mounts, by path, directories ending in a slash."""
+        """The contents of everything but logs and the list of mounts, by path; directories end in a slash."""
         found = {}
         for path in self.folder.rglob("*"):
             if path.parts[len(self.folder.parts)] not in ("log", "runtime"):
@@ -135,7 +135,7 @@ class Scene:
         return found
 
     def open_store(self) -> Store:
-        """Fails at once when someone still has it."""
+        """Open the store; fails at once if somebody still has it open."""
         return Store(self.store, Options(create=False, background=False))
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def scene() -> Iterator[Scene]:
 
 
 def runs(pid: int) -> bool:
-    """Whether it does anything still: what it was stays in the list until it is waited for, which is not up to us."""
+    """Whether a process still runs. A zombie, which its parent has yet to wait for, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in b"ZX"
     except (FileNotFoundError, ProcessLookupError):  # the latter when it goes between opening and reading
@@ -179,7 +179,7 @@ def kill_and_wait(pid: int) -> None:
 
 @contextmanager
 def holding(*command: str, user: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that says a line when it has what it is to hold, and then holds it until the scope ends."""
+    """A process that prints "holding" once it holds something, and holds it until the scope ends."""
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=user, group=user) as process:
         try:
             assert process.stdout is not None

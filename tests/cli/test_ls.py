@@ -1,4 +1,4 @@
-"""Names as people see them in `kcachefs ls`, `stats` and `frameworks`: letter by letter, whatever is in them."""
+"""`kcachefs ls`, `stats` and `frameworks` show names letter by letter, whatever they contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.scene import Scene, until
 pytestmark = pytest.mark.mount
 
 ODD = ["[/x]", "[bold]/kernel", ":bug:/kernel", "triton/[red]", "triton/plain"]
-"""What rich takes for markup, or for the name of a picture."""
+"""Names that rich would take for markup or for an emoji."""
 
 
 def test_names_are_shown_as_they_are(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""`kcachefs mount`: what comes about, and what is left when nothing does."""
+"""`kcachefs mount`: what it makes, and what it leaves behind when it fails."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_directory_where_another_filesystem_is_mounted_is_refused(scene: Scene
 
 @as_root
 def test_a_directory_of_someone_else_is_refused_to_a_user_without_rights(scene: Scene) -> None:
-    # The check is the command's own, made before any process is started.
+    # The command checks this itself, before it starts any process.
     from kcachefs.errors import MountDenied
     from kcachefs.mounts.making import created_directory, refuse_non_empty
 

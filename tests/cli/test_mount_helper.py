@@ -1,4 +1,4 @@
-"""`mount.kcachefs`: lines of fstab, as mount(8) hands them over."""
+"""`mount.kcachefs`: fstab lines as mount(8) passes them on."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_fake_mount_checks_and_mounts_nothing(scene: Scene) -> None:
 
 @contextmanager
 def installed_helper() -> Iterator[None]:
-    """mount(8) looks for its helpers in /sbin alone."""
+    """Install the helper in /sbin, the only place where mount(8) looks."""
     place, script = Path("/sbin/mount.kcachefs"), Path(sys.executable).parent / "mount.kcachefs"
     if place.is_symlink() or place.exists():
         yield

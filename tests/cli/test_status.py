@@ -1,4 +1,4 @@
-"""`kcachefs status`: what there is, for people and for programs."""
+"""`kcachefs status`: the mounts, for people and for programs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
         "direct",
         0,
     )
-    # Beside them there may be the worker that stands by.
+    # There may also be a standby.
     assert {mount["supervisor_pid"], mount["worker_pid"]} <= set(scene.daemons())
     assert 0 <= mount["uptime_s"] < 1000
     assert Path(mount["log"]).parent == scene.folder / "log"

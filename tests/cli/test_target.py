@@ -1,4 +1,4 @@
-"""Which mount or store a command of the administrator goes to."""
+"""Which mount or store an administrator's command goes to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mount
 
 
 def mount_with_an_entry(scene: Scene, name: str) -> Path:
-    """A mount and a store of that name, with one entry that has it too."""
+    """A mount and a store of that name, with one entry of the same name."""
     mountpoint = scene.folder / name
     scene.must("mount", mountpoint, "--store", f"{name}-store")
     (mountpoint / "triton" / name).mkdir()

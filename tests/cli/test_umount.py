@@ -1,4 +1,4 @@
-"""`kcachefs umount`: waits until all is on disk, and says who is in the way."""
+"""`kcachefs umount`: waits until everything is on disk, and names whoever is in the way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Mounting as a user without rights, through fusermount3.
+"""Mounting as an ordinary user, through fusermount3.
 
-The commands run in processes of that user, with the package copied to where the user can read it: a developer's
-checkout and Python are often in a home that is closed to others. On some machines /dev/fuse is closed too: each test
-runs in a mount namespace of its own, in which it is not.
+The commands run as that user, from a copy of the package that the user can read, because a developer's checkout and
+Python are often in a home that is closed to others. Each test runs in its own mount namespace, in which /dev/fuse is
+open to everyone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLONE_NEWNS = 0x20000
 
 
 class Visitor:
-    """The commands as NOBODY runs them: with an environment that holds next to nothing."""
+    """Runs the commands as NOBODY, with an almost empty environment."""
 
     def __init__(self, scene: Scene, python: str, packages: Path) -> None:
         self.scene = scene
@@ -76,7 +76,7 @@ class Visitor:
 
 
 def in_own_namespace(test: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
-    """Run the test in a process, and there among mounts, of its own; /dev/fuse is open to all in there."""
+    """Run the test in its own process and mount namespace, in which /dev/fuse is open to everyone."""
 
     @among_own_mounts
     def run(visitor: Visitor) -> None:
@@ -90,7 +90,7 @@ def in_own_namespace(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 
 def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
-    """The same with /dev/fuse as it is; what this Python has installed is where all can read it, as in each of them."""
+    """The same with /dev/fuse unchanged. Everyone can read the packages of this Python there."""
 
     @functools.wraps(test)
     def run(visitor: Visitor) -> None:
@@ -107,11 +107,11 @@ def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 @pytest.fixture
 def visitor(scene: Scene) -> Iterator[Visitor]:
-    # They share that user's fallback folder in /tmp, also when several processes test.
+    # One at a time: all use that user's fallback folder in /tmp, even when several processes run tests.
     with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as packages, holding_lock(Path(__file__)):
         os.chmod(packages, 0o755)
         yield Visitor(scene, _python_for_all(), Path(packages))
-        # What was left in it is that user's.
+        # Whatever is left there belongs to that user.
         shutil.rmtree(f"/tmp/kcachefs-{NOBODY.uid}", ignore_errors=True)
 
 
@@ -131,7 +131,7 @@ def _python_for_all() -> str:
 
     found = in_child(find, NOBODY)
     if found is None:
-        pytest.skip("this Python is where no other user can run it")
+        pytest.skip("no other user can run this Python")
     return found
 
 
@@ -173,7 +173,7 @@ def test_a_user_without_a_runtime_directory_has_one_in_tmp_for_himself_alone(vis
     if fallback.exists():
         pytest.skip(f"{fallback} is in use")
     del visitor.environment["KCACHEFS_RUNTIME_DIR"]
-    visitor.environment["XDG_RUNTIME_DIR"] = "/run"  # as `su` leaves it: someone else's
+    visitor.environment["XDG_RUNTIME_DIR"] = "/run"  # another user's, as after `su`
     visitor.must("mount", visitor.mountpoint, "--no-allow-other")
     try:
         found = fallback.lstat()
@@ -182,7 +182,7 @@ def test_a_user_without_a_runtime_directory_has_one_in_tmp_for_himself_alone(vis
     finally:
         visitor.must("umount", visitor.mountpoint)
     shutil.rmtree(fallback)
-    fallback.mkdir(mode=0o755)  # root's, as if somebody had been there first
+    fallback.mkdir(mode=0o755)  # root's, as if somebody else had created it first
     visitor.run("status").refused_with(6, str(fallback), "yours alone", "KCACHEFS_RUNTIME_DIR")
 
 

@@ -1,6 +1,6 @@
-"""Kills a mount's worker again and again under writers and readers, and says what they noticed: `main` is a script.
+"""Kills a mount's worker again and again under writers and readers, none of which may notice.
 
-scripts/kill_worker [KILLS [SEED]] [--reload]
+As a script: scripts/kill_worker [KILLS [SEED]] [--reload]
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tests.waiting import until
 
 WRITERS = READERS = 8
 OPTIONS = ("--max-size", "12MiB", "--grace", "1", "--floor", f"{OWN}=1GiB")
-"""So little that entries are evicted all the time; of what the writers keep to themselves, nothing is."""
+"""A quota so small that entries are evicted all the time, but none of those that the writers keep to themselves."""
 
 
 class Outcome(NamedTuple):
-    """What came of it."""
+    """What happened during the kills."""
 
     kills: int
     steps: int
     longest_pause: float
-    """Seconds from a kill until a request that was made behind it is answered, at most."""
+    """The most seconds from a kill until a request made after it was answered."""
     restarts: int
     reloads: int
     evictions: int
 
 
 def run(kills: int, seed: int = 0, *, reload: bool = False) -> Outcome:
-    """Raises what any of them saw: there must be nothing to see."""
+    """Kill the worker this often; raises whatever error a writer or reader saw."""
     choose = random.Random(seed)
     pauses: list[float] = []
     with temporary_folder() as base:
@@ -70,7 +70,7 @@ def run(kills: int, seed: int = 0, *, reload: bool = False) -> Outcome:
 
 
 def kill_worker(mount: Mount) -> float:
-    """SIGKILL; returns, when the next one serves, how long that took."""
+    """Kill the worker, wait until the next one serves, and return how long that took."""
     before = registry.read(str(mount.mountpoint))
     assert before is not None
     began = time.monotonic()
@@ -82,7 +82,7 @@ def kill_worker(mount: Mount) -> float:
 
 
 def wait_for_another(mount: Mount, worker: int) -> MountState:
-    """The state of the mount as soon as it names another worker, which is a moment after that one serves."""
+    """The state of the mount once it names another worker, which is a moment after that one began to serve."""
 
     def another() -> MountState | None:
         now = registry.read(str(mount.mountpoint))
@@ -94,7 +94,7 @@ def wait_for_another(mount: Mount, worker: int) -> MountState:
 
 
 def reload_worker(mount: Mount) -> float:
-    """Returns how long the slowest request took meanwhile."""
+    """Reload, and return how long the slowest request took meanwhile."""
     command = [sys.executable, "-m", "kcachefs", "reload", str(mount.mountpoint)]
     longest = 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
@@ -108,7 +108,7 @@ def reload_worker(mount: Mount) -> float:
 
 
 def leave_nothing(mount: Mount) -> None:
-    """Remove everything, and wait until the daemon has nothing left of it either."""
+    """Remove everything, and wait until the daemon has nothing left either."""
     things = [str(thing) for folder in mount.mountpoint.glob("[!.]*") for thing in folder.iterdir()]
     subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input="\0".join(things).encode(), check=True)
 

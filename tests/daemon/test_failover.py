@@ -1,4 +1,4 @@
-"""The worker is killed, hangs, is replaced by newer code: whoever uses the mount sees a pause and nothing else."""
+"""The worker is killed, hangs, or is replaced by newer code: users of the mount see a pause and nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
         for _ in range(6):
             kills.kill_worker(mount)
         told = Path(state(mount).log).read_text()
-        # Three are for the worker that stands by, and a few more while that is being started.
+        # Three belong to the standby; while it is being started there are a few more.
         until(lambda: len(list(descriptors.iterdir())) <= before + 3, "descriptors of dead workers are closed")
     assert "the worker ended (signal SIGKILL); replacing it" in told
     assert "workers in a row died before serving: waiting" in told
@@ -123,7 +123,7 @@ def reload(mountpoint: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the code that can be changed, from which the commands below run."""
+    """A copy of the code that a test can change; the commands below run from it."""
     package = Path(kcachefs.__file__).parent
     copy = base / "installed" / "kcachefs"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""On free-threaded Python a mount is refused with one line, by the command and by the worker."""
+"""Free-threaded Python is refused with one line, by the command and by the worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kcachefs.errors import FreeThreaded
 from tests.cli.scene import Scene, scene
 
 WITHOUT_GIL = "import sys; sys._is_gil_enabled = lambda: False; from kcachefs.cli import main; main()"
-"""A kcachefs that believes it runs without the GIL."""
+"""A kcachefs that believes that it runs without the GIL."""
 
 
 def test_only_an_interpreter_without_the_gil_is_refused() -> None:
@@ -38,7 +38,7 @@ def test_mount_refuses_it_in_one_line_and_touches_nothing(scene: Scene, options:
 
 @pytest.mark.mount
 def test_a_worker_refuses_it_too_and_the_mount_is_not_made(scene: Scene) -> None:
-    """The command may have the GIL and the worker not: what is imported decides."""
+    """The command may run with the GIL and the worker without: an imported extension can switch it on."""
     (scene.folder / "sitecustomize.py").write_text(
         "import sys\nif 'kcachefs.daemon.worker' in sys.orig_argv: sys._is_gil_enabled = lambda: False\n"
     )

@@ -1,4 +1,4 @@
-"""The daemon's log: what is in it, how often, in which form, and what SIGHUP and SIGUSR1 do to it."""
+"""The daemon's log: its contents, rate limit and formats, and what SIGHUP and SIGUSR1 do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
 from tests.disks import ext4
 
 ALL = 3
-"""Supervisor, worker, and the worker that stands by, which comes a little later: SIGHUP is for each of them."""
+"""The processes that answer SIGHUP: supervisor, worker, and the standby, which is started a little later."""
 
 
 @pytest.fixture(name="scene")
@@ -43,7 +43,7 @@ def log_of(scene: Scene) -> Path:
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
-    """A log in JSON; fails when any line is something else."""
+    """The objects of a JSON log; fails if any line is something else."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -53,11 +53,11 @@ def kill_worker(scene: Scene) -> None:
     until(lambda: state(scene)["worker_pid"] != before)
 
 
-# --- how often -------------------------------------------------------------------------------------------------------
+# --- rate limit ------------------------------------------------------------------------------------------------------
 
 
 class Heard(logging.Handler):
-    """A handler behind a limit, and the clock that the limit goes by."""
+    """A handler behind a rate limit, with a clock that the test sets."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_sixty_damaged_files_are_twenty_lines_and_a_count(scene: Scene) -> None:
     assert (len(told), held_back) == (PER_MINUTE, 60 - PER_MINUTE)
 
 
-# --- what is in it ---------------------------------------------------------------------------------------------------
+# --- contents --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.mount
@@ -256,7 +256,7 @@ def test_what_runs_in_the_foreground_of_a_terminal_ends_with_it(scene: Scene) ->
 
 @contextmanager
 def foreground(scene: Scene, **options: Any) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """`mount -f`, when it serves, and the file that it logs to."""
+    """`mount -f` once it serves, and the file that it logs to."""
     said = scene.folder / "said"
     with open(said, "wb") as file:
         command = [*KCACHEFS, "mount", "-f", str(scene.mountpoint)]
@@ -304,7 +304,7 @@ def test_sigusr1_writes_down_what_both_processes_are_doing(scene: Scene, engine:
 
 @pytest.mark.mount
 def test_a_worker_that_hangs_says_where_before_it_is_replaced(scene: Scene) -> None:
-    """A page that the disk does not take keeps the whole interpreter waiting: nobody is left to answer SIGUSR1."""
+    """Writing to a mapped page of a frozen disk blocks the whole interpreter: no thread could answer SIGUSR1."""
     with ext4(scene.folder) as disk:
         scene.must("mount", scene.mountpoint, "--store", disk.path / "store", "--hang-timeout", "1")
         log = log_of(scene)
@@ -318,7 +318,7 @@ def test_a_worker_that_hangs_says_where_before_it_is_replaced(scene: Scene) -> N
 
 @contextmanager
 def frozen(disk: Path) -> Iterator[None]:
-    """Whoever writes to it waits."""
+    """Freeze a filesystem: every write to it waits."""
     subprocess.run(["fsfreeze", "--freeze", disk], check=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The daemon stays small beside a large catalog."""
+"""The daemon's memory stays small however large the catalog is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon may do, and who may tell it to: next to nothing, and nobody but its owner and root."""
+"""What the daemon may do, which is little, and who may give it orders: only its owner and root."""
 
 from __future__ import annotations
 

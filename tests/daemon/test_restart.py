@@ -1,4 +1,4 @@
-"""A worker that is killed is replaced, and whoever uses the mount goes on."""
+"""A killed worker is replaced while the mount stays in use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who uses a mount while its worker is killed: processes that do everything a worker can be interrupted at.
+"""Users of a mount while its worker is killed: processes that do everything that a worker can be interrupted in.
 
-Each checks what it does at once. None of them may see an error: a request that the kernel sends again must not find its
-own work done.
+Each checks its own work at once. None may see an error: a request that the kernel sends again must not stumble over the
+work that it has already done.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import NamedTuple
 from tests.engines.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 
 PUBLISHED = "triton"
-"""Where entries are put that the readers read, and that are evicted."""
+"""The namespace with entries that readers read and that are evicted."""
 OWN = "work"
-"""Where each has a folder of its own."""
+"""The namespace in which each process has a folder of its own."""
 NAMES = 6
-"""Files of an entry."""
+"""Files per entry."""
 
 
 class Done(NamedTuple):
-    """What a process did: steps, and among them additions to the common counter."""
+    """How many steps a process took, and how many of them added to the common counter."""
 
     turns: int
     locked: int
 
 
 class User:
-    """One process."""
+    """A process that uses the mount."""
 
     def __init__(self, root: Path, stop: Path, number: int) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class User:
         self._published = root / PUBLISHED
 
     def run(self) -> Done:
-        """Take steps at random until the file `stop` is there."""
+        """Take random steps until the file `stop` exists."""
         steps = self.steps()
         while not self._stop.exists():
             self._choose.choice(steps)()
@@ -57,7 +57,7 @@ class User:
         raise NotImplementedError
 
     def bytes(self, size: int) -> bytes:
-        """Any so many bytes, with a digest in front that tells whether they are whole."""
+        """Random bytes after a digest that shows whether they are complete."""
         body = self._choose.randbytes(size)
         return hashlib.sha256(body).digest() + body
 
@@ -67,7 +67,7 @@ def is_whole(content: bytes) -> bool:
 
 
 class Writer(User):
-    """Makes, moves, appends, maps, locks and removes."""
+    """Creates, moves, appends, maps, locks and removes files."""
 
     def steps(self) -> list[Callable[[], None]]:
         self._own = self.root / OWN / f"writer-{self.number}"
@@ -76,7 +76,7 @@ class Writer(User):
         return [self.publish, self.append, self.make_and_remove, self.move, self.write_in_place, self.map, self.lock]
 
     def publish(self) -> None:
-        """As Triton does: files in a temporary folder, each moved to its place."""
+        """Publish an entry as Triton does: files in a temporary folder, each moved to its place."""
         entry = self._published / f"{self.number}-{self.turns}"
         entry.mkdir()
         temporary = entry / f"tmp.pid_{os.getpid()}"
@@ -96,7 +96,7 @@ class Writer(User):
         assert (self._own / "log").read_bytes() == self._log
 
     def make_and_remove(self) -> None:
-        """Everything that fails when it is done twice."""
+        """Everything that fails if it is done twice."""
         name = self._own / "once"
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         os.link(name, self._own / "link")
@@ -123,7 +123,7 @@ class Writer(User):
         two.unlink()
 
     def write_in_place(self) -> None:
-        """A large file, written in pieces out of order, cut, and written again."""
+        """A large file, written in pieces out of order, truncated, and written again."""
         size, piece = 600_000, 40_000
         content = bytearray(self._choose.randbytes(size))
         starts = list(range(0, size, piece))
@@ -149,7 +149,7 @@ class Writer(User):
             assert os.pread(file.fileno(), 100_001, 0) == content
 
     def lock(self) -> None:
-        """One counter for all writers, each of which adds to it while it holds the lock."""
+        """Add to a counter that all writers share, while holding its lock."""
         with open(self.root / OWN / "counter", "r+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             count = int(file.read())
@@ -159,14 +159,14 @@ class Writer(User):
 
 
 class Reader(User):
-    """Reads what the writers publish, holding some of it open and mapped while it is evicted."""
+    """Reads what the writers publish, and keeps some of it open and mapped while it is evicted."""
 
     def steps(self) -> list[Callable[[], None]]:
         self._held: list[tuple[int, mmap.mmap, bytes]] = []
         return [self.read, self.read, self.list, self.hold, self.look_again]
 
     def read(self) -> None:
-        """An entry may be gone, or not complete yet; what is there of it is whole."""
+        """An entry may be gone or incomplete, but each file that is there is whole."""
         entry = self._some_entry()
         if entry is not None:
             for number in range(NAMES):
@@ -189,7 +189,7 @@ class Reader(User):
             self._held.append((descriptor, mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), content))
 
     def look_again(self) -> None:
-        """What is open and mapped stays as it was, whoever evicts or dies."""
+        """What is open and mapped stays as it was, whatever is evicted and whoever dies."""
         if not self._held:
             return
         descriptor, view, content = self._held.pop(self._choose.randrange(len(self._held)))

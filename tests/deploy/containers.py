@@ -1,15 +1,15 @@
-"""Real containers for the tests, made by runc: each with its own PID, mount and IPC namespace, user and root.
+"""Real containers for the tests, made with runc: each has its own PID, mount and IPC namespaces, user and root.
 
-A container's root is busybox. With `programs` it also sees, read-only and at their own paths, the host's programs and
-this Python with all that is installed in it, so that real compilers run inside. What is shared with it is bound at the
-host's own path, because compilers write absolute paths into what they cache.
+A container's root is busybox. With `programs` it also has the host's programs and this Python with its packages,
+read-only and at their own paths, so that real compilers run inside. Shared folders are bound at the host's path,
+because compilers write absolute paths into what they cache.
 
     with containers(folder) as start:
         alice = start("alice", uid=1001, shared=[mount])
         alice.sh(f"echo text > {mount}/triton/file")
 
-The control groups of the machine are left alone: a container needs none of them to be one. A container ends with the
-process that started it, however that ends: its first process reads from a pipe that nobody else holds.
+The machine's control groups are left alone: a container does not need them. A container ends with the process that
+started it, however that ends, because its first process reads from a pipe that nobody else holds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Share:
 
 
 class Container:
-    """One that runs until its scope ends; commands are run inside it."""
+    """A container that runs until its scope ends, and in which commands can be run."""
 
     def __init__(self, name: str, state: Path, lifeline: int) -> None:
         self.name = name
@@ -71,7 +71,7 @@ class Container:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def must(self, *command: str | Path, **environment: str) -> str:
-        """Run a command that is to work without a word of complaint; returns what it said."""
+        """Run a command that must succeed and print nothing to standard error; returns its output."""
         done = self.run(*command, **environment)
         assert (done.returncode, done.stderr) == (0, ""), (command, done)
         return done.stdout
@@ -80,19 +80,19 @@ class Container:
         return self.must("/bin/sh", "-euc", script)
 
     def pid(self) -> int:
-        """Its first process, as the host numbers it."""
+        """The host's pid of its first process."""
         told = subprocess.run([*self._runc, "state", self.name], capture_output=True, check=True)
         found: int = json.loads(told.stdout)["pid"]
         return found
 
     def remove(self) -> None:
-        """SIGKILL to all that runs in it; nothing of it is left."""
+        """Kill everything that runs in it and remove it."""
         os.close(self._lifeline)
         subprocess.run([*self._runc, "delete", "--force", self.name], check=True, timeout=PATIENCE)
 
 
 class Start:
-    """Starts containers whose bundles lie in one folder."""
+    """Starts containers whose bundles are in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -109,9 +109,9 @@ class Start:
         privileged: bool = False,
         user_namespace: int | None = None,
     ) -> Container:
-        """A running container. Its user has no capability unless it is `privileged`: then it has what a mount needs.
+        """A running container. Its user has no capabilities unless it is `privileged`, which grants those for mounting.
 
-        `user_namespace`: its uid 0 is this uid of the host.
+        `user_namespace` is the host's uid for the container's uid 0.
         """
         shares = [share if isinstance(share, Share) else Share(share) for share in shared]
         if programs:
@@ -126,7 +126,7 @@ class Start:
 
     def _run(self, name: str, bundle: Path) -> Container:
         watched, lifeline = os.pipe()
-        # Into a file and not a pipe, which would be held open for as long as the container runs.
+        # A file, because a pipe would stay open for as long as the container runs.
         with open(bundle / "said", "w+") as said, open(watched) as stdin:
             command = ["runc", "--root", str(self._state), "run", "--detach", "--bundle", str(bundle), name]
             done = subprocess.run(command, stdin=stdin, stdout=said, stderr=said, timeout=PATIENCE)
@@ -139,7 +139,7 @@ class Start:
 
 @contextmanager
 def containers(folder: Path) -> Iterator[Start]:
-    """Starts containers whose files lie in `folder`; all of it is gone at the end."""
+    """A starter of containers whose files are in `folder`; everything is removed at the end."""
     if shutil.which("runc") is None or not os.path.exists("/bin/busybox"):
         raise RuntimeError("these tests need runc and busybox: apt-get install runc busybox-static")
     folder.mkdir(mode=0o711)
@@ -176,9 +176,9 @@ def _needed_by_python() -> list[str]:
 
 
 def _config(uid: int, shares: Sequence[Share], privileged: bool, user_namespace: int | None) -> dict[str, Any]:
-    """The bundle's config.json: the least that makes a container."""
+    """A minimal config.json for the bundle."""
     namespaces = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts")]
-    # The root must pass on what is mounted in it before anything below it can: engines see to that, runc does not.
+    # The root must propagate mounts before anything below it can: container engines set that, runc does not.
     outward = any(share.propagation == "rshared" for share in shares)
     linux: dict[str, Any] = {"namespaces": namespaces, "rootfsPropagation": "rshared" if outward else "rslave"}
     capabilities = _CAPABILITIES if privileged else []

@@ -1,4 +1,4 @@
-"""A host with one mount and containers beside it, and the compilers that run inside them."""
+"""A host with one mount, containers that use it, and compilers that run in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRITON = (*PYTHON, INSIDE / "triton_kernel.py")
 
 @contextmanager
 def host(*options: str) -> Iterator[tuple[Mount, Start]]:
-    """A mount, and what starts containers beside it."""
+    """A mount and a starter of containers."""
     with temporary_folder() as base, Mount(base / "mount", base / "store", "direct", *options) as mount:
         with containers(base / "containers") as start:
             yield mount, start
@@ -38,7 +38,7 @@ def with_compilers(start: Start, name: str, uid: int, mount: Mount) -> Container
 
 
 def state(mount: Mount) -> dict[str, Any]:
-    """What `kcachefs status` knows of it."""
+    """What `kcachefs status` knows about the mount."""
     found: dict[str, Any] = msgspec.to_builtins(registry.read(str(mount.mountpoint)))
     return found
 
@@ -50,7 +50,7 @@ def stats(mount: Mount) -> dict[str, Any]:
 
 
 def compile_kernels(container: Container, mount: Mount, *blocks: int) -> dict[str, Any]:
-    """Real Triton kernels for an sm_90, in the container."""
+    """Compile real Triton kernels for sm_90 in the container."""
     told: dict[str, Any] = json.loads(container.must(*TRITON, *map(str, blocks), TRITON_CACHE_DIR=triton_of(mount)))
     return told
 
@@ -61,7 +61,7 @@ def triton_of(mount: Mount) -> str:
 
 @contextmanager
 def ending() -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that end with the scope at the latest."""
+    """A list of processes that are killed at the end of the scope."""
     processes: list[subprocess.Popen[str]] = []
     try:
         yield processes

@@ -1,6 +1,6 @@
-"""What runs inside the containers of the tests: works on a folder until told to stop, a line per round that was right.
+"""Runs inside the containers of the tests: works on a folder until told to stop, and prints a line per correct round.
 
-Run as a program by a Python that has nothing of the tests: it imports the standard library alone.
+It is a program for a Python without the tests, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def work(folder: Path, name: str) -> None:
-    """Whatever compilers do to a cache: temporary folders, renames, locks, maps, listings; and what others wrote."""
+    """Do what compilers do with a cache: temporary folders, renames, locks, maps, listings; and check the results."""
     for turn in range(sys.maxsize):
         if (folder / "stop").exists():
             return

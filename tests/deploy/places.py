@@ -1,4 +1,4 @@
-"""The files of deploy/, and every command of ours that is in them."""
+"""The files of deploy/ and every kcachefs command in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = DEPLOY.parent
 
 _COMMAND = re.compile(r"""(?<![^\s"'`(/|])kcachefs[ ](?=(?P<rest>[a-z][^`\n]*))""")
 _OTHERS = {"kcachefs", "exec", "import"}
-"""Words behind our name that are not a command of ours: a container, a namespace and a module are called that too."""
+"""Words after "kcachefs" that are not its commands: a container, a namespace and a module have that name too."""
 _CONTINUED = re.compile(r"\\\n\s*")
 
 
@@ -41,21 +41,21 @@ def commands(path: Path) -> list[list[str]]:
 
 
 def _words(text: str) -> list[str]:
-    """Up to where the shell ends the command."""
+    """The words up to where the shell ends the command."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
     lexer.whitespace_split = True
     words: list[str] = []
     for word in lexer:
         if set(word) <= set("|&;<>()"):
             if words and words[-1].isdigit() and set(word) & set("<>"):
-                words.pop()  # the number of a descriptor
+                words.pop()  # the number of a redirected descriptor
             break
         words.append(word)
     return words
 
 
 def _commands_in(node: Any) -> Iterator[list[str]]:
-    """What containers of our image are given, wherever they are in a document."""
+    """The arguments of containers of our image, wherever they are in a document."""
     if isinstance(node, dict):
         if node.get("image") == "kcachefs":
             yield [str(word) for word in node.get("args") or node.get("command") or []]

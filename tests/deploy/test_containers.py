@@ -1,4 +1,4 @@
-"""One mount and many containers: what one compiled the other finds, and neither notices that the daemon died."""
+"""One mount and many containers: they find each other's kernels, and do not notice when the daemon dies."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_containers_at_work_do_not_notice_that_the_worker_is_killed() -> None:
 
 
 def test_triton_compiles_in_two_containers_while_the_worker_is_killed() -> None:
-    """Kernels of their own: the folder of one that both compile at once belongs to one, and shuts the other out."""
+    """Each compiles its own kernels: under `shared`, a kernel's folder belongs to whoever compiled it first."""
     with host() as (mount, start):
         alice, bob = with_compilers(start, "a", ALICE, mount), with_compilers(start, "b", BOB, mount)
         hers, his = (16, 64, 256, 1024, 4096), (32, 128, 512, 2048, 8192)
@@ -117,7 +117,7 @@ def test_triton_compiles_in_two_containers_while_the_worker_is_killed() -> None:
 
 
 def kill_worker(mount: Mount) -> None:
-    """SIGKILL; returns when its successor serves."""
+    """Kill the worker and return once its successor serves."""
     before = state(mount)
     os.kill(before["worker_pid"], signal.SIGKILL)
     until(lambda: state(mount)["worker_pid"] != before["worker_pid"])

@@ -24,11 +24,11 @@ ALL = [(path, arguments) for path in [*files(), ROOT / "README.md"] for argument
 
 
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
-    """The verb and its parameters, by the command's own parser; raises where it would complain."""
+    """The verb and its parameters from the command's own parser; raises where that would."""
     group: Any = typer.main.get_command(app)
     verb, *rest = arguments
     command = group.commands[verb]
-    if not rest or (len(rest) == 1 and rest[0].startswith("--")):  # named in a sentence: it has to exist, no more
+    if not rest or (len(rest) == 1 and rest[0].startswith("--")):  # mentioned in a sentence: it only has to exist
         assert set(rest) <= {option for parameter in command.params for option in parameter.opts}
         return "", {}
     return verb, command.make_context(verb, rest).params
@@ -44,7 +44,7 @@ def test_every_command_is_one_that_kcachefs_takes(path: Path, arguments: list[st
 
 
 def test_the_commands_are_found_where_they_are() -> None:
-    """So that the test before cannot come to look at nothing."""
+    """Makes sure that the test above looks at something."""
     mounts = {str(path.relative_to(ROOT)) for path, arguments in ALL if arguments[0] == "mount"}
     assert mounts == {
         "README.md",
@@ -117,7 +117,7 @@ def test_a_daemon_in_a_container_can_tell_processes_apart() -> None:
 
 
 def propagation(spec: dict[str, Any], kind: str) -> dict[str, str]:
-    """Host path → how mounts below it travel, where the path inside is the same."""
+    """The mount propagation of each host path, which must have the same path inside."""
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
     [container] = spec[kind]
     mounts = [mount for mount in container["volumeMounts"] if "mountPropagation" in mount]

@@ -1,4 +1,4 @@
-"""Policies between containers: what one tenant may do to another, tried from inside, with real compilers."""
+"""Policies between containers: what one tenant can do to another, tried from inside with real compilers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mount
 
 
 def refused(container: Container, script: str) -> bool:
-    """Whether a command fails inside, for want of a right."""
+    """Whether a command fails in the container for lack of permission."""
     said = container.run("/bin/sh", "-c", script)
     assert said.returncode == 0 or "ermitted" in said.stderr or "denied" in said.stderr or "ead-only" in said.stderr
     return said.returncode != 0
@@ -31,7 +31,9 @@ def refused(container: Container, script: str) -> bool:
 def test_what_one_container_published_the_others_read_and_cannot_change() -> None:
     with host("--policy", "publish") as (mount, start):
         alice, bob = (start(name, uid=uid, shared=[mount.mountpoint]) for name, uid in (("a", ALICE), ("b", BOB)))
-        mapped = start("mapped", user_namespace=200_000, shared=[mount.mountpoint])  # root of its own, not of the host
+        mapped = start(
+            "mapped", user_namespace=200_000, shared=[mount.mountpoint]
+        )  # root in its own namespace, not on the host
         entry = mount.mountpoint / "triton" / "ENTRY"
         alice.sh(f"mkdir {entry}; echo compiled > {entry}/tmp.pid_1_x; mv {entry}/tmp.pid_1_x {entry}/kernel.cubin")
         for other in (bob, mapped):

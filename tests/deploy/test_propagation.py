@@ -1,4 +1,4 @@
-"""A mount that is made after a container was started appears in it, comes back in it, and may itself come from one."""
+"""A mount appears in containers that were started before it, comes back there, and may be made by a container."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PACKAGE = Path(kcachefs.__file__).parent
 
 @contextmanager
 def shared_folder(base: Path) -> Iterator[Path]:
-    """A folder in which mounts are passed on, as the whole of a host that systemd has started does."""
-    folder = base / "mount"  # the place from which a test that is killed is cleaned up
+    """A folder that propagates mounts, like the whole tree of a host that systemd booted."""
+    folder = base / "mount"  # where the clean-up of a killed test looks
     folder.mkdir()
     subprocess.run(["mount", "--bind", folder, folder], check=True)
     try:
@@ -56,13 +56,13 @@ def test_a_container_that_was_there_first_sees_the_mount_come_go_and_come_back()
             assert early.sh(f"ls {shared}/cache") == ""
             mount.start()
             assert sees(early, file) == "text\n"
-            mount.kill()  # the whole daemon, so that a dead mount is left, which the next one takes away
+            mount.kill()  # the whole daemon: it leaves a dead mount, which the next one removes
             assert sees(early, file) == "text\n"
         assert early.sh(f"ls {shared}/cache") == ""
 
 
 def test_a_container_that_is_kept_private_sees_nothing_of_a_later_mount() -> None:
-    """What the first test would show even without propagation, if it showed nothing."""
+    """The counterpart of the first test: without propagation nothing appears."""
     with host() as (shared, store, start):
         early = start("early", uid=1001, shared=[Share(shared, propagation="rprivate")])
         with Mount(shared / "cache", store, "direct"):
@@ -70,7 +70,7 @@ def test_a_container_that_is_kept_private_sees_nothing_of_a_later_mount() -> Non
 
 
 def test_a_daemon_in_a_container_serves_the_host_and_other_containers_and_is_replaced() -> None:
-    """As under Docker and Kubernetes: the daemon's container passes its mount on in both directions."""
+    """As with Docker and Kubernetes: the daemon's container propagates its mount in both directions."""
     with host() as (shared, store, start):
         store.mkdir(mode=0o700)
         user = start("user", uid=1001, shared=[Share(shared, propagation="rslave")])

@@ -1,4 +1,4 @@
-"""Prolog and epilog, run as Slurm runs them: jobs that come and go on a node, with a real mount."""
+"""Prolog and epilog as Slurm runs them: jobs come and go on a node with a real mount."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Node:
         program.chmod(0o755)
 
     def run(self, script: str, job: int) -> str:
-        """As slurmd does: next to nothing in the environment, and the job's numbers."""
+        """Run a script as slurmd does, with an almost empty environment and the job's ids."""
         done = subprocess.run(
             [self.scripts / f"{script}.sh"],
             env={
@@ -153,7 +153,7 @@ def test_rotating_the_logs_makes_every_daemon_open_a_new_one(node: Node) -> None
     node.run("prolog", 1)
     [state] = node.scene.status()
     log = Path(state["log"])
-    until(lambda: len(node.scene.daemons()) == 3)  # with the worker that stands by
+    until(lambda: len(node.scene.daemons()) == 3)  # with the standby
     log.rename(log.with_suffix(".1"))
     config = (DEPLOY / "logrotate" / "kcachefs").read_text()
     script = config.partition("postrotate\n")[2].partition("endscript")[0]

@@ -1,4 +1,4 @@
-"""The units: systemd takes them, and what they start really runs the way they say."""
+"""The units: systemd accepts them, and what they start really runs as they say."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Unit:
         self.service = dict(parser["Service"])
 
     def command(self) -> list[str]:
-        """ExecStart under the unit's own restrictions on rights."""
+        """ExecStart under the unit's own restrictions of privileges."""
         confined = ["setpriv"]
         if self.service.get("NoNewPrivileges") == "yes":
             confined.append("--no-new-privs")

@@ -1,4 +1,4 @@
-"""The same surroundings as the tests of the frameworks have."""
+"""Uses the fixtures of the framework tests."""
 
 from tests.frameworks.conftest import base, mount, surroundings
 

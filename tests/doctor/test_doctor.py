@@ -1,4 +1,4 @@
-"""`kcachefs doctor` on machines that really have what it complains of."""
+"""`kcachefs doctor` on machines that really have the problems it reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as people run it."""
+"""Runs the command as people do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KCACHEFS = [sys.executable, "-m", "kcachefs"]
 def kcachefs(
     *arguments: str | Path, check: bool = True, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; an unexpected exit code fails with what it said."""
+    """Run it to its end; an unexpected exit code fails with its output."""
     done = subprocess.run(
         [*KCACHEFS, *map(str, arguments)],
         capture_output=True,
@@ -30,6 +30,6 @@ def kcachefs(
 
 
 def mounted_under(folder: Path) -> list[str]:
-    """What is mounted below a folder, as the kernel tells it."""
+    """The kernel's list of what is mounted below a folder."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
         return [line for line in table if str(folder) in line]

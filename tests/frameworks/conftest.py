@@ -1,4 +1,4 @@
-"""A runtime directory, logs and temporary files of their own: tests see no mount but theirs, and leave nothing."""
+"""Gives tests their own runtime directory, logs and temporary files: they see only their own mounts."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def base(surroundings: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def mount(base: Path) -> Iterator[Mount]:
-    """A mount of the default engine, for one test."""
+    """A mount with the default engine for one test."""
     with Mount(base / "mount", base / "store", "direct") as mount:
         yield mount

@@ -1,4 +1,4 @@
-"""Programs that really compile, each run in a process of its own; they print one line of JSON about what happened."""
+"""Programs that really compile, each in a process of its own; each prints one line of JSON about what happened."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def told():
     }
 
 def ranks(count):
-    # They start at once and look into an empty cache; what they share is only that torch is loaded already.
+    # All start together on an empty cache; torch is already loaded, nothing else is shared.
     import os, torch._inductor.compile_fx
     pipes = []
     for _ in range(count):
@@ -181,7 +181,7 @@ EXTENSION = """
 import ctypes, json, os
 import torch.utils.cpp_extension as extension
 
-# Without torch's own headers, which alone take a minute to parse; ninja, its files and the library are the same.
+# Without torch's own headers, which take a minute to parse; ninja, its files and the library are the same.
 source = 'extern "C" int twice(int x) { return 2 * x; }'
 extension.load_inline("kcachefs_twice", [source], is_python_module=False, no_implicit_headers=True)
 folder = os.path.join(os.environ["TORCH_EXTENSIONS_DIR"], "kcachefs_twice")
@@ -241,7 +241,7 @@ print(json.dumps({"hits": sum(loaded == cubin for loaded, cubin in zip(found, cu
 def run_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, quiet: bool = True
 ) -> dict[str, Any]:
-    """The last line that a program prints. It must end well and say nothing: no framework may complain of a mount."""
+    """Run a program, which must succeed without a warning: no framework may complain about a mount."""
     process = start_program(text, environment, *arguments, folder=folder)
     return finish_program(process, quiet=quiet)
 
@@ -249,7 +249,7 @@ def run_program(
 def start_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None
 ) -> subprocess.Popen[str]:
-    # Triton reads the source of a kernel from its file, and the path is part of what it hashes: always the same one.
+    # Triton hashes the path of a kernel's source file, so the path must always be the same.
     path = (
         folder or Path(environment["KCACHEFS_PROGRAMS"])
     ) / f"program_{hashlib.sha256(text.encode()).hexdigest()[:8]}.py"
@@ -268,8 +268,8 @@ def start_program(
     )
 
 
-_OF_THE_MACHINE = "No CUDA runtime is found"
-"""What torch for CUDA says where there is a compiler for it and no GPU; it has nothing to do with a cache."""
+_ABOUT_THE_MACHINE = "No CUDA runtime is found"
+"""A warning of torch on machines with a CUDA compiler but no GPU; it has nothing to do with a cache."""
 
 
 def finish_program(process: subprocess.Popen[str], quiet: bool = True) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def finish_program(process: subprocess.Popen[str], quiet: bool = True) -> dict[s
         raise
     assert process.returncode == 0, errors
     if quiet:
-        said = [line for line in errors.splitlines() if _OF_THE_MACHINE not in line]
+        said = [line for line in errors.splitlines() if _ABOUT_THE_MACHINE not in line]
         assert said == []
     told: dict[str, Any] = json.loads(out.splitlines()[-1])
     return told

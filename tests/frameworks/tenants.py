@@ -1,7 +1,7 @@
-"""Programs of other users, who need not be able to reach the Python and the checkout that the tests run from.
+"""Runs programs as other users, who may not be able to reach the Python and the checkout of the tests.
 
-A developer's are often in a home that is closed to others. So each program runs among mounts of its own, in which the
-closed folder holds nothing but what a program needs, and is open.
+A developer's home is often closed to others. So each program runs in its own mount namespace, in which a closed folder
+is replaced by an open one that holds only what the program needs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLONE_NEWNS = 0x20000
 
 
 def as_tenant(made: World, who: Identity, program: str, *arguments: str) -> Callable[[], dict[str, Any]]:
-    """To be run in a child of root's: a program of a user who has nothing but a home, which is where TMPDIR is too."""
+    """A function for a child process of root that runs a program as a user whose home is also the TMPDIR."""
     home = made.mount.mountpoint.parent / f"home_{who.uid}"
     if not home.exists():
         home.mkdir()
@@ -60,7 +60,7 @@ def _open_what_is_closed(home: Path) -> None:
             aside.mkdir(exist_ok=True)
             _mount("--bind", path, aside)
         _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", folder)
-        for path, aside in sorted(kept.items()):  # a folder before what is in it
+        for path, aside in sorted(kept.items()):  # a folder before its contents
             path.mkdir(parents=True, exist_ok=True)
             _mount("--bind", aside, path)
 

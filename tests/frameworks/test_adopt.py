@@ -1,4 +1,4 @@
-"""`kcachefs adopt`: a cache that was made elsewhere, found again in the mount."""
+"""`kcachefs adopt`: caches that were made elsewhere are found in the mount."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_an_interruption_leaves_whole_entries_and_the_next_run_goes_on(mount: Mo
 
 @pytest.mark.parametrize("namespace", ["triton", "cupy"], ids=["trees", "groups"])
 def test_two_with_one_process_number_do_not_meet(mount: Mount, base: Path, namespace: str) -> None:
-    """As in two containers that share a mount, where each is process 1."""
+    """As in two containers that share a mount, in each of which the command is process 1."""
     content = {name: os.urandom(3 << 20) for name in ("A", "B")}
     found = {}
     for name, raw in content.items():
@@ -123,7 +123,7 @@ def test_two_with_one_process_number_do_not_meet(mount: Mount, base: Path, names
 
 
 def test_what_is_adopted_was_neither_compiled_nor_used(mount: Mount, base: Path) -> None:
-    """Whatever others compiled meanwhile, and however often it is adopted."""
+    """No matter what else was compiled, and how often it is adopted."""
     make_triton(base / "cache")
     (base / "cupy").mkdir()
     (base / "cupy" / "kernel.cubin").write_bytes(bytes(100))

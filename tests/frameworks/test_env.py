@@ -1,4 +1,4 @@
-"""`kcachefs env`: which mount it means, and torch's header, which no variable moves."""
+"""`kcachefs env`: which mount it uses, and torch's header, which no variable can move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A torch C++ extension, built by ninja in the mount: ninja trusts times, to the nanosecond."""
+"""A torch C++ extension that ninja builds in the mount: ninja compares times to the nanosecond."""
 
 from __future__ import annotations
 

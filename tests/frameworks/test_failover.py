@@ -1,4 +1,4 @@
-"""Real compilers on a mount whose worker is killed ten times meanwhile: they do not notice."""
+"""Real compilers do not notice when the worker of their mount is killed ten times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORM = (
 
 
 def kill_while_it_runs(mount: Mount, process: subprocess.Popen[str], pause: float = 0.3) -> int:
-    """Ten times, with pauses; fewer if it ends before."""
+    """Kill the worker ten times with pauses, or fewer times if the process ends earlier."""
     killed = 0
     while killed < KILLS and process.poll() is None:
         kill_worker(mount)
@@ -58,7 +58,7 @@ def test_a_triton_storm_does_not_notice(tmp_path: Path) -> None:
     with temporary_folder() as base:
         with Mount(base / "mount", base / "store", "direct") as mount:
             killed = 0
-            while killed < KILLS:  # on a quick machine one is over before
+            while killed < KILLS:  # on a fast machine one storm is not enough
                 folder = mount.mountpoint / "triton" / f"after{killed}"
                 folder.mkdir()
                 command = [sys.executable, "-c", STORM, str(folder), str(tmp_path)]

@@ -1,4 +1,4 @@
-"""`kcachefs env`: what it prints is read back exactly by what it is for, whatever the path."""
+"""`kcachefs env`: shells and programs read back exactly what it prints, whatever the path contains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hostile(request: pytest.FixtureRequest, surroundings: Path) -> Iterator[Moun
 
 
 def in_shell(program: list[str], script: str, *arguments: str) -> dict[str, str]:
-    """The environment that a shell has after the script, as the kernel would hand it to a program."""
+    """The environment of a program that the shell starts after the script."""
     clean = {name: value for name, value in os.environ.items() if not name.endswith(("_DIR", "_PATH"))}
     clean |= {name: os.environ[name] for name in os.environ if name.startswith("KCACHEFS_") or name == "PYTHONPATH"}
     done = subprocess.run([*program, script, *arguments], capture_output=True, timeout=PATIENCE, check=True, env=clean)
@@ -76,7 +76,7 @@ def test_the_pods_hook_puts_torchs_header_where_that_containers_torch_looks(host
     container = {"PATH": os.environ["PATH"], "TMPDIR": str(base), "USER": "some one"}
     place = base / "torchinductor_some one" / "precompiled_headers"
     place.parent.mkdir()
-    place.symlink_to(base / "gone")  # of an earlier start, to a mount that is no longer
+    place.symlink_to(base / "gone")  # left by an earlier start, to a mount that is gone
     for _ in range(2):
         subprocess.run(hook, env=container, check=True, timeout=PATIENCE)
         assert place.resolve() == hostile.mountpoint / "precompiled_headers"

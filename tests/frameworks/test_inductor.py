@@ -1,4 +1,4 @@
-"""Real TorchInductor on the CPU, with g++ building its kernels and its precompiled headers in the mount."""
+"""Real TorchInductor on the CPU: g++ builds its kernels and precompiled headers in the mount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real NVRTC through cuda.core's program cache on the mount; no GPU is needed to compile."""
+"""Real NVRTC through cuda.core's program cache in the mount; compiling needs no GPU."""
 
 from __future__ import annotations
 

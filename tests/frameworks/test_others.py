@@ -1,4 +1,4 @@
-"""Frameworks that run on a CPU and are tested where they are installed: pip install kcachefs[frameworks]."""
+"""Further frameworks that run on a CPU, tested where they are installed: pip install kcachefs[frameworks]."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_jax_finds_its_programs_again() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="cupy is not installed")
 def test_cupys_own_cache_finds_its_files_again() -> None:
-    """Its cache alone, with bytes for kernels: CuPy asks a GPU for its name before it compiles anything."""
+    """Only its cache, with random bytes for kernels: CuPy cannot compile without a GPU."""
     with world("direct") as made:
         assert made.run(CUPY) == {"hits": 0, "misses": 3}
         assert files_below(made.folder("cupy")) == {f"{number:040x}.cubin" for number in range(3)}

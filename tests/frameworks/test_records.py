@@ -1,4 +1,4 @@
-"""The registry: complete, and of one mind with the mount's namespaces and layouts."""
+"""The registry of frameworks is complete and agrees with the namespaces and layouts of a mount."""
 
 from __future__ import annotations
 

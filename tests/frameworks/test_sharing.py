@@ -1,4 +1,4 @@
-"""Real compilers of two users on one mount: for each other, apart from each other, and where nothing can be written."""
+"""Real compilers of two users on one mount: sharing, kept apart, and where nothing can be written."""
 
 from __future__ import annotations
 

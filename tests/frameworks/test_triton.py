@@ -1,4 +1,4 @@
-"""Real Triton, compiling for an sm_90 through the mount; no GPU is needed for that."""
+"""Real Triton compiling for sm_90 with its cache in the mount; this needs no GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KERNELS = 4
 
 @pytest.fixture(scope="module", params=ENGINES)
 def warm(request: pytest.FixtureRequest) -> Iterator[tuple[World, list[str]]]:
-    """A mount in which Triton has compiled four kernels, and their cubins."""
+    """A mount in which Triton has compiled four kernels, and the kernels' cubins."""
     with world(request.param) as made:
         cold = made.run(TRITON)
         assert cold["compiled"] == KERNELS

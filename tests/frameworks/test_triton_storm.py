@@ -1,4 +1,4 @@
-"""The crash storm of triton#11512, in short; scripts/triton_storm runs all of it."""
+"""The storm of triton#11512 in brief; scripts/triton_storm runs all of it."""
 
 from __future__ import annotations
 

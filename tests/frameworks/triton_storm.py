@@ -1,8 +1,8 @@
-"""Processes that compile and publish the same Triton kernels into one cold directory at once (triton#11512).
+"""Many processes compile and publish the same Triton kernels into one cold directory at once (triton#11512).
 
-Each round the directory is emptied, all processes meet at a barrier, and each runs triton.compile for every kernel. On
-a network filesystem 27 of 7,680 such compilations crashed; here none may. Triton's own code does all of it; only what
-its compiler passes return is remembered from a first compilation, so that publishing, and not ptxas, fills the time.
+In each round the directory is emptied, all processes meet at a barrier, and each runs triton.compile for every kernel.
+On a network filesystem some of these compilations crashed; here none may. Triton's own code does everything, but the
+results of its compiler passes are remembered from a first compilation: the time goes into publishing, not ptxas.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def add(x, y, out, n, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 def compile_kernel(number: int) -> str:
-    """Compile one of the kernels for an sm_90; the digest of its cubin."""
+    """Compile one of the kernels for sm_90 and return the digest of its cubin."""
     signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
     source = ASTSource(add, signature, {"BLOCK": 32 << number})
     return hashlib.sha256(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]).hexdigest()
 
 
 def storm(directory: Path, scratch: Path, processes: int, kernels: int, rounds: int) -> dict[str, Any]:
-    """How many compilations there were, and a line for each that failed."""
+    """Run the storm; returns how many compilations there were and a line for each that failed."""
     os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
     os.environ["TRITON_CACHE_DIR"] = str(scratch)
     remember_passes({})
@@ -96,14 +96,14 @@ def _compile_rounds(
         for kernel, cubin in enumerate(expected):
             try:
                 if compile_kernel(kernel) != cubin:
-                    raise AssertionError("another cubin than was compiled")
+                    raise AssertionError("the cubin differs from the one compiled first")
             except Exception:
                 failures.put(f"process {number}, round {round_number}: {traceback.format_exc(limit=-3)}")
         barrier.wait(PATIENCE)
 
 
 def remember_passes(memo: Memo) -> None:
-    """Have each pass of the backend run once per kernel; its result and what it noted are remembered."""
+    """Make each pass of the backend run once per kernel and remember its result and its metadata."""
     add_stages = CUDABackend.add_stages
 
     def remembering(self: Any, stages: dict[str, Any], options: Any, language: Any) -> None:

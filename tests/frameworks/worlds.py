@@ -1,4 +1,4 @@
-"""A mount with its variables, and what the mount says it was asked to do."""
+"""A mount, programs that run with their caches in it, and what it was asked to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANGES = ("write", "create", "mknod", "mkdir", "rename", "rename2", "unlink", "
 
 
 class World:
-    """One mount, and programs that run with their caches in it."""
+    """One mount and the programs that use it."""
 
     def __init__(self, mount: Mount, programs: Path) -> None:
         self.mount = mount
@@ -32,11 +32,11 @@ class World:
         return self.mount.mountpoint / namespace
 
     def evict(self, *patterns: str) -> None:
-        account.read(self.mount.mountpoint)  # what was just written is an entry once it is sealed; this waits for it
+        account.read(self.mount.mountpoint)  # waits until what was just written is sealed, which makes it an entry
         kcachefs("evict", "--mount", self.mount.mountpoint, *patterns)
 
     def changes(self) -> dict[str, int]:
-        """How often the engine was asked to change something."""
+        """How often the engine was asked for each kind of change."""
         told = json.loads((self.mount.mountpoint / ".kcachefs" / "stats.json").read_bytes())["requests"]
         return {name: told.get(name, 0) for name in CHANGES}
 

@@ -1,4 +1,4 @@
-"""`kcachefs.init()`: in a process that is running already."""
+"""`kcachefs.init()`: pointing a running process at a mount."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ subprocess.run(["sh", "-c", 'echo "$JAX_COMPILATION_CACHE_DIR"'], check=True)
 
 
 def test_triton_and_inductor_notice_even_after_import(mount: Mount) -> None:
-    """They read their variables at each use, so no warning is due (and -W error would have raised one)."""
+    """They read their variables at each use, so there must be no warning (-W error would turn it into an error)."""
     script = f"""
 import torch, triton, kcachefs
 from torch._inductor.runtime.runtime_utils import cache_dir

@@ -1,4 +1,4 @@
-"""`kcachefs run`: a command that notices nothing but its variables, and a mount that lasts as long as it is used."""
+"""`kcachefs run`: the command notices only its variables, and the mount lasts as long as somebody uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture(scope="module")
 def mount(surroundings: Path) -> Iterator[Mount]:
-    """One that is there already; the tests that want another name a store of their own."""
+    """A mount that is already running; tests that need another one name their own store."""
     with Mount(surroundings / "there already", surroundings / "its store", "direct") as mount:
         yield mount
 
@@ -104,7 +104,7 @@ print(open(f"/proc/{state.worker_pid}/cmdline").read())
 
 
 def test_who_joins_a_mount_of_another_command_need_not_name_its_store(base: Path) -> None:
-    """Not even where the usual store would not go with that mount."""
+    """Not even if the default store could not be used with that mount."""
     inner = [*KCACHEFS, "run", "-q", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"']
     place = base / "usual" / "mount"
     done = kcachefs(
@@ -158,7 +158,7 @@ sys.exit(3)
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_command_once(mount: Mount) -> None:
-    """A terminal sends it to all of the foreground: passing it on as well would interrupt twice."""
+    """A terminal sends it to every foreground process: forwarding it too would interrupt the command twice."""
     script = (
         "import signal,sys\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK,[signal.SIGINT])\n"
@@ -257,7 +257,7 @@ def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
 
 
 def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path) -> None:
-    """With the real Triton: four kernels, compiled once, then found."""
+    """With real Triton: four kernels, compiled once and then found."""
     (base / "program.py").write_text(TRITON)
     command = ["--store", str(base / "s"), "--", sys.executable, str(base / "program.py")]
     quiet = {"TRITON_DEFAULT_FP_FUSION": "1"}
