@@ -167,7 +167,7 @@ class Series(NamedTuple):
 
 
 def load(results: Results) -> str:
-    """Throughput, latency beside bindfs, and what others notice during eviction, sealing and a failover."""
+    """Throughput and latency compared with bindfs, and what others notice during eviction, sealing and a failover."""
     sealing = next((what for what in results.of("load") if "during sealing" in what), "")
     sealed = sealing.partition("process")[2].partition(":")[0].removeprefix("es")
     bindfs = LOOKS["bindfs"].colour

@@ -52,7 +52,7 @@ def main() -> int:
     for number in range(arguments.repeat):
         for name in names:
             rounds[name].append(check.round(name, mount_first=len(rounds[name]) % 2 == 1, warm=arguments.warm))
-            taken = ", ".join(f"{kind} {told['seconds']:.2f} s" for kind, told in rounds[name][-1]["runs"].items())
+            taken = ", ".join(f"{kind} {result['seconds']:.2f} s" for kind, result in rounds[name][-1]["runs"].items())
             print(f"round {number + 1}, {name}: {taken}", file=sys.stderr, flush=True)
             _keep(arguments.json, machine, rounds)  # after each round, in case the machine goes away
     _keep(arguments.json, machine, rounds)
@@ -183,8 +183,8 @@ class Check:
         )
         if done.returncode != 0:
             raise CheckFailed(f"{name} failed:\n{done.stdout}{done.stderr}")
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return {**told, "process_seconds": time.perf_counter() - started, "said": done.stderr[-2000:]}
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return {**result, "process_seconds": time.perf_counter() - started, "said": done.stderr[-2000:]}
 
     @contextmanager
     def _mounted(self, base: Path) -> Iterator[Path]:
@@ -199,8 +199,8 @@ class Check:
                 self._command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self._command("-c", _STATISTICS, str(mount)))
-        return told
+        result: dict[str, Any] = json.loads(self._command("-c", _STATISTICS, str(mount)))
+        return result
 
     def _command(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -249,7 +249,7 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
         cells.append("equal" if all(agrees(one) for one in many) else "DIFFERENT")
         lines.append("| " + " | ".join(cells) + " |")
     for name, many in rounds.items():
-        counted = {kind: told["counters"] for kind, told in many[-1]["runs"].items() if told.get("counters")}
+        counted = {kind: result["counters"] for kind, result in many[-1]["runs"].items() if result.get("counters")}
         if counted:
             lines.append(f"\n{name}: " + "; ".join(f"{kind} {_spell(what)}" for kind, what in counted.items()))
     return "\n".join(lines)
@@ -257,7 +257,7 @@ def table(rounds: dict[str, list[dict[str, Any]]]) -> str:
 
 def seconds(rounds: list[dict[str, Any]], kind: str) -> list[float]:
     """How long each start of that kind took."""
-    return [told["seconds"] for one in rounds for which, told in _starts(one) if which == kind]
+    return [result["seconds"] for one in rounds for which, result in _starts(one) if which == kind]
 
 
 def agrees(one: dict[str, Any]) -> bool:
@@ -267,8 +267,8 @@ def agrees(one: dict[str, Any]) -> bool:
     """
     if one.get("from_log"):
         return True
-    missed = [told["counters"].get(what, 0) for kind, told in _starts(one) if "warm" in kind for what in _MISSES]
-    return len({told["digest"] for _, told in _starts(one)}) == 1 and not any(missed)
+    missed = [result["counters"].get(what, 0) for kind, result in _starts(one) if "warm" in kind for what in _MISSES]
+    return len({result["digest"] for _, result in _starts(one)}) == 1 and not any(missed)
 
 
 def _starts(one: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -92,14 +92,14 @@ def _disturbed(run: Run, base: Path, counts: tuple[int, ...], seconds: float) ->
 
 
 def _add(run: Run, count: int, when: str, found: dict[str, list[Load]]) -> None:
-    """Beside bindfs, which has nothing that could disturb it: always beside bindfs undisturbed."""
+    """Add the figures with ratios to bindfs, which is always measured undisturbed."""
     what = _title(count)
     for column, unit in COLUMNS.items():
         values = {name: [float(getattr(one, column)) for one in many] for name, many in found.items()}
         quiet = run.results.find(run.part, f"{what}: {column}", "bindfs")
         better = "more" if column == "rate" else "less"
-        beside = quiet.values if quiet is not None else None
-        run.add(f"{what}{when}: {column}", unit, values, against="bindfs", better=better, beside=beside)
+        reference = quiet.values if quiet is not None else None
+        run.add(f"{what}{when}: {column}", unit, values, against="bindfs", better=better, reference=reference)
     failed = {name: [float(sum(one.failed for one in many))] for name, many in found.items()}
     if any(value[0] for value in failed.values()):
         run.add(f"{what}{when}: failed", "operations", failed, against="")
@@ -127,15 +127,15 @@ def load(subject: Subject, count: int, seconds: float, signals: mmap.mmap | None
         shared[STARTED] = 1
         return _one(str(subject.folder / "shared"), f"{folder}/{number}", number, seconds, shared)
 
-    told = together(count, work)
+    clients = together(count, work)
     subprocess.run(["rm", "-r", str(folder)], check=True)
-    every = sorted(one for taken, _, _ in told for one in taken)
+    every = sorted(one for taken, _, _ in clients for one in taken)
     return Load(
-        sum(len(taken) / lasted for taken, lasted, _ in told),
+        sum(len(taken) / lasted for taken, lasted, _ in clients),
         every[len(every) // 2] * 1e6,
         every[len(every) * 99 // 100] * 1e6,
         every[-1] * 1e6,
-        sum(failed for _, _, failed in told),
+        sum(failed for _, _, failed in clients),
     )
 
 

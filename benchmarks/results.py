@@ -73,16 +73,16 @@ class Results(msgspec.Struct):
         *,
         against: str = "ext4",
         better: str = "less",
-        beside: list[float] | None = None,
+        reference: list[float] | None = None,
     ) -> None:
         """Add a row of figures, one for each subject, with ratios to the subject `against` if it was measured.
 
-        If `against` is not in the row itself, its values are in `beside`.
+        If `against` is not in the row itself, its values are in `reference`.
         """
         for subject, mine in values.items():
             if not mine:
                 continue
-            theirs = values.get(against, beside) if subject != against else None
+            theirs = values.get(against, reference) if subject != against else None
             middle, low, high = (_short(value) for value in tenths(mine))
             figure = Figure(part, what, subject, unit, middle, low, high, [_short(one) for one in mine], better)
             if theirs and all(theirs):

@@ -37,9 +37,9 @@ class Run:
         *,
         against: str = "ext4",
         better: str = "less",
-        beside: list[float] | None = None,
+        reference: list[float] | None = None,
     ) -> None:
-        self.results.add(self.part, what, unit, values, against=against, better=better, beside=beside)
+        self.results.add(self.part, what, unit, values, against=against, better=better, reference=reference)
 
     def rounds(self, most: int, share: float = 1.0, doing: str = "") -> Iterator[int]:
         """At least one and at most `most` rounds: as many as fit into this share of the part's time."""

@@ -30,7 +30,7 @@ def mount(
     ] = 30.0,
     floor: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMESPACE=SIZE", help="Evict nothing from a namespace this small. Repeatable."),
+        typer.Option(metavar="NAMESPACE=SIZE", help="Evict nothing from a namespace below this size. Repeatable."),
     ] = None,
     ceiling: Annotated[
         list[str] | None,

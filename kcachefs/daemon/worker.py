@@ -195,7 +195,7 @@ class Worker:
 
 
 def volume_size(config: MountConfig) -> int:
-    """A size of volumes so small beside the quota and the disk that compacting one hardly shows."""
+    """How large a volume may be: small enough that compacting one hardly matters to the quota and the disk."""
     existing = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
     disk = os.statvfs(existing)
     room = min(config.limits.max_size, disk.f_blocks * disk.f_frsize)

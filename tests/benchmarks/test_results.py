@@ -27,7 +27,7 @@ def test_a_figure_has_its_median_its_spread_and_its_ratio() -> None:
 
 def test_a_figure_can_stand_beside_one_of_another_row() -> None:
     made = results.new("a machine", quick=False)
-    made.add("load", "during eviction", "µs", {"direct": [30.0]}, against="bindfs", beside=[10.0, 15.0])
+    made.add("load", "during eviction", "µs", {"direct": [30.0]}, against="bindfs", reference=[10.0, 15.0])
     assert made.figures[0].ratio == pytest.approx(3.0)
 
 
