@@ -1,8 +1,10 @@
-"""Fixtures for the store: an open one, and a guard against reports that a test did not ask for."""
+"""Fixtures for tests of the store: an open one, repeatable chance, and a guard against unexpected warnings."""
 
 from __future__ import annotations
 
 import logging
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +15,22 @@ from kcachefs.store import Options, Store
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A new store that folds only when it is told to, with small volumes."""
+    """A new store that folds only when told to, with small volumes."""
     with Store(tmp_path / "store", Options(background=False, volume_size=64 << 10)) as opened:
         yield opened
 
 
+@pytest.fixture
+def chosen() -> random.Random:
+    """Chance, with a seed that is printed when the test fails: set KCACHEFS_TEST_SEED to it to repeat the run."""
+    seed = os.environ.get("KCACHEFS_TEST_SEED") or str(random.randrange(1 << 32))
+    print(f"KCACHEFS_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
 @pytest.fixture(autouse=True)
 def nothing_unexpected_is_reported(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A test in which the store warns or complains fails, unless it looks at `caplog` itself."""
+    """Fail a test in which the store logs a warning or an error, unless the test looks at `caplog` itself."""
     yield
     if "caplog" in request.node.function.__code__.co_varnames:
         return

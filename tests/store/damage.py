@@ -1,4 +1,4 @@
-"""Ways to damage what is on a disk: a bit flipped, a stretch zeroed, an end cut off."""
+"""Ways to damage a file on a disk: flip a bit, zero a range, cut off the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WAYS: dict[str, Damage] = {"flipped": flip, "zeroed": zero, "truncated": truncat
 
 
 def find_value(directory: Path, value: bytes) -> list[int]:
-    """Where a value stands in the data file of a closed LMDB: every copy, since old pages stay behind."""
+    """Where a value is in the data file of a closed LMDB: every copy, since old pages are left in it."""
     raw = (directory / "data.mdb").read_bytes()
     places, start = [], raw.find(value)
     while start >= 0:

@@ -1,8 +1,8 @@
-"""Kill a writing process again and again, and look at what it left: `python -m tests.store.kill ROUNDS`.
+"""Kill a writing process again and again, and check what it left: `python -m tests.store.kill ROUNDS [SEED]`.
 
-A server, started once, forks a writer for each round: that takes milliseconds where starting Python takes a second. The
-writer opens the store and works on it with four threads, and says before and after each operation, through a pipe, what
-it does. The killer reads so many of these lines and strikes; then it opens the store itself and compares.
+A server, started once, forks a writer for each round: that takes milliseconds, where starting Python takes a second.
+The writer opens the store, works on it with four threads, and writes to a pipe what it does before and after each
+operation. The killer reads some of these lines and kills it; then it opens the store itself and compares.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Lines = Callable[[str], None]
 
 
 def content(tag: str) -> bytes:
-    """The bytes that belong to a tag: mostly small, some with several frames, some with a volume of their own."""
+    """The bytes that belong to a tag: mostly few, some with several frames, some with a volume of their own."""
     chosen = random.Random(tag)
     kind = chosen.random()
     if kind < 0.90:
@@ -49,7 +49,7 @@ def content(tag: str) -> bytes:
 
 
 def write(path: Path, round_: int, kinds: Sequence[str], say: Lines) -> None:
-    """Work on the store with four threads until killed, making things of these kinds."""
+    """Work on the store with four threads until killed, making objects and files of these kinds."""
     store = Store(path, OPTIONS)
     tree.make_root(store)
     threads = [threading.Thread(target=_work, args=(store, f"{round_}.{n}", kinds, say)) for n in range(THREADS)]
@@ -142,9 +142,9 @@ class Rounds:
     """What many rounds left behind."""
 
     there: dict[str, str] = field(default_factory=dict)
-    """Tag to kind, for everything that was made and not removed, and acknowledged."""
+    """Tag to kind, for everything whose making was acknowledged and whose removal was not begun."""
     open: dict[str, str] = field(default_factory=dict)
-    """Tag to kind, for everything whose last operation was begun and not acknowledged."""
+    """Tag to kind, for everything whose last operation was not acknowledged."""
     rounds: int = 0
     acknowledged: int = 0
     in_flight: int = 0
@@ -180,15 +180,15 @@ class Writers:
         return int(self._server.stdout.readline())
 
     def lines(self, count: int) -> list[str]:
-        """Wait for `count` lines of the writer, or for all that there are, if it died."""
+        """Wait for at least `count` lines of the writer."""
         lines: list[str] = []
         while len(lines) < count:
-            assert select.select([self._read], [], [], 60)[0], "the writer says nothing any more"
+            assert select.select([self._read], [], [], 60)[0], "the writer has stopped talking"
             lines += self._take()
         return lines
 
     def finish(self) -> tuple[int, list[str]]:
-        """After the kill: the writer's exit status, and what it had said and nobody had read."""
+        """After the kill: the writer's exit status, and the lines that nobody had read yet."""
         assert self._server.stdout is not None
         status = int(self._server.stdout.readline())
         lines = self.said()
@@ -196,7 +196,7 @@ class Writers:
         return status, lines
 
     def said(self) -> list[str]:
-        """What the writer has said and nobody has read, without waiting."""
+        """The lines that nobody has read yet, without waiting."""
         lines: list[str] = []
         while select.select([self._read], [], [], 0)[0]:
             lines += self._take()
@@ -292,7 +292,7 @@ def _read(store: Store, kind: str, tag: str) -> bytes | None:
 
 
 def _clear_out(store: Store, state: Rounds) -> None:
-    # So that a round stays as cheap as the first, and deleting is tested on what a dead process left.
+    # Keeps every round as cheap as the first, and tests deleting what a dead process left.
     for tag, kind in list(state.there.items())[: max(0, len(state.there) - 60)]:
         REMOVE[kind](store, tag)
         del state.there[tag]
@@ -301,7 +301,7 @@ def _clear_out(store: Store, state: Rounds) -> None:
 
 
 def main() -> None:
-    """Kill so many times, and say how it went."""
+    """Kill as often as the command line says, and print how it went."""
     import tempfile
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
@@ -317,7 +317,7 @@ def main() -> None:
                     flush=True,
                 )
     if not state.in_flight:
-        sys.exit("no kill landed in flight: this says nothing")
+        sys.exit("no kill hit an operation, so this proves nothing")
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def put(catalog: Catalog, key: bytes, value: bytes | None) -> None:
             txn.put(key, value)
 
 
-def test_many_records_are_got_at_once_wherever_they_are(catalog: Catalog) -> None:
+def test_get_all_finds_records_folded_or_not(catalog: Catalog) -> None:
     put(catalog, b"ifolded", b"1")
     put(catalog, b"ichanged", b"2")
     put(catalog, b"ideleted", b"3")
@@ -110,7 +110,7 @@ def test_a_segment_that_comes_back_after_its_fold_changes_nothing(folder: Path) 
     catalog.fold()
     put(catalog, b"ia", b"new")
     catalog.close()
-    segment.write_bytes(kept)  # a power loss undid the unlink, not the commits
+    segment.write_bytes(kept)  # a power cut undid the unlink, not the commits
     again = Catalog(folder)
     assert again.get(b"ia") == b"new"
     again.close()
@@ -141,9 +141,7 @@ def test_a_fold_that_fails_again_and_again_does_not_pile_up_segments(folder: Pat
     catalog.close(fold=False)
 
 
-def test_who_reads_while_a_fold_fails_does_not_miss_what_it_puts_back(
-    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_misses_nothing_while_a_fold_fails(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     put(catalog, b"ia", b"old")
     catalog.fold()
     put(catalog, b"ia", b"new")
@@ -168,7 +166,7 @@ def test_who_reads_while_a_fold_fails_does_not_miss_what_it_puts_back(
     assert (catalog.get(b"ia"), catalog.get(b"ib"), catalog.unfolded_keys()) == (b"new", b"later", [])
 
 
-def test_freed_hears_of_deletions_only_after_they_are_on_disk(folder: Path) -> None:
+def test_freed_is_called_only_after_deletions_are_on_disk(folder: Path) -> None:
     heard: list[bytes] = []
     catalog = Catalog(folder, freed=heard.extend)
     put(catalog, b"v1", b"x")
@@ -277,7 +275,7 @@ def test_a_damaged_value_is_absent_set_aside_and_reported(
     again.close()
 
 
-def test_a_damaged_record_whose_absence_would_do_harm_raises(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_record_that_cannot_count_as_absent_raises(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     catalog = Catalog(folder)
     value = b"a volume's record, long enough to be found"
     put(catalog, b"v" + bytes(4), value)
@@ -290,7 +288,7 @@ def test_a_damaged_record_whose_absence_would_do_harm_raises(folder: Path, caplo
     catalog.close()
 
 
-def test_a_catalog_cut_short_is_refused_and_not_read(folder: Path) -> None:
+def test_a_truncated_catalog_is_refused_and_not_read(folder: Path) -> None:
     catalog = Catalog(folder)
     for number in range(3000):
         put(catalog, b"i%d" % number, bytes(100))

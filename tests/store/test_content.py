@@ -1,4 +1,4 @@
-"""ContentStore, the public face: against a dict, with streams, and with bytes that are larger than memory should be."""
+"""ContentStore: compared with a dict, fed with streams, and with more bytes than it may keep in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kcachefs.store.objects import IN_MEMORY_MAX
 
 
 class AgainstADict(RuleBasedStateMachine):
-    """Puts, deletes, reads, compactions and reopenings; the store always says what the dict says."""
+    """Put, delete, read, compact and reopen; the store always agrees with the dict."""
 
     digests = Bundle("digests")
 
@@ -95,7 +95,7 @@ AgainstADict.TestCase.settings = settings(max_examples=25, stateful_step_count=3
 TestAgainstADict = AgainstADict.TestCase
 
 
-def test_a_stream_is_taken_from_where_it_stands(tmp_path: Path) -> None:
+def test_a_stream_is_stored_from_its_current_position(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"skip" + b"this is kept")
     with ContentStore(tmp_path / "store") as store, open(tmp_path / "file", "rb") as file:
         file.read(4)
@@ -139,7 +139,7 @@ def test_a_stream_that_breaks_leaves_nothing(tmp_path: Path) -> None:
     assert run(tmp_path / "store").exit_code == 0
 
 
-def test_nonsense_is_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     with ContentStore(tmp_path / "store") as store:
         for digest in (b"short", "zz", "ab" * 31):
             with pytest.raises(UsageError, match="BLAKE3"):

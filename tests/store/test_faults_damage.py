@@ -1,4 +1,4 @@
-"""Damage anywhere in a store's files: what is read is right or refused, and fsck makes a store of what is left."""
+"""Damage anywhere in a store's files: reads are right or refused, and fsck makes a clean store of what is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _read_all(path: Path) -> dict[bytes, bytes]:
-    """Whatever can be read of the store. What is damaged raises, or is not there."""
+    """Whatever can be read of the store. What is damaged raises or is missing."""
     read: dict[bytes, bytes] = {}
     try:
         with Store(path, OPTIONS) as store:
@@ -63,7 +63,7 @@ def _answer(work: Callable[[Path], object], path: Path, results: multiprocessing
 
 
 def elsewhere(work: Callable[[Path], dict[bytes, bytes]], path: Path) -> dict[bytes, bytes] | None:
-    """Do it in another process; None if that died, as LMDB may on pages that make no sense."""
+    """Do it in another process; None if that died, as LMDB may on garbled pages."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     results: multiprocessing.SimpleQueue[dict[bytes, bytes]] = context.SimpleQueue()
@@ -93,14 +93,14 @@ def test_damage_at_a_random_place(whole: Path, tmp_path: Path, file: str, way: s
         for read in (elsewhere(_read_all, path), elsewhere(_repair, path)):
             for name, data in (read or {}).items():
                 assert data == CONTENTS[name], f"{name!r} has wrong bytes"
-        assert read is not None, "fsck did not survive"
+        assert read is not None, "fsck crashed"
         harmed += len(read) < len(CONTENTS)
         shutil.rmtree(path)
-    assert harmed or way == "flipped", "nothing was damaged: this says nothing"
+    assert harmed or way == "flipped", "nothing was damaged, so this proves nothing"
 
 
-def test_a_damaged_key_on_the_way_to_records_does_not_cost_them(whole: Path, tmp_path: Path) -> None:
-    """Such a tree can be walked, and what is behind the key is not found by its own: it has to be made anew."""
+def test_a_damaged_branch_key_costs_no_records(whole: Path, tmp_path: Path) -> None:
+    """Such a tree can be walked, but searching for the records below the key fails: it has to be made again."""
     page, is_branch = 4096, 1
     original = (whole / "catalog" / "data.mdb").read_bytes()
     branches = [start for start in range(2 * page, len(original), page) if original[start + 10] & is_branch]
@@ -110,11 +110,11 @@ def test_a_damaged_key_on_the_way_to_records_does_not_cost_them(whole: Path, tmp
         shutil.copytree(whole, path)
         damage.flip(path / "catalog" / "data.mdb", place, 1)
         read = elsewhere(_repair, path)
-        assert read is not None, f"fsck did not survive what was damaged at {place}"
+        assert read is not None, f"fsck crashed on damage at {place}"
         assert read.items() <= CONTENTS.items()
         mended += read == CONTENTS
         shutil.rmtree(path)
-    assert mended, "all that were hit were no keys: this says nothing"
+    assert mended, "no key was hit, so this proves nothing"
 
 
 def volume_files(path: Path) -> list[Path]:

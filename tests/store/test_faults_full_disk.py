@@ -1,4 +1,4 @@
-"""A really full disk, at every kind of write: a clear ENOSPC, nothing acknowledged lost, and room mends it."""
+"""A really full disk, at every kind of write: a clear ENOSPC, nothing acknowledged is lost, and freeing space helps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kcachefs.store import ContentStore, Options, Store
 from kcachefs.store.fsck import run
 from tests.disks import Disk, ext4, need_root, tmpfs
 from tests.store import tree
-from tests.store.test_objects import delete, put
+from tests.store.objects import delete, put
 
 pytestmark = need_root
 
@@ -29,7 +29,7 @@ def noise(number: int, size: int = 3000) -> bytes:
 
 
 def until_full(act: Callable[[int], object]) -> NoSpace:
-    """Do something again and again until the disk is full; returns the error, which must be the right one."""
+    """Do something again and again until the disk is full; returns the error, which must be NoSpace."""
 
     def act_on() -> None:
         for number in range(100_000):
@@ -44,7 +44,7 @@ def until_full(act: Callable[[int], object]) -> NoSpace:
 
 
 class Kept:
-    """What was acknowledged, to be compared with what is there."""
+    """What was acknowledged, to compare with what is there."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -124,7 +124,7 @@ def test_appending_to_the_journal(small_disk: Disk) -> None:
 
     error = until_full(name_a_file)
     assert ".log" in str(error)
-    assert tree_names, "the space that the journal took ahead was not there"
+    assert tree_names, "the space reserved for the journal was not there"
     small_disk.make_room()
     name_a_file(999_999)
     assert all(kept.store.catalog.get(name) == bytes(2000) for name in tree_names)
@@ -182,7 +182,7 @@ def test_making_a_store(small_disk: Disk) -> None:
 
 
 def test_opening_a_store_that_was_closed(small_disk: Disk) -> None:
-    """Its header has to be written, to notice a power loss later; that needs room, and says so."""
+    """Its header has to be written, to notice a power cut later. That needs space, and the error says so."""
     path = small_disk.path / "store"
     kept = Kept(Store(path, OPTIONS))
     kept.put(noise(0))
@@ -200,7 +200,7 @@ import sys
 from pathlib import Path
 from kcachefs.store import Store
 from tests.store.test_faults_full_disk import OPTIONS, noise
-from tests.store.test_objects import put
+from tests.store.objects import put
 
 store = Store(Path(sys.argv[1]), OPTIONS)
 for number in range(400):
@@ -230,7 +230,7 @@ def test_opening_a_store_whose_owner_was_killed_and_making_room_by_deleting(smal
     kept.store.fold()
     kept.store.compact()
     for number in range(100):
-        kept.put(noise(number))  # in the room that the store made for itself
+        kept.put(noise(number))  # in the space that the store freed
     small_disk.make_room()
     kept.check(path)
 
@@ -238,7 +238,7 @@ def test_opening_a_store_whose_owner_was_killed_and_making_room_by_deleting(smal
 @pytest.mark.parametrize("make", [ext4, tmpfs])
 @pytest.mark.slow
 def test_every_size_of_what_is_left(tmp_path: Path, make: Callable[..., object]) -> None:
-    """Whatever write it is that hits the end of the disk, what was acknowledged before is there after."""
+    """Whichever write fills the disk, what was acknowledged before it is there afterwards."""
     for step in range(24):
         with make(tmp_path, f"disk{step}", 16) as disk:  # type: ignore[attr-defined]
             path = disk.path / "store"

@@ -13,10 +13,10 @@ ROUNDS = 200
 
 
 @pytest.mark.slow
-def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
-    state, chosen = Rounds(), random.Random()
+def test_two_hundred_kills_lose_nothing(tmp_path: Path, chosen: random.Random) -> None:
+    state = Rounds()
     with writers() as server:
         while state.rounds < ROUNDS:
             one_round(server, tmp_path / "store", state, chosen)
-    assert state.in_flight > ROUNDS // 4, "too few kills hit an operation: this says nothing"
-    assert state.recovered > ROUNDS // 4, "too few kills left a journal behind: this says nothing"
+    assert state.in_flight > ROUNDS // 4, "too few kills hit an operation, so this proves nothing"
+    assert state.recovered > ROUNDS // 4, "too few kills left a journal, so this proves nothing"

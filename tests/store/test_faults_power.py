@@ -1,4 +1,4 @@
-"""Power loss: a copy of the disk as it was at some instant has what was synced, and no wrong byte."""
+"""Power cuts: a copy of the disk at any instant has everything that was synced, and no wrong byte."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from kcachefs.store.header import HEADER
 from tests.disks import Disk, ext4, need_root
 from tests.store import tree
 from tests.store.kill import OPTIONS, content, stop, writers
+from tests.store.objects import delete, in_threads, put, record
 from tests.store.test_faults_full_disk import ROOT, WRITE_AND_WAIT
-from tests.store.test_objects import delete, in_threads, put, record
 
 pytestmark = [need_root, pytest.mark.slow]
 
@@ -32,7 +32,7 @@ QUIET = Options(background=False, volume_size=64 << 10)
 
 @contextmanager
 def after_power_loss(disk: Disk, folder: Path, name: str) -> Iterator[Path]:
-    """The store as another machine, or this one after a reboot, finds it on a copy of the disk."""
+    """The store as this machine would find it after a reboot: on a copy of the disk."""
     assert disk.image is not None
     copy = folder / f"{name}.img"
     subprocess.run(["cp", "--sparse=always", str(disk.image), str(copy)], check=True)
@@ -40,7 +40,7 @@ def after_power_loss(disk: Disk, folder: Path, name: str) -> Iterator[Path]:
         with ext4(folder, name, image=copy) as lost:
             path = lost.path / "store"
             header = json.loads((path / HEADER).read_bytes())
-            assert header["boot"], "the store was open, and its header does not say so"
+            assert header["boot"], "the store was open, but its header does not say so"
             (path / HEADER).write_text(json.dumps({**header, "boot": "another boot"}))
             yield path
     finally:
@@ -103,14 +103,14 @@ def test_folded_is_as_good_as_synced(disk: Disk, store: Store, tmp_path: Path) -
 
 
 def test_a_journal_that_comes_back_does_not_undo_later_folds(disk: Disk, store: Store, tmp_path: Path) -> None:
-    """The removal of a segment may not reach the disk when the commits behind it do."""
+    """The removal of a segment may fail to reach the disk when later commits do."""
 
     def put_and_fold(value: bytes) -> None:
         with store.transaction() as txn:
             txn.put(b"ythe key", value)
         store.fold()
 
-    for number in range(20):  # LMDB has pages to use again from now on, and commits without a word to ext4's journal
+    for number in range(20):  # from now on LMDB reuses pages, and its commits need no commit of ext4's journal
         put_and_fold(b"%d" % number)
     with store.transaction() as txn:
         txn.put(b"ythe key", b"old")
@@ -119,7 +119,7 @@ def test_a_journal_that_comes_back_does_not_undo_later_folds(disk: Disk, store: 
     for number in range(3):
         put_and_fold(b"new %d" % number)
     with after_power_loss(disk, tmp_path, "lost") as path:
-        assert os.listdir(path / "journal"), "the removed segment did not come back: this says nothing"
+        assert os.listdir(path / "journal"), "the removed segment did not come back, so this proves nothing"
         with Store(path, QUIET) as lost:
             assert lost.catalog.get(b"ythe key") == b"new 2"
         expect(path, {})
@@ -141,7 +141,7 @@ def test_what_a_killed_owner_wrote_is_synced_by_the_next(disk: Disk, tmp_path: P
 
 
 def test_nobody_returns_from_a_sync_before_it_is_done(disk: Disk, store: Store, tmp_path: Path) -> None:
-    """Also not those who find that another thread is at it already."""
+    """Neither does a thread that finds another one syncing already."""
     contents = {put(store, data): data for data in (os.urandom(400_000) for _ in range(60))}
     barrier, first = threading.Barrier(6), threading.Lock()
 
@@ -155,7 +155,7 @@ def test_nobody_returns_from_a_sync_before_it_is_done(disk: Disk, store: Store, 
     in_threads(*[sync] * 6)
 
 
-def test_compaction_never_leaves_an_object_in_no_place(
+def test_compaction_leaves_every_object_somewhere(
     disk: Disk, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     contents = {put(store, data): data for data in (os.urandom(3000) for _ in range(120))}
@@ -198,9 +198,8 @@ def _synced(lines: list[str]) -> tuple[set[str], set[str]]:
 
 
 def test_at_random_instants_of_four_writing_threads(
-    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    disk: Disk, tmp_path: Path, chosen: random.Random, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chosen = random.Random()
     lines: list[str] = []
     covered = 0
     with writers() as server:
@@ -216,7 +215,7 @@ def test_at_random_instants_of_four_writing_threads(
         finally:
             os.kill(pid, signal.SIGKILL)
             server.finish()
-    assert covered > 20, "hardly anything was synced: this says nothing"
+    assert covered > 20, "hardly anything was synced, so this proves nothing"
 
 
 def _check(path: Path, lines: list[str]) -> int:

@@ -193,7 +193,7 @@ def test_a_store_at_rest_is_read_by_the_page_alone(shown: tuple[Shown, Shown]) -
 @need_root
 def test_a_store_in_use_is_read_by_the_page_alone(shown: tuple[Shown, Shown]) -> None:
     reader = check(Page(TEXT), shown[1])
-    assert reader.replayed > 0, "nothing was in the journal alone: this says nothing"
+    assert reader.replayed > 0, "LMDB had everything, so this proves nothing about the journal"
     assert reader.header["boot"] != ""
 
 

@@ -1,4 +1,4 @@
-"""Decoded frames in memory: the least recently used goes first, and what a frame takes beside its bytes counts."""
+"""The frame cache: the least recently used frame goes first, and a frame counts with its overhead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert [cache.get((bytes([name]), 0)) is not None for name in b"abcd"] == [True, False, True, True]
 
 
-def test_tiny_frames_cannot_be_without_number() -> None:
+def test_the_number_of_tiny_frames_is_bounded() -> None:
     cache = FrameCache(100 * OVERHEAD)
     for number in range(1000):
         cache.put((b"%d" % number, 0), b"x")

@@ -1,4 +1,4 @@
-"""Frames: what is laid down comes back, and nothing else does."""
+"""Frames: what was encoded is decoded, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_the_last_frame_begins_where_the_others_end(size: int) -> None:
     assert last_frame(size) == sum(map(len, split(bytes(size))[:-1]))
 
 
-def test_what_does_not_shrink_is_kept_as_it_is() -> None:
+def test_what_does_not_shrink_is_stored_raw() -> None:
     data = os.urandom(10_000)
     assert Codec().encode_frame(data) == data
     assert len(Codec().encode_frame(bytes(10_000))) < 100
 
 
 @given(st.binary(max_size=300), st.integers(0, 400))
-def test_a_frame_that_claims_another_length_or_is_no_frame_is_damage(stored: bytes, length: int) -> None:
+def test_a_frame_of_the_wrong_length_or_no_frame_at_all_is_damage(stored: bytes, length: int) -> None:
     try:
         plain = Codec().decode_frame(stored, length)
     except ObjectDamaged:
@@ -67,7 +67,7 @@ def test_an_object_is_cut_into_frames_and_found_again(size: int) -> None:
     assert [frame.plain for frame in table] == [len(frame) for frame in frames]
 
 
-def test_frames_are_whole_though_the_stream_gives_little_at_a_time() -> None:
+def test_frames_are_full_although_the_stream_returns_little_at_a_time() -> None:
     data = os.urandom(2 * FRAME_SIZE + 100)
     stream = io.BytesIO(data)
     frames = list(frames_of(lambda size: stream.read(min(size, 1000))))
@@ -87,13 +87,13 @@ def test_every_flipped_bit_of_a_tail_is_noticed() -> None:
             decode_tail(bytes(flipped), digest, length)
 
 
-def test_a_trailer_of_another_object_is_not_taken() -> None:
+def test_a_trailer_of_another_object_is_refused() -> None:
     tail = encode_tail(blake3(b"x").digest(), 10, [(10, b"")])
     with pytest.raises(ObjectDamaged, match="another object"):
         decode_tail(tail, blake3(b"y").digest(), 10 + len(tail))
 
 
-def test_a_trailer_tells_what_it_ends() -> None:
+def test_a_trailer_describes_the_object_before_it() -> None:
     tail = encode_tail(blake3(b"x").digest(), 10, [(7, b"")])
     assert decode_trailer(tail[-TRAILER.size :]) == check_tail(tail) == (1, 10, 7 + len(tail), blake3(b"x").digest())
     with pytest.raises(ObjectDamaged):

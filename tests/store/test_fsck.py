@@ -1,31 +1,22 @@
-"""fsck: every inconsistency is found, said in a line, mended by --repair, and costs nothing that is whole."""
+"""fsck: finds every inconsistency, repairs it, and loses nothing that is intact."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from kcachefs.cli import app
-from kcachefs.errors import NoSpace, NotAStore
-from kcachefs.store import ContentStore, Options, Store
+from kcachefs.errors import NotAStore
+from kcachefs.store import ContentStore, Store
 from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
 from kcachefs.store.inode_numbers import ROOT_INO
-from kcachefs.store.inspection import Report
-from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.object_records import (
     META_VOLUME,
     TOTALS_KEY,
-    ObjectRecord,
     Totals,
     VolumeRecord,
     object_key,
@@ -45,81 +36,16 @@ from kcachefs.store.records import (
     unpack_name,
 )
 from tests.store import damage, tree
-from tests.store.test_objects import put, record
-
-OPTIONS = Options(background=False, volume_size=32 << 10)
-KEPT = {b"kept-%d" % number: (b"kernel %d " % number) * 300 for number in range(20)}
-VICTIM = b"victim"
-BYTES = b"the victim's bytes " * 500
+from tests.store.objects import put, record
+from tests.store.repairs import OPTIONS, VICTIM, edit, look, make_store, place, repaired, victim
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store with files of every kind, closed. `victim` is what the tests break; the others must survive."""
-    with Store(tmp_path / "store", OPTIONS) as store:
-        tree.make_root(store)
-        for name, data in KEPT.items():
-            tree.create(store, name, data)
-        tree.create(store, b"twin", KEPT[b"kept-0"])
-        tree.create_spooled(store, b"spooled", b"not sealed")
-        tree.create(store, VICTIM, BYTES)
-        put(store, b"held by a ContentStore" * 100)
-        put(store, os.urandom(1 << 20))
-    return tmp_path / "store"
+    return make_store(tmp_path / "store")
 
 
-def edit(path: Path, *changes: tuple[bytes, bytes | None]) -> None:
-    """Change records behind the store's back."""
-    with Store(path, OPTIONS) as store, store.transaction() as txn:
-        for key, value in changes:
-            if value is None:
-                txn.delete(key)
-            else:
-                txn.put(key, value)
-
-
-def look(path: Path, key: bytes) -> bytes:
-    with Store(path, OPTIONS) as store:
-        raw = store.catalog.get(key)
-        assert raw is not None
-        return raw
-
-
-def victim(path: Path) -> tuple[int, bytes]:
-    """Its inode number and its object's digest."""
-    ino, _ = unpack_name(look(path, name_key(ROOT_INO, VICTIM)))
-    with Store(path, OPTIONS) as store:
-        return ino, tree.read_inode(store, ino).digest
-
-
-def place(path: Path, digest: bytes) -> ObjectRecord:
-    return ObjectRecord.unpack(look(path, object_key(digest)))
-
-
-def what(report: Report) -> set[str]:
-    return {finding.check for finding in report.findings}
-
-
-def repaired(path: Path, *expected: str, victim_survives: bool = False) -> Report:
-    """Check, repair, check again: found, mended, gone; and everything whole is still there."""
-    found = run(path)
-    assert set(expected) <= what(found), found
-    assert found.exit_code == 2
-    mended = run(path, repair=True)
-    assert mended.exit_code == 1, [finding for finding in mended.findings if not finding.repaired]
-    assert run(path).exit_code == 0
-    with Store(path, OPTIONS) as store:
-        for name, data in KEPT.items():
-            assert tree.read(store, name) == data
-        assert tree.read(store, b"twin") == KEPT[b"kept-0"]
-        assert tree.read(store, VICTIM) == (BYTES if victim_survives else None)
-        tree.create(store, b"made again", BYTES)
-        assert tree.read(store, b"made again") == BYTES
-    assert run(path).exit_code == 0
-    return found
-
-
-def test_a_whole_store_is_clean(path: Path) -> None:
+def test_an_intact_store_is_clean(path: Path) -> None:
     report = run(path)
     assert (report.exit_code, report.findings, report.objects, report.inodes) == (0, [], 23, 24)
     assert run(path, repair=True).exit_code == 0
@@ -215,7 +141,7 @@ def test_a_damaged_inode_or_name_costs_that_file_alone(
 @pytest.mark.parametrize("key", [TOTALS_KEY, META_VOLUME, META_INO])
 def test_a_damaged_total_or_counter(path: Path, key: bytes, caplog: pytest.LogCaptureFixture) -> None:
     flip_record(path, key)
-    run(path)  # opening counts afresh by itself
+    run(path)  # opening the store counts again by itself
     assert "counting everything again" in caplog.text
     assert run(path).exit_code == 0
 
@@ -276,7 +202,7 @@ def test_broken_accounting(path: Path) -> None:
 
 
 @pytest.mark.parametrize("live", [0, 1, 1 << 30])
-def test_a_volume_that_counts_wrong(path: Path, live: int) -> None:
+def test_a_volume_record_with_wrong_numbers(path: Path, live: int) -> None:
     _, digest = victim(path)
     number = place(path, digest).volume
     volume = VolumeRecord.unpack(look(path, volume_key(number)))
@@ -285,7 +211,7 @@ def test_a_volume_that_counts_wrong(path: Path, live: int) -> None:
 
 
 @pytest.mark.parametrize("key", [META_INO, META_SPOOL, META_VOLUME])
-def test_a_counter_that_would_give_out_a_used_number(path: Path, key: bytes) -> None:
+def test_a_counter_that_would_hand_out_a_used_number(path: Path, key: bytes) -> None:
     edit(path, (key, pack_number(1)))
     repaired(path, "accounting", victim_survives=True)
 
@@ -316,7 +242,7 @@ def test_a_directory_that_cannot_be_reached_goes_with_what_is_in_it(path: Path) 
     repaired(path, "dangling name", "orphan inode", victim_survives=True)
 
 
-def test_an_inode_that_waits_for_its_last_user_is_no_orphan(path: Path) -> None:
+def test_an_inode_that_waits_for_its_last_user_is_not_an_orphan(path: Path) -> None:
     waiting = tree.new_inode(stat.S_IFREG, Content.NONE)
     waiting.nlink = 0
     edit(path, (inode_key(500), waiting.pack()), (orphan_key(500), b""), (META_INO, pack_number(501)))
@@ -380,7 +306,7 @@ def test_a_stray_file(path: Path) -> None:
 
 
 def test_every_check_has_been_seen_to_fail() -> None:
-    """One inconsistency at least for each check stands above; whoever adds a check adds its test to this list."""
+    """Each check has a test above with at least one inconsistency. Add a check, and you add its test to this list."""
     assert [check.__name__ for check in CHECKS] == [
         "check_records",
         "check_accounting",
@@ -404,147 +330,13 @@ def test_a_damaged_header(path: Path, text: bytes) -> None:
     (path / HEADER).write_bytes(text)
     repaired(path, "header", victim_survives=True)
     with Store(path) as store:
-        assert store.lost_power  # nobody knows: the careful answer
+        assert store.lost_power  # nobody knows, so it assumes the worst
 
 
-def test_a_header_in_a_directory_that_is_no_store(tmp_path: Path) -> None:
+def test_a_header_in_a_directory_that_is_not_a_store(tmp_path: Path) -> None:
     (tmp_path / HEADER).write_text("nonsense")
     with pytest.raises(NotAStore):
         run(tmp_path, repair=True)
     with pytest.raises(NotAStore):
         run(tmp_path / "absent")
     assert os.listdir(tmp_path) == [HEADER]
-
-
-def leaf_pages(data: bytes) -> Iterator[int]:
-    """Offsets of LMDB's leaf pages."""
-    for offset in range(8192, len(data), 4096):
-        if int.from_bytes(data[offset + 10 : offset + 12], "little") == 2:
-            yield offset
-
-
-def cut(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-def zero_a_leaf(data: bytes) -> bytes:
-    page = max(leaf_pages(data))
-    return data[:page] + bytes(4096) + data[page + 4096 :]
-
-
-def garble_a_leaf(data: bytes) -> bytes:
-    page = max(leaf_pages(data))
-    return data[: page + 16] + b"\xff" * 200 + data[page + 216 :]
-
-
-def with_a_damaged_tree(path: Path, how: Callable[[bytes], bytes]) -> dict[bytes, bytes]:
-    """A store whose catalog was damaged so; returns the contents of its files."""
-    contents = {b"file-%d" % number: b"kernel %d " % number * 50 for number in range(400)}
-    with Store(path, OPTIONS) as store:
-        tree.make_root(store)
-        for name, data in contents.items():
-            tree.create(store, name, data)
-    catalog = path / "catalog" / "data.mdb"
-    catalog.write_bytes(how(catalog.read_bytes()))
-    return contents
-
-
-@pytest.mark.parametrize("how", [cut, zero_a_leaf, garble_a_leaf])
-def test_a_catalog_with_a_damaged_tree_is_made_again_of_what_can_be_read(
-    tmp_path: Path, how: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
-    contents = with_a_damaged_tree(path, how)
-    found = run(path)
-    assert what(found) == {"structure"}
-    assert found.exit_code == 2
-    assert run(path, repair=True).exit_code == 1
-    assert run(path).exit_code == 0
-    assert (path / "quarantine" / "catalog-1" / "data.mdb").exists()
-    with Store(path, OPTIONS) as store:
-        for name in tree.listing(store):
-            assert tree.read(store, name) == contents[name]
-        if how is not cut:
-            assert len(tree.listing(store)) > 50
-
-
-@pytest.mark.parametrize("ruin", [b"", b"\0" * 100_000, None], ids=["empty", "zeros", "gone"])
-def test_a_catalog_that_is_wholly_lost_is_made_again_from_the_volumes(
-    tmp_path: Path, ruin: bytes | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
-    with ContentStore(path) as store:
-        contents = {store.put(data): data for data in [os.urandom(size) for size in (100, 5000, 300_000, 900_000)]}
-    if ruin is None:
-        (path / "catalog" / "data.mdb").unlink()
-    else:
-        (path / "catalog" / "data.mdb").write_bytes(ruin)
-    report = run(path, repair=True)
-    assert report.exit_code == 1
-    assert "4 objects were found in the volumes" in report.findings[0].remedy
-    assert run(path).exit_code == 0
-    with ContentStore(path) as store:
-        assert {digest: store.get(digest) for digest in store.digests()} == contents
-
-
-@pytest.mark.parametrize("moment", ["full disk", "killed", "killed later"])
-def test_a_repair_that_does_not_come_to_its_end_costs_nothing(
-    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "store"
-    contents = with_a_damaged_tree(path, garble_a_leaf)
-    with monkeypatch.context() as interrupted:
-        if moment == "full disk":
-            interrupted.setattr("kcachefs.store.salvage.make_lmdb", _make_and_fail)
-        else:
-            renames = [os.rename] * (1 if moment == "killed" else 2)
-            interrupted.setattr("kcachefs.store.salvage.os.rename", lambda *names: renames.pop()(*names))
-        with pytest.raises((NoSpace, IndexError)):
-            run(path, repair=True)
-    # Whoever opens it meanwhile may crash, on a damaged tree, but must not take it for an empty one.
-    open_it = "import sys; from pathlib import Path; from kcachefs.store import Store; Store(Path(sys.argv[1])).close()"
-    subprocess.run([sys.executable, "-c", open_it, str(path)], capture_output=True, check=False)
-    assert run(path, repair=True).exit_code == 1
-    assert run(path).exit_code == 0
-    with Store(path, OPTIONS) as store:
-        assert len(tree.listing(store)) > 50
-        assert all(tree.read(store, name) == contents[name] for name in tree.listing(store))
-
-
-def _make_and_fail(directory: Path, records: object) -> None:
-    make_lmdb(directory)
-    raise NoSpace("the disk is full")
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_the_command_says_what_a_person_can_act_on(path: Path) -> None:
-    runner = CliRunner()
-    clean = runner.invoke(app, ["fsck", "--store", str(path)])
-    assert (clean.exit_code, clean.stdout) == (0, f"{path}: clean (23 objects, 24 inodes)\n")
-    edit(path, (name_key(ROOT_INO, b"ghost"), pack_name(999, stat.S_IFREG)))
-    damaged = runner.invoke(app, ["fsck", "--store", str(path)])
-    assert damaged.exit_code == 2
-    assert "dangling name: b'ghost' in directory 1: inode 999 does not exist (repair: dropped)" in damaged.stdout
-    assert damaged.stdout.endswith("run: kcachefs fsck --repair\n")
-    mended = runner.invoke(app, ["fsck", "--repair", "--store", str(path)])
-    assert mended.exit_code == 1
-    assert "(dropped)" in mended.stdout
-    assert runner.invoke(app, ["fsck", "--store", str(path)]).exit_code == 0
-
-
-def test_the_command_speaks_json_and_finds_the_store_by_itself(path: Path) -> None:
-    edit(path, (name_key(ROOT_INO, b"ghost"), pack_name(999, stat.S_IFREG)))
-    result = CliRunner().invoke(app, ["fsck", "--json"], env={"KCACHEFS_STORE": str(path)})
-    report = json.loads(result.stdout)
-    assert (result.exit_code, report["exit_code"]) == (2, 2)
-    assert report["store"] == str(path)
-    finding = report["findings"][0]
-    assert (finding["check"], finding["repaired"]) == ("dangling name", False)
-
-
-def test_progress_is_told(path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    run(path, progress=lambda *step: told.append(step))
-    assert told[-1] == ("objects", 23, 23)

@@ -1,4 +1,4 @@
-"""The journal: what was appended is replayed, and exactly the whole records before any damage count."""
+"""The journal: what was appended is replayed, up to the first record that is incomplete or damaged."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_cut_at_every_byte(folder: Path, caplog: pytest.LogCaptureFixture) -> No
         path.write_bytes(raw[:cut])
         whole = sum(end <= cut for end in places)
         assert read(folder) == RECORDS[:whole], f"cut at {cut}"
-        # What is left can be gone on with, and the damage does not come back.
+        # The journal can be continued, and the damage does not come back.
         journal = Journal(folder / "journal")
         journal.append({b"nlater": b"on"})
         journal.close()
@@ -102,7 +102,7 @@ def test_every_single_bit_flipped(folder: Path, caplog: pytest.LogCaptureFixture
         assert read(folder) == RECORDS[:whole], f"bit {bit} flipped"
 
 
-def test_behind_damage_later_segments_do_not_count(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_segments_after_a_damaged_one_do_not_count(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = write(folder, RECORDS[:2])
     journal = Journal(folder / "journal")
     journal.rotate()
@@ -124,7 +124,7 @@ def test_what_was_folded_is_not_applied_again(folder: Path) -> None:
     journal.append(RECORDS[1])
     journal.remove_before(mark)
     journal.close()
-    segment_path(folder / "journal", 1).write_bytes(old)  # as a power loss brings an unlinked file back
+    segment_path(folder / "journal", 1).write_bytes(old)  # a power cut can bring an unlinked file back
     assert read(folder, mark) == RECORDS[1:2]
     assert segment_numbers(folder / "journal") == [2]
 
@@ -138,7 +138,7 @@ def test_a_mark_in_the_middle_of_a_segment(folder: Path) -> None:
     assert read(folder, mark) == RECORDS[1:2]
 
 
-def test_a_segment_that_lost_what_was_folded_is_not_gone_on_with(folder: Path) -> None:
+def test_a_segment_that_lost_what_was_folded_is_not_continued(folder: Path) -> None:
     journal = Journal(folder / "journal")
     journal.append(RECORDS[0])
     journal.append(RECORDS[1])
@@ -153,7 +153,7 @@ def test_a_segment_that_lost_what_was_folded_is_not_gone_on_with(folder: Path) -
 
 
 @need_root
-def test_an_append_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_append_leaves_nothing(tmp_path: Path) -> None:
     with tmpfs(tmp_path, megabytes=2) as disk:
         for name in ("journal", "quarantine"):
             (disk.path / name).mkdir()
@@ -162,7 +162,7 @@ def test_an_append_that_fails_leaves_nothing(tmp_path: Path) -> None:
         disk.fill()
         with pytest.raises(NoSpace, match="disk is full"):
             journal.append({b"nlarge": bytes(3 << 20)})
-        journal.append(RECORDS[1])  # the space taken ahead is still there
+        journal.append(RECORDS[1])  # the reserved space is still there
         with pytest.raises(NoSpace):
             journal.append({b"nlarge": bytes(3 << 20)})
         journal.close()

@@ -1,4 +1,4 @@
-"""A store is its owner's alone, and a link put in its way is not followed out of it."""
+"""A store is its owner's alone, and no symbolic link leads out of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kcachefs.store import Options, Store
 from kcachefs.store.header import FOLDERS
 
 
-def test_a_store_is_closed_to_others_however_its_folder_was_made(tmp_path: Path) -> None:
+def test_a_store_is_closed_to_others_whatever_mode_its_folder_had(tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.mkdir(mode=0o755)
     Store(path).close()

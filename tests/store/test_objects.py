@@ -1,12 +1,11 @@
-"""Objects: stored once, counted right, checked always, whatever other threads do meanwhile."""
+"""Objects: stored once, counted correctly and checked on every read, whatever other threads do meanwhile."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,53 +16,9 @@ from kcachefs.store import Options, Store
 from kcachefs.store.frames import FRAME_SIZE, last_frame
 from kcachefs.store.fsck import run
 from kcachefs.store.ledger import Staged
-from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.objects import IN_MEMORY_MAX, SHARED_MAX
 from tests.store import damage
-
-
-def put(store: Store, data: bytes, *, held: bool = True) -> bytes:
-    while True:
-        staged = store.objects.stage(data)
-        try:
-            with store.transaction() as txn:
-                store.objects.link(txn, staged, held=held)
-            return staged.digest
-        except ObjectMissing:
-            continue
-        finally:
-            store.objects.settle(staged)
-
-
-def delete(store: Store, digest: bytes) -> bool:
-    with store.transaction() as txn:
-        return store.objects.unlink(txn, digest, held=True)
-
-
-def record(store: Store, digest: bytes) -> ObjectRecord:
-    found = store.objects.record(digest)
-    assert found is not None
-    return found
-
-
-def in_threads(*work: Callable[[], None]) -> None:
-    """Run each in a thread of its own; the first exception is raised here."""
-    errors: list[BaseException] = []
-
-    def guarded(task: Callable[[], None]) -> None:
-        try:
-            task()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(task,)) for task in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-
+from tests.store.objects import delete, in_threads, put, record
 
 SIZES = [0, 1, 16 << 10, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE + 5, 5 << 20]
 
@@ -102,7 +57,7 @@ def test_the_same_bytes_are_stored_once(store: Store) -> None:
     assert store.totals().referenced == 3 * len(data)
 
 
-def test_the_last_reference_takes_the_object(store: Store) -> None:
+def test_the_object_goes_with_its_last_reference(store: Store) -> None:
     digest = put(store, b"x" * 1000)
     put(store, b"x" * 1000, held=False)
     assert delete(store, digest)
@@ -115,7 +70,7 @@ def test_the_last_reference_takes_the_object(store: Store) -> None:
     assert (store.totals().objects, store.totals().live) == (0, 0)
 
 
-def test_a_large_object_has_a_volume_that_goes_with_it(store: Store) -> None:
+def test_a_large_object_has_a_volume_of_its_own_that_goes_with_it(store: Store) -> None:
     digest = put(store, os.urandom(2 << 20))
     number = record(store, digest).volume
     assert store.volumes.path(number).exists()
@@ -133,7 +88,7 @@ def test_two_threads_store_the_same_large_bytes(store: Store) -> None:
     assert len(store.volumes.numbers()) <= 1
 
 
-def test_staged_and_never_linked_is_dead_space_and_no_more(store: Store) -> None:
+def test_bytes_that_are_staged_and_never_linked_are_dead_space(store: Store) -> None:
     small = store.objects.stage(os.urandom(1000))
     large = store.objects.stage(os.urandom(1 << 20))
     store.objects.settle(small)
@@ -174,7 +129,7 @@ def test_a_damaged_object_is_never_served(
             assert store.objects.get(other) == b"a neighbour" * 50
         assert put(store, data) == digest  # heals
         assert store.objects.get(digest) == data
-        assert record(store, digest).refs == 1  # its holder had it before, and has it once
+        assert record(store, digest).refs == 1  # it was held before, and is held once
     with Store(tmp_path / "store", Options(background=False)) as store:
         assert store.objects.get(digest) == data
     assert run(tmp_path / "store").exit_code == (2 if way == "truncated" and size < SHARED_MAX else 0)
@@ -191,7 +146,7 @@ def test_a_range_decodes_only_its_frames(store: Store, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("size", [5, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
-def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store, size: int) -> None:
+def test_a_remembered_last_frame_is_served_from_memory_until_the_object_is_deleted(store: Store, size: int) -> None:
     data = os.urandom(size)
     digest = put(store, data)
     last = last_frame(size)
@@ -207,7 +162,7 @@ def test_the_end_that_is_remembered_is_not_read_until_it_is_deleted(store: Store
 
 
 @pytest.mark.parametrize("size", [1, FRAME_SIZE, FRAME_SIZE + 1, IN_MEMORY_MAX, IN_MEMORY_MAX + 1])
-def test_staging_hands_back_the_last_frame(store: Store, tmp_path: Path, size: int) -> None:
+def test_staging_returns_the_last_frame(store: Store, tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
     (tmp_path / "file").write_bytes(data)
     with open(tmp_path / "file", "rb") as file:
@@ -220,13 +175,13 @@ def test_staging_hands_back_the_last_frame(store: Store, tmp_path: Path, size: i
 
 
 @pytest.mark.parametrize("end", [b"", b"1234", b"123456"])
-def test_an_end_that_is_not_the_last_frame_is_not_remembered(store: Store, end: bytes) -> None:
+def test_bytes_that_are_not_the_whole_last_frame_are_not_remembered(store: Store, end: bytes) -> None:
     digest = put(store, b"12345")
     store.objects.remember(Staged(digest, 5, end=end))
     assert store.objects.get(digest) == b"12345"
 
 
-def test_what_comes_before_the_end_is_not_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_last_frame_is_remembered(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     data = os.urandom(FRAME_SIZE + 5)
     digest = put(store, data)
     store.objects.remember(Staged(digest, len(data), end=data[FRAME_SIZE:]))
@@ -241,98 +196,6 @@ def test_a_volume_that_is_gone_is_damage(store: Store, caplog: pytest.LogCapture
     store.volumes.close()
     with pytest.raises(ObjectDamaged):
         store.objects.get(digest)
-
-
-# --- compaction -------------------------------------------------------------------------------------------------------
-
-
-def test_compaction_gives_the_space_back_and_loses_nothing(store: Store) -> None:
-    contents = [os.urandom(4000) for _ in range(200)]
-    digests = [put(store, data) for data in contents]
-    kept = {digest: data for index, (digest, data) in enumerate(zip(digests, contents, strict=True)) if index % 5 == 0}
-    for digest in digests:
-        if digest not in kept:
-            delete(store, digest)
-    before = store.totals()
-    freed = store.compact()
-    after = store.totals()
-    assert freed > 0
-    assert before.volumes - after.volumes == freed
-    assert (after.objects, after.live) == (before.objects, before.live)
-    for digest, data in kept.items():
-        assert store.objects.verify(digest)
-        assert store.objects.get(digest) == data
-    store.close()
-    assert run(store.path).exit_code == 0
-
-
-def test_compaction_finds_its_way_past_a_broken_trailer(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    digests = [put(store, os.urandom(4000)) for _ in range(40)]
-    doomed, number = digests[3], record(store, digests[0]).volume
-    inside = [digest for digest in digests if record(store, digest).volume == number]
-    place = record(store, doomed)
-    damage.zero(store.volumes.path(number), place.offset, place.length)
-    for digest in inside[5:]:
-        delete(store, digest)
-    store.compact()
-    for digest in inside[:5]:
-        assert store.objects.verify(digest) == (digest != doomed)
-    store.compact()
-    assert not store.volumes.path(number).exists()
-
-
-def test_a_damaged_object_does_not_keep_a_volume_alive(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    digests = [put(store, os.urandom(4000)) for _ in range(40)]
-    number = record(store, digests[0]).volume
-    inside = [digest for digest in digests if record(store, digest).volume == number]
-    damage.flip(store.volumes.path(number), record(store, inside[1]).offset, 100)
-    assert not store.objects.verify(inside[1])
-    for digest in inside[2:]:
-        delete(store, digest)
-    store.compact()
-    assert not store.volumes.path(number).exists()
-    assert store.objects.verify(inside[0])
-    assert not store.objects.exists(inside[1])
-
-
-def test_readers_go_on_while_volumes_are_compacted(tmp_path: Path, hasty_threads: None) -> None:
-    with Store(tmp_path / "store", Options(volume_size=64 << 10, cache_bytes=0)) as store:
-        contents = {put(store, data): data for data in (os.urandom(random.randrange(100, 9000)) for _ in range(150))}
-        kept = dict(list(contents.items())[::4])
-        stop = threading.Event()
-
-        def read() -> None:
-            while not stop.is_set():
-                for digest, data in kept.items():
-                    assert store.objects.get(digest) == data
-                    assert store.objects.verify(digest)
-
-        def churn() -> None:
-            try:
-                for digest in contents.keys() - kept.keys():
-                    delete(store, digest)
-                for _ in range(40):
-                    more = [put(store, os.urandom(6000)) for _ in range(12)]
-                    for digest in more:
-                        delete(store, digest)
-                    store.compact()
-            finally:
-                stop.set()
-
-        in_threads(read, read, churn)
-        assert store.objects.damaged == 0
-    assert run(tmp_path / "store").exit_code == 0
-
-
-def test_a_reader_with_an_old_place_does_not_condemn_what_was_moved(store: Store) -> None:
-    digests = [put(store, os.urandom(4000)) for _ in range(40)]
-    kept, old = digests[0], record(store, digests[0])
-    for digest in digests[1:]:
-        delete(store, digest)
-    store.compact()
-    assert record(store, kept).place != old.place
-    assert not store.objects.set_aside(kept, old, FileNotFoundError("its volume is gone"))
-    assert store.objects.verify(kept)
 
 
 # --- threads ----------------------------------------------------------------------------------------------------------
@@ -364,7 +227,7 @@ def test_four_threads_put_and_delete_the_same_bytes(tmp_path: Path, hasty_thread
 
 
 def test_linking_goes_on_while_volumes_fill_up_and_empty(tmp_path: Path, hasty_threads: None) -> None:
-    """A volume that is closed and emptied at once must not go with an object in it that waits for its link."""
+    """A volume that is closed and emptied at once must not be removed while an object in it waits for its link."""
     with Store(tmp_path / "store", Options(volume_size=1)) as store:
 
         def work(seed: int) -> None:
@@ -405,7 +268,7 @@ def test_a_large_object_that_is_deleted_before_it_is_settled(store: Store) -> No
     assert (store.volumes.incoming(), store.volumes.numbers()) == ([], [])
 
 
-def test_a_large_object_that_a_fold_came_into_is_synced_before_the_next(
+def test_a_large_object_that_is_staged_across_a_fold_is_synced_by_the_next(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []

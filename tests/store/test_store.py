@@ -1,4 +1,4 @@
-"""The store as a directory: who may open it, what opening touches, what closing leaves."""
+"""The store as a directory: who may open it, what opening changes, what closing leaves behind."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from kcachefs.store.object_records import META_ACTIVE, META_VOLUME, TOTALS_KEY, 
 from kcachefs.store.records import pack_number, slot_key, spool_key
 from tests.disks import ext4, need_root
 from tests.store import damage
-from tests.store.test_objects import delete, put, record
+from tests.store.objects import delete, put, record
 from tests.waiting import until
 
 SMALL = Options(background=False, volume_size=64 << 10)
 
 
 def snapshot(path: Path) -> dict[str, tuple[object, ...]]:
-    """Everything about every file: compare two of these to see whether anything was touched."""
+    """Everything about every file: two of these differ if anything was touched."""
     seen: dict[str, tuple[object, ...]] = {}
     for folder, folders, files in os.walk(path):
         for name in [".", *folders, *files]:
@@ -75,7 +75,7 @@ def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
         pass
 
 
-def test_of_many_that_make_a_store_at_once_one_gets_it(tmp_path: Path) -> None:
+def test_of_many_processes_that_make_a_store_at_once_one_gets_it(tmp_path: Path) -> None:
     opened: list[Store] = []
     refused: list[StoreBusy] = []
     barrier = threading.Barrier(6)
@@ -99,7 +99,7 @@ def test_of_many_that_make_a_store_at_once_one_gets_it(tmp_path: Path) -> None:
 
 
 def refusal(path: Path, kind: type[KcachefsError], *, create: bool = True) -> str:
-    """The one line with which opening is refused; nothing in the directory is touched."""
+    """The line with which opening is refused; nothing in the directory is touched."""
     before = snapshot(path) if path.is_dir() else None
     with pytest.raises(kind) as caught:
         Store(path, Options(create=create))
@@ -119,7 +119,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     assert "7.0.0" in refusal(tmp_path, StoreVersionError)
 
 
-def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     assert "not a kcachefs store" in refusal(tmp_path, NotAStore)
     assert "is a file" in refusal(tmp_path / "thesis.tex", NotAStore)
@@ -152,7 +152,7 @@ def _as_nobody(path: str, results: multiprocessing.SimpleQueue[tuple[str, str, i
 
 
 def open_as_nobody(path: Path) -> tuple[str, str, int]:
-    """What another user gets who opens the store: the error's name, its line, its exit code."""
+    """What another user gets who opens the store: the error's name, its message, its exit code."""
     context = multiprocessing.get_context("forkserver")
     results: multiprocessing.SimpleQueue[tuple[str, str, int]] = context.SimpleQueue()
     process = context.Process(target=_as_nobody, args=(str(path), results))
@@ -164,7 +164,7 @@ def open_as_nobody(path: Path) -> tuple[str, str, int]:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A directory that every user can reach, which pytest's own are not."""
+    """A directory that every user can reach, unlike pytest's own."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +207,7 @@ def test_a_read_only_disk_is_refused(tmp_path: Path) -> None:
 # --- opening and closing ----------------------------------------------------------------------------------------------
 
 
-def test_a_kill_while_it_was_being_made_leaves_what_can_become_a_store(tmp_path: Path) -> None:
+def test_a_kill_while_a_store_is_made_leaves_a_directory_that_can_become_one(tmp_path: Path) -> None:
     for name in ("catalog", "journal"):
         (tmp_path / name).mkdir()
     (tmp_path / (HEADER + ".new")).write_text("{")
@@ -215,7 +215,7 @@ def test_a_kill_while_it_was_being_made_leaves_what_can_become_a_store(tmp_path:
     assert run(tmp_path).exit_code == 0
 
 
-def test_the_boot_is_noted_while_it_is_open(tmp_path: Path) -> None:
+def test_the_boot_is_recorded_while_the_store_is_open(tmp_path: Path) -> None:
     def boot() -> str:
         return str(json.loads((tmp_path / HEADER).read_bytes())["boot"])
 
@@ -229,7 +229,7 @@ def test_the_boot_is_noted_while_it_is_open(tmp_path: Path) -> None:
         assert store.lost_power
     assert run(tmp_path).exit_code == 0
     with Store(tmp_path) as store:
-        assert store.lost_power  # until somebody sees to it
+        assert store.lost_power  # until somebody has dealt with it
         store.power_loss_settled()
     with Store(tmp_path) as store:
         assert not store.lost_power
@@ -252,7 +252,7 @@ def test_a_closed_store_says_so_and_leaves_nothing_unfolded(tmp_path: Path) -> N
             use()
 
 
-def test_a_store_at_rest_keeps_no_room_for_files_to_come(tmp_path: Path) -> None:
+def test_a_store_at_rest_keeps_no_space_for_future_files(tmp_path: Path) -> None:
     with Store(tmp_path / "store", SMALL) as store:
         slots = [store.slots.take() for _ in range(5)]
         for slot in slots:
@@ -263,8 +263,7 @@ def test_a_store_at_rest_keeps_no_room_for_files_to_come(tmp_path: Path) -> None
     assert (tmp_path / "store" / "spool.arena").stat().st_blocks == 0
 
 
-def test_closing_waits_for_no_one_and_loses_no_one(tmp_path: Path) -> None:
-    """Writers that are caught by `close` either were acknowledged, or are told; there is nothing in between."""
+def test_a_writer_that_close_interrupts_was_acknowledged_or_is_told(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
 
     def write(store: Store, started: threading.Event) -> None:
@@ -325,7 +324,7 @@ def test_a_damaged_record_that_everything_needs_is_made_again_at_open(
     assert run(tmp_path).exit_code == 0
 
 
-def test_what_a_kill_left_beside_the_catalog_is_cleared_away(tmp_path: Path) -> None:
+def test_files_that_a_kill_left_are_removed(tmp_path: Path) -> None:
     digest = filled(tmp_path)
     (tmp_path / "volumes" / "000000aa.vol").write_bytes(b"orphan")
     (tmp_path / "incoming" / "000000bb.vol").write_bytes(b"half")
@@ -338,7 +337,7 @@ def test_what_a_kill_left_beside_the_catalog_is_cleared_away(tmp_path: Path) -> 
         assert store.spool.take() == 9
 
 
-def test_what_it_takes_is_told_while_spool_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_used_bytes_are_counted_while_spool_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(tmp_path / "store", Options(background=False)) as store:
         os.close(store.spool.open(1, create=True))
         with monkeypatch.context() as gone:

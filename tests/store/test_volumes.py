@@ -1,4 +1,4 @@
-"""Volumes: appended bytes are read back, from wherever the file is just then, and removed ones are gone."""
+"""Volumes: appended bytes are read back, wherever the file is at that moment, and removed ones are gone."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_volume_of_its_own_is_read_before_and_after_it_is_finished(volumes: Vo
     assert volumes.read(7, 0, 5) == b"large"
 
 
-def test_removing_goes_well_wherever_the_volume_is(volumes: Volumes) -> None:
+def test_removing_works_wherever_the_volume_is(volumes: Volumes) -> None:
     os.close(volumes.begin(7))
     volumes.remove(7)
     volumes.finish(7)
@@ -111,7 +111,7 @@ def test_volumes_are_synced_and_read_while_they_are_removed(volumes: Volumes, ha
             removed.put(None)
         removing.result()
     assert volumes.numbers() == []
-    assert len(os.listdir("/proc/self/fd")) == before, "a volume that is gone is still open"
+    assert len(os.listdir("/proc/self/fd")) == before, "a removed volume is still open"
 
 
 def test_more_volumes_than_descriptors_are_kept(volumes: Volumes) -> None:
@@ -123,15 +123,13 @@ def test_more_volumes_than_descriptors_are_kept(volumes: Volumes) -> None:
     volumes.close()
 
 
-def test_files_that_are_no_volumes_are_left_out(volumes: Volumes, tmp_path: Path) -> None:
+def test_other_files_are_not_taken_for_volumes(volumes: Volumes, tmp_path: Path) -> None:
     (tmp_path / "volumes" / "notes.txt").write_text("hello")
     (tmp_path / "volumes" / "zz.vol").write_text("hello")
     assert volumes.numbers() == []
 
 
-def test_bytes_that_come_behind_a_sync_are_synced_by_the_next(
-    volumes: Volumes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_written_after_a_sync_are_synced_by_the_next(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
     activate(volumes, 1)
     synced: list[str] = []
     write, sync = os.pwritev, os.fdatasync

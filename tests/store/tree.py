@@ -1,4 +1,4 @@
-"""A tree of files in a store, as the filesystem above makes it, in few lines: one directory, the root."""
+"""Files in a store, made the way the filesystem above makes them but in few lines: one directory, the root."""
 
 from __future__ import annotations
 
