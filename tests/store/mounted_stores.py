@@ -21,8 +21,9 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs import ContentStore
-from tests.cli.scene import Scene, scene, until
+from tests.cli.scene import Scene, scene
 from tests.store.kill import stop
+from tests.waiting import until
 
 USER, GROUP = 1234, 2345
 SEGMENT_HEADER = 24
