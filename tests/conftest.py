@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import command_server
 from tests.disks import Disk, ext4, tmpfs
 
 # Mounts of the tests are listed apart from those of the machine, and their logs go with them. Set here and not in a
@@ -27,6 +28,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
+    command_server.stop()
     shutil.rmtree(_OWN, ignore_errors=True)
 
 

@@ -6,7 +6,6 @@ import json
 import mmap
 import os
 import subprocess
-import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import command_server
 from tests.core.cachers import SUFFIXES, Cacher, content
 from tests.disks import ext4, need_root
 from tests.engines.callers import Child, in_child
@@ -37,7 +37,7 @@ def base() -> Iterator[Path]:
 
 
 def kcachefs(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "kcachefs", *arguments], capture_output=True, text=True, check=False)
+    done = command_server.run(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -63,12 +63,7 @@ def kernel(root: Path, key: str, size: int = 40_000) -> None:
 
 def clean(store: Path) -> None:
     """The store is at rest, and nothing is wrong with it."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kcachefs", "fsck", "--store", str(store), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command_server.run("fsck", "--store", store, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -263,8 +258,7 @@ def _sealed(mount: Mount) -> bool:
 
 
 def _evict(mount: Mount, pattern: str) -> None:
-    command = [sys.executable, "-m", "kcachefs", "evict", "--mount", str(mount.mountpoint), pattern]
-    subprocess.run(command, capture_output=True, check=False)
+    command_server.run("evict", "--mount", mount.mountpoint, pattern)
 
 
 def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
+from tests import command_server
 from tests.daemon.users import OWN, Reader, User, Writer
 from tests.engines.callers import Child
 from tests.engines.mounting import Mount, kill, temporary_folder
@@ -125,8 +126,7 @@ def numbers(mount: Mount) -> dict[str, dict[str, int]]:
 
 
 def fsck(store: Path) -> None:
-    command = [sys.executable, "-m", "kcachefs", "fsck", "--store", str(store)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = command_server.run("fsck", "--store", store)
     assert done.returncode == 0, done.stdout
 
 

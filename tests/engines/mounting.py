@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from typing import Self
 import pytest
 
 from kcachefs.daemon import registry
+from tests import command_server
 from tests.waiting import PATIENCE
 
 KINDS = [
@@ -111,14 +111,7 @@ class Mount:
 
     def _kcachefs(self, *arguments: str) -> str:
         # Who mounts holds the lifeline too: a mount that is under way when the tests are killed is taken away as well.
-        done = subprocess.run(
-            [sys.executable, "-m", "kcachefs", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-            pass_fds=[self._lifeline] if self._lifeline >= 0 else [],
-        )
+        done = command_server.run(*arguments, hold=self._lifeline)
         if done.returncode != 0:
             said = done.stdout + done.stderr
             raise RuntimeError(f"kcachefs {' '.join(arguments)} ended with {done.returncode}: {said}")

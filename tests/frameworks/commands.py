@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import command_server
+
 PATIENCE = 120.0
 KCACHEFS = [sys.executable, "-m", "kcachefs"]
 
@@ -15,15 +17,7 @@ def kcachefs(
     *arguments: str | Path, check: bool = True, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end; an unexpected exit code fails with its output."""
-    done = subprocess.run(
-        [*KCACHEFS, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **(env or {})},
-    )
+    done = command_server.run(*arguments, env={**os.environ, **(env or {})})
     if check and done.returncode != 0:
         raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
     return done

@@ -1,0 +1,232 @@
+"""Runs kcachefs commands for the tests, each in a process of its own, without starting Python for each of them.
+
+Importing the command line takes several times as long as most commands do. The server imports it once and forks for
+every command: what runs is the code of `kcachefs`, with its own arguments, environment, folder and output. Only the
+start of Python is left out; tests of that, of signals, and of commands of other users start it themselves.
+
+`run` below is the client; `python -m tests.command_server` is the server. It ends with the process that started it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+import kcachefs
+from tests.waiting import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+_MESSAGE_BYTES = 1 << 17
+_DESCRIPTORS = 3
+"""That come with a request: standard output, standard error, and one more that the command holds while it runs."""
+
+_server: subprocess.Popen[bytes] | None = None
+_folder = ""
+
+
+def run(
+    *arguments: str | bytes | Path,
+    env: dict[str, str] | None = None,
+    cwd: str | Path | None = None,
+    hold: int = -1,
+    timeout: float = PATIENCE,
+) -> subprocess.CompletedProcess[str]:
+    """Run `kcachefs ARGUMENTS` to its end. The command holds the descriptor `hold` open for as long as it runs."""
+    command = [os.fsdecode(argument) for argument in arguments]
+    environment = dict(os.environ if env is None else env)
+    if not _is_for_server(environment):
+        return _run_afresh(command, environment, cwd, hold, timeout)
+    with (
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
+    ):
+        connection.connect(_address())
+        descriptors = array.array("i", [out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()])
+        request = json.dumps({"arguments": command, "environment": environment, "folder": str(cwd or os.getcwd())})
+        connection.sendmsg([request.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        pid = int(connection.recv(_MESSAGE_BYTES))
+        if not select.select([connection], [], [], timeout)[0]:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(["kcachefs", *command], timeout)
+        code = int(connection.recv(_MESSAGE_BYTES))
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(["kcachefs", *command], code, out.read().decode(), err.read().decode())
+
+
+def _run_afresh(
+    command: list[str], environment: dict[str, str], cwd: str | Path | None, hold: int, timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """A new Python, for a test that changed what a command inherits."""
+    return subprocess.run(
+        [sys.executable, "-m", "kcachefs", *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        cwd=cwd,
+        timeout=timeout,
+        pass_fds=[hold] if hold >= 0 else [],
+    )
+
+
+def _is_for_server(environment: dict[str, str]) -> bool:
+    """Whether a child of this process would be the same as one of the server's, and import the same kcachefs."""
+    searched = [Path(folder, "kcachefs") for folder in environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    found = [folder for folder in searched if folder.is_dir()]
+    return _who_and_where() == _OURS and (not found or found[0].samefile(kcachefs.__path__[0]))
+
+
+def _who_and_where() -> tuple[object, ...]:
+    """Whose process this is, and its namespaces: a test may have become another user, or have mounts of its own."""
+    namespaces = (os.stat(f"/proc/self/ns/{kind}").st_ino for kind in ("mnt", "pid", "user"))
+    return os.getresuid(), os.getresgid(), *namespaces
+
+
+_OURS = _who_and_where()
+
+
+def _address() -> str:
+    """Where the server listens; it is started if there is none. A forked process uses the one of its parent."""
+    global _server, _folder
+    if _server is None:
+        _folder = tempfile.mkdtemp(prefix="kcachefs-test-server-")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(f"{_folder}/socket")
+            listener.listen(64)
+            _server = subprocess.Popen(
+                [sys.executable, "-m", "tests.command_server", _folder, str(listener.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                cwd=ROOT,
+                start_new_session=True,
+            )
+    return f"{_folder}/socket"
+
+
+def stop() -> None:
+    """End the server, if there is one."""
+    global _server
+    if _server is not None:
+        assert _server.stdin is not None
+        _server.stdin.close()
+        _server.wait(PATIENCE)
+        _server = None
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def serve(listener: socket.socket) -> None:
+    """Accept requests until standard input ends, which the tests hold open."""
+    _import_commands()
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ, None)
+    selector.register(0, selectors.EVENT_READ, None)
+    while True:
+        for key, _ in selector.select():
+            if key.fd == 0:
+                return
+            if key.fd == listener.fileno():
+                started = _start(listener)
+                if started is not None:
+                    pid, connection = started
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
+            else:
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                _finish(*key.data)
+
+
+def _start(listener: socket.socket) -> tuple[int, socket.socket] | None:
+    connection, _ = listener.accept()
+    message, ancillary, _, _ = connection.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(4 * _DESCRIPTORS))
+    if not message:
+        connection.close()
+        return None
+    descriptors = array.array("i")
+    for _, _, data in ancillary:
+        descriptors.frombytes(data)
+    pid = os.fork()
+    if pid == 0:
+        listener.close()
+        connection.close()
+        _become(json.loads(message), *descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    connection.send(str(pid).encode())
+    return pid, connection
+
+
+def _finish(pid: int, connection: socket.socket) -> None:
+    _, status = os.waitpid(pid, 0)
+    with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def _become(request: dict[str, Any], out: int, err: int, _held: int) -> NoReturn:
+    """Be the command from here on."""
+    code: object = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        os.close(out)
+        os.close(err)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        sys.argv = ["kcachefs", *request["arguments"]]
+        from kcachefs.cli import main
+
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _import_commands() -> None:
+    """Everything that a command may import while it runs: all of ours, and what the parser of arguments needs."""
+    for package in ("cli", "core", "daemon", "frameworks", "store"):
+        folder = importlib.import_module(f"kcachefs.{package}")
+        for module in pkgutil.walk_packages(folder.__path__, f"kcachefs.{package}."):
+            importlib.import_module(module.name)
+    for name in _imported_by("umount", "/no/such/mount"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _imported_by(*arguments: str) -> list[str]:
+    """The modules that a command has loaded at its end, found out by running it in a process that nobody hears."""
+    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); import kcachefs.cli as c; c.main()"
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[2])) as socket_of_server:
+        serve(socket_of_server)
+    shutil.rmtree(sys.argv[1])
