@@ -1,8 +1,9 @@
-"""Fixtures for every level of tests."""
+"""What every test shares: places of its own, a seed, small disks, and an order that keeps two processes busy."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import sys
@@ -12,19 +13,29 @@ from pathlib import Path
 
 import pytest
 
-from tests import command_server
+from tests import command_server, durations
 from tests.disks import Disk, ext4, tmpfs
 
-# Mounts of the tests are listed apart from those of the machine, and their logs go with them. Set here and not in a
-# fixture, because modules of tests read the environment when they are imported.
+# The mounts of the tests are listed apart from those of the machine, and their logs go with them. This is set here and
+# not in a fixture because modules of tests read the environment when they are imported.
 _OWN = Path(tempfile.mkdtemp(prefix="kcachefs-test-run-"))
 os.environ["KCACHEFS_RUNTIME_DIR"] = str(_OWN / "run")
 os.environ["KCACHEFS_LOG_DIR"] = str(_OWN / "log")
 for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
     os.environ.pop(_name, None)
 
-# Whoever is started in the background of a shell has it ignored, and so would every command under test.
+# One seed for the whole run; the processes of `-n 2` inherit it.
+os.environ.setdefault("KCACHEFS_SEED", str(random.SystemRandom().getrandbits(32)))
+
+# A shell starts what runs in its background with SIGINT ignored, and every command under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis begins with our seed too, unless it was given one."""
+    if getattr(config.option, "hypothesis_seed", 0) is None:
+        config.option.hypothesis_seed = os.environ["KCACHEFS_SEED"]
 
 
 def pytest_unconfigure() -> None:
@@ -32,10 +43,33 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(_OWN, ignore_errors=True)
 
 
+def pytest_report_header() -> str:
+    return f"KCACHEFS_SEED={os.environ['KCACHEFS_SEED']} repeats the random choices of this run"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes (`-n 2`) none should be at a long test while the others are done: the longest begin."""
+    """Mark what is known to be slow, and have the longest begin where several processes (`-n 2`) share the tests:
+    none may sit at a long one when the others are done."""
+    known = durations.read()
+    for item in items:
+        if durations.of(item, known) >= durations.SLOW_SECONDS:
+            item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items.sort(key=lambda item: durations.rank(durations.of(item, known)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    if exitstatus != 0:
+        terminalreporter.write_line(pytest_report_header())
+    if path := os.environ.get("KCACHEFS_TEST_DURATIONS"):
+        durations.write(terminalreporter.stats, Path(path))
+
+
+@pytest.fixture
+def seed() -> int:
+    """What random choices of a test begin with: another number in each run, and $KCACHEFS_SEED if that is set."""
+    return int(os.environ["KCACHEFS_SEED"])
 
 
 @pytest.fixture(params=["ext4", "tmpfs"])
@@ -47,7 +81,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """Threads take turns every microsecond instead of every five milliseconds: races are lost more often."""
+    """Threads take turns every microsecond instead of every five milliseconds, which loses races more often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

@@ -1,0 +1,51 @@
+"""How long tests took when they were last measured: it tells which `scripts/test --fast` leaves out, and which begin.
+
+tests/durations.txt holds a line for every test function above `LISTED_SECONDS`, of its longest case. A test that is not
+in it counts as quick. `scripts/test --measure` writes the file anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).with_name("durations.txt")
+SLOW_SECONDS = 0.5
+"""From here on a test is marked `slow`."""
+LISTED_SECONDS = 0.3
+
+
+def read() -> dict[str, float]:
+    """Seconds by test function, as `path::name`."""
+    lines = (line.split() for line in FILE.read_text().splitlines())
+    return {name: float(seconds) for seconds, name in lines}
+
+
+def of(item: pytest.Item, known: Mapping[str, float]) -> float:
+    return known.get(_function(item.nodeid), 0.0)
+
+
+def rank(seconds: float) -> int:
+    """The longer, the lower. Tests of about the same length stay in their order, in which they share fixtures."""
+    return -round(math.log2(max(seconds, 1.0)))
+
+
+def write(reports: Mapping[str, Sequence[Any]], path: Path) -> None:
+    """From the reports of a whole run. Setting up and tearing down count: a mount made for one test is part of it."""
+    cases: defaultdict[str, float] = defaultdict(float)
+    for report in (one for outcome in reports.values() for one in outcome if isinstance(one, pytest.TestReport)):
+        cases[report.nodeid] += report.duration
+    functions: defaultdict[str, float] = defaultdict(float)
+    for name, seconds in cases.items():
+        functions[_function(name)] = max(functions[_function(name)], seconds)
+    listed = sorted((name, seconds) for name, seconds in functions.items() if seconds >= LISTED_SECONDS)
+    path.write_text("".join(f"{seconds:.1f} {name}\n" for name, seconds in listed))
+
+
+def _function(node: str) -> str:
+    return node.partition("[")[0]
