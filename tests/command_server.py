@@ -210,7 +210,7 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> NoReturn
 
 def _import_commands() -> None:
     """Everything that a command may import while it runs: all of ours, and what the parser of arguments needs."""
-    for package in ("cli", "core", "daemon", "frameworks", "store"):
+    for package in ("cli", "core", "daemon", "doctor", "frameworks", "mounts", "session", "store"):
         folder = importlib.import_module(f"kcachefs.{package}")
         for module in pkgutil.walk_packages(folder.__path__, f"kcachefs.{package}."):
             importlib.import_module(module.name)
