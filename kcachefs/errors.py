@@ -152,10 +152,17 @@ def or_no_space(error: OSError, thing: object) -> Exception:
 
 
 class Unkeyable(KcachefsError):
-    """A value whose meaning cannot be determined, so that a key made from it could return the wrong kernel."""
+    """A value that cannot be read in full, so that any key made of it could serve the wrong kernel.
+
+    `path` leads from the function or value that was asked about to the one that cannot be read.
+    """
 
     errno = errno.EINVAL
     exit_code = 2
+
+    def __init__(self, message: str, path: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{' > '.join(path)}: {message}" if path else message)
+        self.path = path
 
 
 class CacheError(KcachefsError):

@@ -4,10 +4,10 @@ Each kind of key is a digest of a canonical encoding under a context of its own 
 different inputs meet, in one kind or across kinds, now or after the encoding changes.
 """
 
+from kcachefs.keys.cache_key import CacheKey, Dim, InputSpec
 from kcachefs.keys.devices import DeviceClass
 from kcachefs.keys.encoding import SCHEMA
 from kcachefs.keys.functions import hash_function, hash_value
-from kcachefs.keys.graphs import CacheKey, Dim, InputSpec
 from kcachefs.keys.programs import program_key
 from kcachefs.keys.projects import project_fingerprint
 from kcachefs.keys.tensors import TensorSpec, hash_tensor_signature

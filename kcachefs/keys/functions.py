@@ -7,46 +7,54 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys import kinds
+from kcachefs.keys.dependencies import Dependencies
 from kcachefs.keys.encoding import digest, encode
-from kcachefs.keys.graph import Walk
-from kcachefs.keys.references import top_of
-from kcachefs.keys.witness import Witness
+from kcachefs.keys.libraries import top_of
+from kcachefs.keys.walk import Rules, Walk
 
-# Keys already made. Strong references, so that an `id` cannot be taken over by another function; few, so that what the
-# functions hold on to is not kept for long.
+# Keys that were made already. The table refers to the functions, so that an `id` cannot be taken over by another one;
+# it is small, so that what they refer to is not kept for long.
 _MEMO_LIMIT = 1024
-_memo: dict[int, tuple[Any, Witness, str]] = {}
+_memo: dict[tuple[int, frozenset[str], bool], tuple[Any, Dependencies, str]] = {}
+_INNER = ("func", "fn", "__func__", "py_func")
 
 
-def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = ()) -> str:
+def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (), annotations: bool = True) -> str:
     """The key of a function: everything in it that can change what it does or compiles to.
 
-    That is its name and source; its defaults, annotations and closure; the globals it uses, and the functions among
-    them with all of theirs; partials, bound and wrapped functions to any depth; the attributes of Triton's wrappers.
-    What it imports as it runs counts too: modules of the project by their files. Functions of installed libraries count
-    by name and version. `ignore` names globals, closure variables and imported modules that do not matter.
+    That is its name and source; its defaults, annotations, attributes and closure; the globals it uses, and the
+    functions and classes among them with all of theirs; partials, bound and wrapped functions to any depth; what the
+    wrappers of Triton, numba and torch were asked for. What it imports as it runs counts too. Libraries count by name
+    and version. What cannot be read in full raises `Unkeyable` with the path to it.
+
+    `ignore` names globals, closure variables, attributes of functions and imported modules that do not matter. With
+    `annotations=False` the values of annotations do not count; as far as they are written in the source, their text
+    does.
 
     >>> def scale(x, by=2): return x * by
     >>> def grow(x, by=2): return x * by
     >>> hash_function(scale) == hash_function(scale), hash_function(scale) == hash_function(grow)
     (True, False)
     """
-    known = _memo.get(id(function))
-    if known is not None and known[0] is function and not ignore and known[1].holds():
+    number = (id(function), frozenset(ignore), annotations)
+    known = _memo.get(number)
+    if known is not None and known[0] is function and known[1].hold():
         return known[2]
     if not callable(function):
         raise Unkeyable(f"{function!r} is no function; use hash_value for other values")
-    walk = Walk(_home(function), ignore)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    walk = Walk(kinds, Rules(_home(function), number[1], annotations), path=(f"function {name!r}",))
     key = _walked(walk, "function", function).hex()
-    if walk.witness.usable and not ignore and isinstance(function, types.FunctionType | _WithFn):
+    if walk.dependencies.is_complete and _is_function(function):
         if len(_memo) >= _MEMO_LIMIT:
             _memo.clear()
-        _memo[id(function)] = (function, walk.witness, key)
+        _memo[number] = (function, walk.dependencies, key)
     return key
 
 
 def hash_value(value: object) -> str:
-    """The key of any value whose meaning can be read: plain data, containers, arrays, functions, objects of them.
+    """The key of any value that can be read in full: plain data, containers, arrays, functions, objects of them.
 
     >>> hash_value({"tile": (128, 64), "stages": 3}) == hash_value({"stages": 3, "tile": (128, 64)})
     True
@@ -56,31 +64,30 @@ def hash_value(value: object) -> str:
     try:
         return digest("value", encode(value)).hex()
     except Unkeyable:
-        return _walked(Walk(), "object", value).hex()
+        return _walked(Walk(kinds, Rules()), "object", value).hex()
     except RecursionError:
-        raise Unkeyable("the value is nested too deeply, or contains itself") from None
+        raise Unkeyable(_TOO_DEEP) from None
+
+
+_TOO_DEEP = "the value is nested too deeply, or a container contains itself"
 
 
 def _walked(walk: Walk, kind: str, root: object) -> bytes:
     try:
         return walk.digest(kind, root)
     except RecursionError:
-        raise Unkeyable("the value is nested too deeply, or a container contains itself") from None
+        raise Unkeyable(_TOO_DEEP) from None
 
 
-class _HasFn(type):
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(getattr(instance, "fn", None), types.FunctionType)
-
-
-class _WithFn(metaclass=_HasFn):
-    """A wrapper like Triton's, which keeps the plain function in `fn`."""
+def _is_function(function: Any) -> bool:
+    """Whether its dependencies are all that the key was made of: a plain function, or one that Triton wraps."""
+    return isinstance(function, types.FunctionType) or isinstance(getattr(function, "fn", None), types.FunctionType)
 
 
 def _home(function: Any) -> str:
     """The top package of the function: an installed kernel library is followed when it is the one asked about."""
     for _ in range(1000):
-        inner = getattr(function, "func", None) or getattr(function, "fn", None) or getattr(function, "__func__", None)
+        inner = next((found for name in _INNER if (found := getattr(function, name, None)) is not None), None)
         if inner is None:
             break
         function = inner

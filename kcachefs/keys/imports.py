@@ -1,42 +1,29 @@
-"""What code imports as it runs, told without importing it.
+"""What code imports as it runs, found without importing it.
 
 A library counts by the version that is installed. A module of the project counts by its file, and by all that it
-imports in turn. Whether a module has been imported already does not show: else the first call of a function, which
+imports in turn. Whether a module has been imported already does not show: otherwise the first call of a function, which
 imports it, would have another key than the second.
 """
 
 from __future__ import annotations
 
-import dis
-import functools
 import importlib.util
 import itertools
 import os
 import sys
 from collections.abc import Collection, Iterator
 from importlib.machinery import ModuleSpec
-from types import CodeType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.references import installed_version, is_library, is_library_file, top_of
+from kcachefs.keys.files import module_digests, module_file
+from kcachefs.keys.import_statements import Statement, import_functions, statements
+from kcachefs.keys.libraries import installed_version, is_library, is_library_file, top_of
 
-_IMPORT_NAME = dis.opmap["IMPORT_NAME"]
-
-# The digest of each module's file when it was first seen, as long as the module is loaded from the same spec.
-_first_seen: dict[str, tuple[ModuleSpec | None, bytes]] = {}
-_statements_in: dict[bytes, tuple[_Statement, ...]] = {}
-
-
-class _Statement(NamedTuple):
-    """One import: the module's name with a dot for each level, and which names may be modules inside it."""
-
-    name: str
-    taken: tuple[str, ...]
-    # `import a.b` gives `a`, so that names may be taken from any package on the way; `from a.b import c` does not.
-    is_plain: bool
+_statements_in: dict[bytes, tuple[Statement, ...]] = {}
 
 
 class _Module(NamedTuple):
@@ -47,16 +34,45 @@ class _Module(NamedTuple):
     spec: ModuleSpec | None
 
 
-def imported(code: CodeType, package: str, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """What tells each module that `code` of `package` imports, by name: plain data, whose first item is its kind.
+def imported(function: FunctionType, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """Each module that `function` imports, by name: plain data that tells it, with its kind first.
 
     `home` is a package that is followed though it may be installed; modules in `ignore` are left out.
     """
+    scope = function.__globals__
+    name = str(scope.get("__name__", ""))
+    package = scope.get("__package__") or (name if "__path__" in scope else name.rpartition(".")[0])
+    found = statements(function.__code__, import_functions(function.__code__, scope))
+    return _follow([(package, statement) for statement in found], home, ignore) if found else {}
+
+
+def imported_module(module: ModuleType, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
+    """A loaded module, each module in it if it is a package, and each module that they import, by name."""
+    name = module.__name__
+    file, folders = getattr(module, "__file__", None), list(getattr(module, "__path__", ()))
+    if sys.modules.get(name) is module:
+        parent = sys.modules.get(name.rpartition(".")[0])
+        if file is None and not folders and getattr(parent, "__file__", None) is None:
+            raise Unkeyable(f"module {name} has no file to read; name it in `ignore`")
+        return _follow([("", Statement(name, ("*",), False))], home, ignore)
+    # Loaded by hand: `import` would not find it.
+    loose = _Module(name, file, folders, False, getattr(module, "__spec__", None))
+    content = module_file(name, file)
+    told = _follow([(_package(loose), inner) for inner in _statements_of_file(loose, content)], home, ignore)
+    return {**told, name: _told(loose, content)}
+
+
+def _follow(pending: list[tuple[str, Statement]], home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
     told: dict[str, tuple[Any, ...]] = {}
     search = _Search(home)
-    pending = [(package, statement) for statement in _statements(code)]
     while pending:
-        for name, module in search.reached(*pending.pop()):
+        package, statement = pending.pop()
+        if statement.name is None and statement.called not in ignore:
+            raise Unkeyable(
+                f"{statement.where} calls {statement.called} for a module whose name is not written there; write it as "
+                f"a constant, or put {statement.called!r} into `ignore` and declare what it imports with `depends`"
+            )
+        for name, module in search.reached(package, statement):
             if name in told or any(name == left or name.startswith(f"{left}.") for left in ignore):
                 continue
             if module is None:
@@ -66,12 +82,21 @@ def imported(code: CodeType, package: str, home: str, ignore: Collection[str]) -
             elif module.file is None and module.folders:
                 told[name] = ("namespace",)
             else:
-                content = _content(module)
-                told[name] = ("module", *_digests(module, content))
+                content = module_file(module.name, module.file)
+                told[name] = _told(module, content)
                 if not module.is_library:
-                    inside = name if module.folders else name.rpartition(".")[0]
-                    pending += [(inside, inner) for inner in _statements_of_file(module, content)]
+                    pending += [(_package(module), inner) for inner in _statements_of_file(module, content)]
     return told
+
+
+def _told(module: _Module, content: bytes) -> tuple[Any, ...]:
+    # `python -O` leaves assertions out of modules.
+    return ("module", sys.flags.optimize, *module_digests(module.name, module.spec, content))
+
+
+def _package(module: _Module) -> str:
+    """The package that relative imports in a module are relative to."""
+    return module.name if module.folders else module.name.rpartition(".")[0]
 
 
 class _Search:
@@ -79,16 +104,16 @@ class _Search:
 
     def __init__(self, home: str) -> None:
         self._home = home
-        self._done: set[tuple[str, _Statement]] = set()
+        self._done: set[tuple[str, Statement]] = set()
         self._known: dict[str, _Module | None] = {}
 
-    def reached(self, package: str, statement: _Statement) -> Iterator[tuple[str, _Module | None]]:
+    def reached(self, package: str, statement: Statement) -> Iterator[tuple[str, _Module | None]]:
         """The modules that a statement in `package` imports, and those that its names may mean."""
-        if (package, statement) in self._done:
+        if (package, statement) in self._done or statement.name is None:
             return
         self._done.add((package, statement))
         try:
-            name = importlib.util.resolve_name(statement.name, package or None)
+            name = importlib.util.resolve_name(statement.name, statement.package or package or None)
         except ImportError:
             return
         folders: list[str] | None = None
@@ -101,13 +126,25 @@ class _Search:
             if folders and (statement.is_plain or inner == name):
                 yield from self._inside(module, statement)
 
-    def _inside(self, package: _Module, statement: _Statement) -> Iterator[tuple[str, _Module]]:
-        for name in statement.taken:
+    def _inside(self, package: _Module, statement: Statement) -> Iterator[tuple[str, _Module]]:
+        for name in self._names(package, statement):
             module = self._find(f"{package.name}.{name}", package.folders)
             if module is not None:
                 yield module.name, module
-                if module.folders and statement.is_plain:
+                if module.folders and (statement.is_plain or statement.taken == ("*",)):
                     yield from self._inside(module, statement)
+
+    @staticmethod
+    def _names(package: _Module, statement: Statement) -> Iterator[str]:
+        """The names that are taken from a package; every module in it, where it is passed on as a whole."""
+        if statement.taken != ("*",):
+            yield from statement.taken
+            return
+        for folder in package.folders:
+            for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+                name, _, _ = entry.partition(".")
+                if name.isidentifier() and name not in ("__init__", "__pycache__", "__main__"):
+                    yield name
 
     def _find(self, name: str, folders: list[str] | None) -> _Module | None:
         if name not in self._known:
@@ -115,30 +152,13 @@ class _Search:
         return self._known[name]
 
 
-@functools.lru_cache(maxsize=4096)
-def _statements(code: CodeType) -> tuple[_Statement, ...]:
-    """The imports of `code` and of the code inside it."""
-    found: list[_Statement] = []
-    if _IMPORT_NAME in code.co_code[::2]:
-        # The level and the names wanted are loaded right before.
-        told = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-        for level, wanted, step in zip(told, told[1:], told[2:], strict=False):
-            if step.opcode == _IMPORT_NAME:
-                taken = wanted.argval or code.co_names
-                found.append(_Statement("." * level.argval + step.argval, taken, not wanted.argval))
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found += _statements(constant)
-    return tuple(found)
-
-
-def _statements_of_file(module: _Module, content: bytes) -> tuple[_Statement, ...]:
+def _statements_of_file(module: _Module, content: bytes) -> tuple[Statement, ...]:
     if module.file is None or not module.file.endswith(".py"):
         return ()
     digest = blake3(content).digest()
     if digest not in _statements_in:
         try:
-            _statements_in[digest] = _statements(compile(content, module.file, "exec", dont_inherit=True))
+            _statements_in[digest] = statements(compile(content, module.file, "exec", dont_inherit=True))
         except (SyntaxError, ValueError):  # importing it would fail
             _statements_in[digest] = ()
     return _statements_in[digest]
@@ -167,25 +187,3 @@ def _found(name: str, folders: list[str] | None) -> _Module | None:
     places = [file] if file else inner
     is_installed = all(map(is_library_file, places)) if places else spec.origin in ("built-in", "frozen")
     return _Module(name, file, inner, is_installed, None)
-
-
-def _content(module: _Module) -> bytes:
-    try:
-        with open(module.file or "", "rb") as file:
-            return file.read()
-    except OSError:
-        raise Unkeyable(f"module {module.name} has no file to tell it by; name it in `ignore`") from None
-
-
-def _digests(module: _Module, content: bytes) -> tuple[bytes, bytes]:
-    """The digest of the file when the module was first seen, and the present one.
-
-    They differ for a file that is edited after its import. The code that runs is then not what the file says, and the
-    key is one that no other process has.
-    """
-    present = blake3(content).digest()
-    spec, first = _first_seen.get(module.name, (None, present))
-    if module.spec is None or (spec is not None and spec is not module.spec):
-        first = present
-    _first_seen[module.name] = (module.spec, first)
-    return first, present

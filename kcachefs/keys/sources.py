@@ -131,12 +131,17 @@ def _read(lines: list[str], flags: int) -> dict[str, list[_Found]]:
 
 
 def _tell_lambdas_apart(nodes: list[_Definition], count: int) -> list[int]:
-    """Move each lambda to a line of its own, so that its code can be told from others; returns the true first lines."""
+    """Move lambdas that begin on one line to lines of their own, so that their code can be told apart.
+
+    Returns the lines that everything truly begins on. A lambda moves with all that is in it: the compiler marks where
+    the line changes.
+    """
     starts = [_first_line(node) for node in nodes]
-    for number, node in enumerate(nodes):
+    seen: dict[int, int] = {}
+    for node, start in zip(nodes, starts, strict=True):
         if isinstance(node, ast.Lambda):
-            node.lineno = node.end_lineno = count + 1 + number
-            node.col_offset = node.end_col_offset = 0
+            seen[start] = seen.get(start, -1) + 1
+            ast.increment_lineno(node, seen[start] * (count + 1))
     return starts
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.arrays import dtype_name
+from kcachefs.keys.cache_key import Dim
+from kcachefs.keys.dtypes import dtype_name
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.functions import hash_value
-from kcachefs.keys.graphs import Dim
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys import hash_function
-from kcachefs.keys.references import installed_version
+from kcachefs.keys.libraries import installed_version
 from tests.keys.modules import Modules, modules
 
 __all__ = ["modules"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kcachefs.errors import UsageError
-from kcachefs.keys.arrays import dtype_name
 from kcachefs.keys.devices import DeviceClass
+from kcachefs.keys.dtypes import dtype_name
 from kcachefs.keys.encoding import SCHEMA, digest, encode
 
 
@@ -53,7 +53,7 @@ class CacheKey:
 
     >>> key = CacheKey("8f3a", [InputSpec(("batch", 128), "float16")], DeviceClass.cuda(9, 0))
     >>> key.to_storage_key()[:22]
-    'k3-cuda-sm90-8cd9b9991'
+    'k3-cuda-sm90-a6821a48a'
     """
 
     graph_hash: str | bytes

@@ -1,0 +1,183 @@
+"""What a function consists of: its statement, and all that it refers to by name."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+import types
+from typing import Any
+
+from kcachefs.errors import Unkeyable
+from kcachefs.keys import sources
+from kcachefs.keys.classes import type_name
+from kcachefs.keys.dependencies import MISSING, annotations_of, cell_value
+from kcachefs.keys.encoding import encode, tagged, write
+from kcachefs.keys.files import extension_digests
+from kcachefs.keys.imports import imported
+from kcachefs.keys.libraries import is_library, library_name, version_of
+from kcachefs.keys.modules import write_attribute
+from kcachefs.keys.readers.torch import compile_settings
+from kcachefs.keys.readers.triton import settings_of
+from kcachefs.keys.references import global_paths
+from kcachefs.keys.walk import Walk
+
+# As they were when Python started: one that was replaced since is followed like any global.
+_BUILTINS = dict(vars(builtins))
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    """A function of the project by all that it says; one that a library offers by name and version."""
+    module = str(function.__globals__.get("__name__", ""))
+    if not is_library(module, walk.rules.home):
+        _write_own(walk, function, out)
+    elif (name := library_name(function)) is not None:
+        walk.dependencies.add_function(function)
+        walk.fields("library function", (*name, version_of(name[0])), out)
+    elif "_torchdynamo_orig_callable" in function.__dict__ and module.startswith("torch."):
+        _write_compiled(walk, function, out)
+    elif module == "functools" and "registry" in function.__dict__:
+        walk.dependencies.is_complete = False
+        walk.fields("singledispatch", (function.__name__, dict(function.__dict__["registry"])), out)
+    else:
+        # Made by a library's decorator: what it closes over is the project's.
+        named = (module, version_of(module), function.__code__.co_qualname, function.__qualname__)
+        walk.dependencies.add_function(function)
+        walk.fields("function of a library", named, out)
+        _write_parts(walk, function, out)
+
+
+def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
+    """A function wrapped by Triton, which compiles the text that it read when the function was decorated."""
+    out.append(type_name(type(wrapper)))
+    for name in settings_of(wrapper):
+        walk.slot("attribute", vars(wrapper), name, out)
+    text = getattr(wrapper, "src", None)
+    if isinstance(wrapper.fn, types.FunctionType) and type(text) is str:
+        walk.dependencies.slots.append((vars(wrapper), "_src", vars(wrapper).get("_src", MISSING)))
+        _write_own(walk, wrapper.fn, out, text)
+    else:
+        write(wrapper.fn, out, walk)
+
+
+def write_builtin(walk: Walk, function: Any, out: list[bytes]) -> None:
+    """A function written in C, or a method of a value that is."""
+    name = library_name(function)
+    if name is not None:
+        walk.fields("library function", (*name, version_of(name[0])), out)
+        return
+    owner = function.__self__
+    if not isinstance(owner, types.ModuleType):
+        walk.fields("method of a value", (function.__name__, owner), out)
+    elif is_library(owner.__name__, walk.rules.home):
+        walk.fields("library function", (owner.__name__, function.__name__, version_of(owner.__name__)), out)
+    else:
+        write_extension(walk, function, owner, out)
+
+
+def write_extension(walk: Walk, value: Any, module: types.ModuleType, out: list[bytes]) -> None:
+    """Something that an extension module of the project offers, told by the module's file."""
+    digests = extension_digests(module)
+    if digests is None:
+        raise Unkeyable(f"{module.__name__}.{value.__name__} is written in C, and no file can be found that it is in")
+    walk.dependencies.is_complete = False
+    walk.fields("extension", (module.__name__, value.__qualname__, digests), out)
+
+
+def extension_of(value: Any) -> types.ModuleType | None:
+    """The extension module that offers this very object under its name."""
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    name = getattr(value, "__name__", None)
+    if module is None or type(name) is not str or vars(module).get(name) is not value:
+        return None
+    return module if extension_digests(module) is not None else None
+
+
+def _write_own(walk: Walk, function: types.FunctionType, out: list[bytes], text: str | None = None) -> None:
+    code = function.__code__
+    walk.dependencies.add_function(function)
+    walk.fields("function", (function.__name__, function.__qualname__), out)
+    out.append(sources.statement(function) if text is None else sources.text_statement(text, code))
+    if sys.flags.optimize:  # which leaves assertions out, and docstrings
+        out.append(tagged(b"Z", encode(sys.flags.optimize)))
+    _write_globals(walk, function, out)
+    _write_imports(walk, function, out)
+    _write_annotations(walk, function, out)
+    _write_parts(walk, function, out)
+
+
+def _write_compiled(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    """What `torch.compile` or `torch.compiler.disable` returned: the function inside, and what was asked for."""
+    walk.dependencies.is_complete = False
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    settings = compile_settings(cell_value(cells["self"])) if "self" in cells else None
+    walk.fields("torch.compile", (function.__dict__["_torchdynamo_orig_callable"], settings), out)
+
+
+def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    """What a function holds: defaults, closure, attributes."""
+    write(function.__defaults__, out, walk)
+    if function.__kwdefaults__:
+        walk.dependencies.add_mapping(function.__kwdefaults__)
+        for name in sorted(function.__kwdefaults__):
+            walk.slot("default", function.__kwdefaults__, name, out)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if name not in walk.rules.ignore:
+            value = cell_value(cell)
+            walk.dependencies.add_cell(cell, value)
+            walk.named("closure variable", name, value, out)
+    walk.dependencies.add_mapping(function.__dict__)
+    for name in sorted(function.__dict__.keys() - walk.rules.ignore):
+        walk.slot("attribute", function.__dict__, name, out)
+
+
+def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    scope, library = function.__globals__, ""
+    for path in global_paths(function.__code__):
+        name = path[0]
+        if name == library or name in walk.rules.ignore:
+            continue
+        value = scope.get(name, MISSING)
+        if value is MISSING and name in _BUILTINS:
+            walk.dependencies.slots.append((scope, name, value))
+            _write_builtin_name(walk, name, out)
+        elif not isinstance(value, types.ModuleType) or len(path) == 1:
+            walk.slot("global", scope, name, out)
+        elif is_library(value.__name__, walk.rules.home):
+            walk.slot("global", scope, name, out)
+            library = name  # paths are sorted: the others into the same library come next and add nothing
+        else:
+            walk.dependencies.slots.append((scope, name, value))
+            write_attribute(walk, value, path[1:], out)
+
+
+def _write_builtin_name(walk: Walk, name: str, out: list[bytes]) -> None:
+    held = vars(builtins)
+    if held.get(name, MISSING) is _BUILTINS[name]:
+        walk.dependencies.slots.append((held, name, _BUILTINS[name]))
+    else:
+        walk.slot("built-in", held, name, out)
+
+
+def _write_imports(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    """What the function imports as it runs: there is no global for that."""
+    found = imported(function, walk.rules.home, walk.rules.ignore)
+    if found:
+        out.append(tagged(b"I", encode(found)))
+    if any(kind != "library" for kind, *_ in found.values()):
+        walk.dependencies.is_complete = False
+
+
+def _write_annotations(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    """Kernel languages read annotations: their values count, and the globals named in those left as text."""
+    annotations = annotations_of(function)
+    if not walk.rules.annotations or annotations is None:
+        return
+    walk.dependencies.add_mapping(annotations)
+    for name in sorted(annotations):
+        value = annotations[name]
+        walk.slot("annotation", annotations, name, out)
+        if type(value) is str:
+            for word in sorted(set(_NAME.findall(value)) & function.__globals__.keys() - walk.rules.ignore):
+                walk.slot("global", function.__globals__, word, out)

@@ -1,0 +1,157 @@
+"""What a class says about itself, without what Python generates from that, which differs between versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import sys
+import types
+import typing
+from typing import Any
+
+from kcachefs.errors import Unkeyable
+from kcachefs.keys.encoding import encode
+from kcachefs.keys.files import extension_digests
+from kcachefs.keys.libraries import is_library, top_of, version_of
+from kcachefs.keys.visibility import is_made_in_c, is_visible, is_written_in_c
+from kcachefs.keys.walk import Walk
+
+# What Python adds to a class by itself, or makes of what is read here under another name.
+_NOISE = frozenset(
+    {
+        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__hash__", "__firstlineno__"),
+        *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
+        *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__", "__type_params__"),
+        *("__dataclass_fields__", "__dataclass_params__", "__conditional_annotations__", "__classdictcell__"),
+        # Of protocols, whose first instance changes them.
+        *("_is_protocol", "__protocol_attrs__", "__callable_proto_members_only__"),
+        "__non_callable_proto_members__",
+    }
+)
+# Modules that put methods into the classes they complete.
+_COMPLETING = frozenset({"dataclasses", "collections", "enum", "typing", "_collections_abc"})
+# What these keep is in `_fields_`, or is read below.
+_READABLE_METACLASSES = frozenset(
+    {
+        *("_ctypes.PyCStructType", "_ctypes.UnionType", "_ctypes.PyCArrayType", "_ctypes.PyCSimpleType"),
+        *("_ctypes.CType_Type", "msgspec._core.StructMeta"),
+    }
+)
+_FIELD = ("name", "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
+_DATACLASS_FLAGS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
+
+
+def type_name(cls: type, home: str = "") -> bytes:
+    """A class by its name, and the version of the library that it belongs to."""
+    module = cls.__module__
+    version = version_of(module) if is_library(module, home) else ""
+    if top_of(module) in sys.stdlib_module_names and getattr(sys.modules[top_of(module)], cls.__name__, None) is cls:
+        module = top_of(module)  # the part of a package that a class is in changes between versions
+    return encode(("type", module, cls.__qualname__, version))
+
+
+def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
+    """A library's class by name and version, one of the project by all that it says."""
+    if is_library(cls.__module__, walk.rules.home):
+        out.append(type_name(cls, walk.rules.home))
+        return
+    if is_written_in_c(cls):
+        walk.fields("extension class", (cls.__module__, cls.__qualname__, _extension(cls)), out)
+        return
+    walk.fields("class", (cls.__qualname__, cls.__bases__), out)
+    if type(cls) is not type:
+        _refuse_hidden_metaclass(type(cls))
+        walk.named("metaclass", type(cls).__qualname__, type(cls), out)
+    for name, value in class_members(cls):
+        walk.named("member", name, value, out)
+
+
+def class_members(cls: type) -> list[tuple[str, Any]]:
+    """What a class says about itself, sorted by name."""
+    held = vars(cls)
+    names = held.keys() - _NOISE
+    members = _special_members(cls)
+    is_special = bool(members)
+    if issubclass(cls, enum.Enum):
+        names = {name for name in names - cls.__members__.keys() if not _is_enum_internal(name, held[name])}
+    members.append(("annotations", _annotations(cls)))
+    if isinstance(held.get("__hash__"), types.FunctionType):
+        names |= {"__hash__"}
+    if not is_special:
+        members.append(("original bases", held.get("__orig_bases__")))
+        members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
+    slots = held.get("__slots__")
+    if slots is not None:
+        members.append(("slots", (slots,) if isinstance(slots, str) else tuple(slots)))
+    members += [(name, held[name]) for name in names if not _is_generated(cls, held[name], is_special)]
+    return sorted(members, key=lambda member: member[0])
+
+
+def _special_members(cls: Any) -> list[tuple[str, Any]]:
+    """For classes that Python completes: what it completes them from."""
+    held = vars(cls)
+    if issubclass(cls, enum.Enum):
+        values = [(f"member {name}", member.value) for name, member in cls.__members__.items()]
+        return [*values, ("boundary", str(held.get("_boundary_"))), ("order", list(cls.__members__))]
+    if issubclass(cls, tuple) and "_fields" in held:
+        return [("fields", held["_fields"]), ("field defaults", held.get("_field_defaults"))]
+    if "__dataclass_fields__" in held:
+        fields = [tuple(getattr(field, name) for name in _FIELD) for field in dataclasses.fields(cls)]
+        flags = held["__dataclass_params__"]
+        return [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
+    if type(cls).__qualname__ == "StructMeta" and type(cls).__module__ == "msgspec._core":
+        config = [
+            (name, getattr(cls.__struct_config__, name))
+            for name in sorted(dir(cls.__struct_config__))
+            if name[0] != "_"
+        ]
+        return [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__), ("config", config)]
+    return []
+
+
+def _refuse_hidden_metaclass(metaclass: type) -> None:
+    """A metaclass written in C may keep more about a class than its dictionary shows."""
+    for base in metaclass.__mro__[: metaclass.__mro__.index(type)]:
+        if not is_visible(base) and f"{base.__module__}.{base.__qualname__}" not in _READABLE_METACLASSES:
+            raise Unkeyable(
+                f"a class made by {base.__module__}.{base.__qualname__} cannot be read in full, because that keeps "
+                "state where Python cannot see it; give the classes of your values a __kcachefs_key__ method, or name "
+                "the variable in `ignore`"
+            )
+
+
+def _annotations(cls: type) -> Any:
+    try:
+        return dict(inspect.get_annotations(cls))
+    except NameError:  # evaluated late, and naming what is not defined yet
+        return None
+
+
+def _is_enum_internal(name: str, member: Any) -> bool:
+    """Python keeps the tables of an enumeration under names with an underscore at both ends; methods there are ours."""
+    if not (name.startswith("_") and name.endswith("_")):
+        return False
+    return not isinstance(member, types.FunctionType | staticmethod | classmethod | property)
+
+
+def _is_generated(cls: type, member: Any, is_special: bool) -> bool:
+    if is_made_in_c(member, cls) or (member is object.__init__ and typing.Protocol in cls.__mro__):
+        return True
+    function = getattr(member, "__func__", member)
+    inner = inspect.unwrap(function) if callable(function) else None
+    if not isinstance(inner, types.FunctionType):
+        return type(member).__name__ in ("_tuplegetter", "CField")
+    module = str(inner.__globals__.get("__name__", ""))
+    if module == "typing":
+        return True
+    is_made = inner.__code__.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
+    return is_special and (is_made or module in _COMPLETING)
+
+
+def _extension(cls: type) -> tuple[bytes, bytes]:
+    module = sys.modules.get(cls.__module__)
+    digests = None if module is None else extension_digests(module)
+    if digests is None:
+        raise Unkeyable(f"{cls.__module__}.{cls.__qualname__} is written in C, and no file can be found that it is in")
+    return digests

@@ -1,0 +1,105 @@
+"""Element types of numpy, torch, Triton and JAX: one name for each, whichever of them it comes from. Imports none."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from kcachefs.errors import UsageError
+
+_ALIASES = {
+    "fp64": "float64",
+    "f64": "float64",
+    "double": "float64",
+    "fp32": "float32",
+    "f32": "float32",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "i1": "bool",
+    "int1": "bool",
+    "i8": "int8",
+    "i16": "int16",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u16": "uint16",
+    "u32": "uint32",
+    "u64": "uint64",
+    "fp8e4nv": "float8_e4m3fn",
+    "fp8e5": "float8_e5m2",
+    "fp8e4b8": "float8_e4m3fnuz",
+    "fp8e5b16": "float8_e5m2fnuz",
+    "float8e4nv": "float8_e4m3fn",
+    "float8e5": "float8_e5m2",
+    "float8e4b8": "float8_e4m3fnuz",
+    "float8e5b16": "float8_e5m2fnuz",
+    "float8e4b15": "fp8e4b15",
+    "bool_": "bool",
+}
+_NAMES = frozenset(
+    {
+        *("bool", "float16", "bfloat16", "float32", "float64", "float128", "fp8e4b15"),
+        *("complex32", "bcomplex32", "complex64", "complex128", "complex256"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (*range(2, 9), 16, 32, 64)),
+        *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2"),
+        *("float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "float4_e2m1fn_x2"),
+        *("bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "qint8", "quint8", "qint32", "quint2x4", "quint4x2"),
+        "uint1",
+    }
+)
+# These have another width from one library to the next.
+_AMBIGUOUS = frozenset({"float", "int", "uint", "long", "ulong", "short", "char", "complex", "cfloat", "cdouble"})
+_PREFIXES = ("torch.", "tl.", "triton.language.", "numpy.", "np.", "jnp.", "jax.numpy.")
+
+
+def dtype_name(dtype: Any) -> str:
+    """The one name of an element type; raises UsageError for what is none.
+
+    >>> dtype_name("torch.float16"), dtype_name("fp16"), dtype_name("half"), dtype_name("int8")
+    ('float16', 'float16', 'float16', 'int8')
+    """
+    if isinstance(dtype, str):
+        return _name_of_text(dtype)
+    if _is_instance(dtype, "torch", "dtype"):
+        return str(dtype).removeprefix("torch.")
+    if _is_instance(dtype, "numpy", "dtype") or _is_scalar_type(dtype):
+        return _name_of_numpy(dtype)
+    if _is_instance(dtype, "triton.language.core", "dtype"):
+        return _ALIASES.get(str(dtype), str(dtype))
+    if _is_instance(getattr(dtype, "dtype", None), "numpy", "dtype"):  # such as jax.numpy.float32
+        return _name_of_numpy(dtype.dtype)
+    raise UsageError(f"{dtype!r} is no element type; name it like 'float16', or pass one of torch, numpy or Triton")
+
+
+def _name_of_text(text: str) -> str:
+    name = text
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    if name == "int1" and text.startswith("torch."):
+        return name  # one bit of an integer; Triton's int1 is a truth value
+    name = _ALIASES.get(name, name)
+    if name in _NAMES:
+        return name
+    if name in _AMBIGUOUS:
+        raise UsageError(f"{text!r} is not the same element type in every library; give its width, as in 'float32'")
+    raise UsageError(f"{text!r} is no element type; name it like 'float16', 'bfloat16', 'int32' or 'float8_e4m3fn'")
+
+
+def _name_of_numpy(dtype: Any) -> str:
+    found = sys.modules["numpy"].dtype(dtype)
+    metadata = f" {sorted(found.metadata.items())!r}" if found.metadata else ""
+    if found.fields is not None or found.subdtype is not None or not found.isnative or found.kind in "TO":
+        return f"numpy:{found!r}{metadata}"
+    return _ALIASES.get(str(found.name), str(found.name)) + metadata
+
+
+def _is_scalar_type(dtype: object) -> bool:
+    generic: type | None = getattr(sys.modules.get("numpy"), "generic", None)
+    return generic is not None and isinstance(dtype, type) and issubclass(dtype, generic)
+
+
+def _is_instance(value: object, module: str, name: str) -> bool:
+    cls: type | None = getattr(sys.modules.get(module), name, None)
+    return cls is not None and isinstance(value, cls)

@@ -1,0 +1,53 @@
+"""What files say: their digests, and whether a module still is what its file was when it was loaded."""
+
+from __future__ import annotations
+
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from types import ModuleType
+
+from blake3 import blake3
+
+from kcachefs.errors import Unkeyable
+
+# The digest of each module's file when it was first seen, as long as the module is loaded from the same spec.
+_first_seen: dict[str, tuple[ModuleSpec | None, bytes]] = {}
+
+
+def file_digest(path: str) -> bytes | None:
+    """The digest of a file, or None where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return blake3(file.read()).digest()
+    except OSError:
+        return None
+
+
+def module_digests(name: str, spec: ModuleSpec | None, content: bytes) -> tuple[bytes, bytes]:
+    """The digest of a module's file when it was first seen, and the present one; `spec` is None if it is not loaded.
+
+    They differ for a file that is changed after its import. What runs is then not what the file says, and the key is
+    one that no other process has.
+    """
+    present = blake3(content).digest()
+    known, first = _first_seen.get(name, (None, present))
+    if spec is None or (known is not None and known is not spec):
+        first = present
+    _first_seen[name] = (spec, first)
+    return first, present
+
+
+def module_file(name: str, path: str | None) -> bytes:
+    """The content of a module's file."""
+    try:
+        with open(path or "", "rb") as file:
+            return file.read()
+    except OSError:
+        raise Unkeyable(f"module {name} has no file to read; name it in `ignore`") from None
+
+
+def extension_digests(module: ModuleType) -> tuple[bytes, bytes] | None:
+    """The digests of a compiled extension module's file; None for any other module."""
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(tuple(EXTENSION_SUFFIXES)):
+        return None
+    return module_digests(module.__name__, getattr(module, "__spec__", None), module_file(module.__name__, file))

@@ -1,0 +1,169 @@
+"""How each kind of value is encoded: which of the writers and readers is the one for it."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from kcachefs.errors import Unkeyable
+from kcachefs.keys import sources
+from kcachefs.keys.callables import extension_of, write_builtin, write_extension, write_function, write_triton
+from kcachefs.keys.classes import type_name, write_class
+from kcachefs.keys.encoding import encode, tagged, write
+from kcachefs.keys.libraries import is_library, library_name, top_of, version_of
+from kcachefs.keys.modules import write_module
+from kcachefs.keys.readers import Knowledge, knowledge_of
+from kcachefs.keys.visibility import DESCRIPTORS, attributes, is_written_in_c
+from kcachefs.keys.walk import Walk
+
+PROTOCOL = "__kcachefs_key__"
+
+_Writer = Callable[[Walk, Any, list[bytes]], None]
+_WRITERS: dict[type, _Writer] = {
+    types.FunctionType: write_function,
+    types.BuiltinFunctionType: write_builtin,
+    types.MethodWrapperType: write_builtin,
+    types.ModuleType: write_module,
+    type: write_class,
+}
+
+
+def write_inline(walk: Walk, value: Any, out: list[bytes]) -> bool:
+    """Encode what is no node: members of enumerations, types of `typing`, what a reader turns into plain data."""
+    cls = type(value)
+    if protocol_of(cls) is not None:
+        return False
+    if issubclass(cls, enum.Enum):
+        _write_member(walk, value, out)
+    elif cls is types.CodeType:
+        out.append(tagged(b"C", encode((sys.implementation.cache_tag, sources.shape(value)))))
+    elif isinstance(value, types.GenericAlias | types.UnionType) or _is_generic(value):
+        _write_generic(walk, value, out)
+    else:
+        return _write_plain(value, out)
+    return True
+
+
+def write_node(walk: Walk, node: Any, out: list[bytes]) -> None:
+    """Encode a node: what may refer to others, or to itself."""
+    cls = type(node)
+    if (speak := protocol_of(cls)) is not None:
+        walk.fields("object", (cls, speak(node)), out)
+        return
+    for base in cls.__mro__:
+        if (writer := _WRITERS.get(base)) is not None:
+            writer(walk, node, out)
+            return
+    if isinstance(node, DESCRIPTORS):
+        walk.fields("descriptor", (node.__objclass__, node.__name__), out)
+    elif top_of(cls.__module__) == "triton" and hasattr(node, "fn"):
+        write_triton(walk, node, out)
+    else:
+        _write_object(walk, node, out)
+
+
+def protocol_of(cls: type) -> Callable[[Any], Any] | None:
+    """The method by which instances of a class say what they mean."""
+    for base in cls.__mro__:
+        if PROTOCOL in vars(base):
+            return typing.cast("Callable[[Any], Any]", vars(base)[PROTOCOL])
+    return None
+
+
+def _write_plain(value: Any, out: list[bytes]) -> bool:
+    cls = type(value)
+    reader, base, hidden = knowledge_of(cls)
+    if reader is None or not reader.is_inline or hidden is not None:
+        return False
+    if cls is not base and not (reader.covers_subclasses and is_written_in_c(cls)):
+        return False
+    if reader.attributes == "counted" and attributes(value, base):
+        return False
+    try:
+        out.append(tagged(b"A", encode((reader.label, reader.read(value)))))
+    except Unkeyable:  # not plain data after all, such as an array of objects: then a node
+        return False
+    return True
+
+
+def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
+    cls = type(value)
+    name = library_name(value)
+    if name is not None:
+        walk.fields("library object", (*name, version_of(name[0])), out)
+        return
+    known = knowledge_of(cls)
+    if known.hidden is not None:
+        _write_hidden(walk, value, known, out)
+        return
+    is_noise = False
+    if known.reader is None:
+        walk.fields("object", (cls,), out)
+    else:
+        is_noise = known.reader.attributes == "noise" and is_library(cls.__module__, walk.rules.home)
+        # What a reader returns does not depend on the library's version; so its class counts only where it is another.
+        told = None if cls is known.base else cls
+        walk.fields(known.reader.label, (told, known.reader.read(value)), out)
+        is_noise = is_noise or known.reader.attributes == "read"
+    if not is_noise:
+        held = attributes(value, known.base)
+        for attribute in sorted(held):
+            if not _is_derived(cls, attribute):
+                walk.named("attribute", attribute, held[attribute], out)
+
+
+def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) -> None:
+    for stream in ("stdin", "stdout", "stderr"):
+        if value is getattr(sys, stream) or value is getattr(sys, f"__{stream}__"):
+            walk.fields("stream", (stream,), out)
+            return
+    module = extension_of(value)
+    if module is not None:
+        write_extension(walk, value, module, out)
+        return
+    hidden = typing.cast(type, known.hidden)
+    raise Unkeyable(
+        f"a {_full_name(type(value))} cannot be read in full, because {_full_name(hidden)} keeps state where Python "
+        f"cannot see it; give the class a {PROTOCOL} method, or name the variable in `ignore`"
+    )
+
+
+def _write_member(walk: Walk, member: enum.Enum, out: list[bytes]) -> None:
+    out.append(tagged(b"E", type_name(type(member), walk.rules.home) + encode(member.name)))
+    write(member.value, out, walk)
+    if not is_library(type(member).__module__, walk.rules.home):
+        write(type(member), out, walk)
+        held = attributes(member)
+        for name in sorted(held):
+            if not name.startswith("_") or not name.endswith("_"):
+                walk.named("attribute", name, held[name], out)
+
+
+def _is_generic(value: Any) -> bool:
+    return type(value).__module__ == "typing" and typing.get_origin(value) is not None
+
+
+def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
+    """`list[int]`, `typing.Literal["x"]`, `int | None` and the like, alike under every Python version."""
+    origin = typing.get_origin(value)
+    if origin is types.UnionType:
+        origin = typing.Union
+    # Some of what `typing` offers has turned from a class into an object, and back.
+    is_special = getattr(typing, getattr(origin, "__name__", ""), None) is origin
+    out.append(tagged(b"G", b"special" if is_special else b"generic"))
+    write((origin.__name__ if is_special else origin, typing.get_args(value)), out, walk)
+
+
+def _is_derived(cls: type, name: str) -> bool:
+    """Whether an attribute is what a cached property has found, which is there only after its first use."""
+    return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"

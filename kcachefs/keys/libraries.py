@@ -1,0 +1,112 @@
+"""Which modules are installed libraries rather than part of the project, and which versions those have.
+
+What a library offers counts by name and version: to follow it would mean to hash half of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import sysconfig
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+@functools.lru_cache(maxsize=4096)
+def is_library_file(file: str) -> bool:
+    """Whether a file or a folder belongs to something that is installed."""
+    parts = file.split("/")
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    return any(file.startswith(folder + "/") for folder in _LIBRARY_FOLDERS)
+
+
+_LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def is_library(module_name: str, home: str = "") -> bool:
+    """Whether a module is installed. The package `home` never counts as installed: it is the one asked about."""
+    if home and top_of(module_name) == home:
+        return False
+    module = sys.modules.get(module_name)
+    if module is None or module_name == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    if file is not None:
+        return is_library_file(file)
+    if folders := list(getattr(module, "__path__", ())):
+        return all(map(is_library_file, folders))
+    # Built in, frozen, or made by an extension module, which is its parent.
+    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
+        return True
+    return is_library(module_name.rpartition(".")[0])
+
+
+def library_name(value: Any) -> tuple[str, str] | None:
+    """The module and the name under which a library offers this very object, such as `numpy.add`."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if type(name) is not str:
+        return None
+    for module_name in _homes(value):
+        if module_name in sys.modules and _offered(module_name, name) is value and is_library(module_name):
+            return module_name, name
+    return None
+
+
+def _offered(module_name: str, name: str) -> Any:
+    # Through dictionaries alone: asking a lazy module for a name would have it import things.
+    found: Any = sys.modules[module_name]
+    for part in name.split("."):
+        found = getattr(found, "__dict__", {}).get(part)
+    return found
+
+
+def _homes(value: Any) -> Iterator[str]:
+    owner = getattr(value, "__self__", None)
+    named = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
+    for name in (getattr(value, "__module__", None), type(value).__module__, named):
+        if isinstance(name, str):
+            yield name
+
+
+def top_of(module_name: str) -> str:
+    """The top package of a dotted name."""
+    return module_name.partition(".")[0]
+
+
+def version_of(module_name: str) -> str:
+    """The versions that a module and its packages state, or else those that were installed; nothing for Python's own.
+
+    A namespace package such as `cuda` states no version; the packages inside it do.
+    """
+    top = top_of(module_name)
+    stated = [getattr(sys.modules.get(top), "__version__", "")]
+    while module_name != top:
+        # Not through `getattr`, which would have a lazy module import what it has not.
+        stated.append(getattr(sys.modules.get(module_name), "__dict__", {}).get("__version__", ""))
+        module_name = module_name.rpartition(".")[0]
+    found = [str(version) for version in stated if isinstance(version, str) and version]  # torch's is a subclass of str
+    return " ".join(found) or installed_version(top, getattr(sys.modules.get(top), "__file__", None) is None)
+
+
+@functools.cache
+def installed_version(top: str, is_namespace: bool) -> str:
+    """The distributions that a top package comes from, with their versions."""
+    if top in sys.stdlib_module_names:
+        return ""
+    from importlib.metadata import PackageNotFoundError, version  # takes longer to import than most keys to make
+
+    if not is_namespace:
+        with contextlib.suppress(PackageNotFoundError):
+            return f"{top}-{version(top)}"
+    return " ".join(sorted(f"{name}-{version(name)}" for name in set(_distributions().get(top, ())) if name))
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    from importlib.metadata import packages_distributions
+
+    return packages_distributions()

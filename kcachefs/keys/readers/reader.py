@@ -1,0 +1,28 @@
+"""`Reader`: how the instances of one class are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How the instances of one class are read."""
+
+    # The kind of value, in the key.
+    label: str
+    # Plain data and further objects that make up a value, all of what C keeps of it included.
+    read: Callable[[Any], Any]
+    # Encoded where it stands and not as a node: two equal values then count alike, whether or not they are one object.
+    is_inline: bool = False
+    # Attributes are counted beside what was read, or were read already, or are caches and the like. The last holds for
+    # classes of libraries only: a subclass in the project may keep anything there.
+    attributes: Literal["counted", "read", "noise"] = "counted"
+    # Reads what subclasses written in C add, too.
+    covers_subclasses: bool = False
+
+
+def nothing(_: Any) -> None:
+    """For values that hold nothing, or nothing but attributes."""

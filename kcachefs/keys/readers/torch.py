@@ -1,0 +1,145 @@
+"""Tensors of every layout and other values of torch. Imports it only where it is imported already."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from blake3 import blake3
+
+from kcachefs.errors import Unkeyable
+from kcachefs.keys.dtypes import dtype_name
+from kcachefs.keys.libraries import version_of
+from kcachefs.keys.readers.reader import Reader
+
+
+def _tensor(value: Any) -> Any:
+    torch = sys.modules["torch"]
+    try:
+        # A subclass answers questions about itself as it likes; this asks the tensor beneath.
+        with torch._C.DisableTorchFunctionSubclass():
+            return _read(torch, value)
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise Unkeyable(f"a {type(value).__qualname__} cannot be read: {reason}; pass a plain tensor") from None
+
+
+def _read(torch: Any, value: Any) -> Any:
+    cls = type(value)
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return _wrapper(value)
+    if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
+        raise Unkeyable("a tensor under a transform of torch.func holds no data of its own; hash it outside")
+    if value._backward_hooks:
+        raise Unkeyable("a tensor with backward hooks cannot be read; pass it without them, or detached")
+    about = (
+        dtype_name(value.dtype),
+        str(value.layout),
+        value.device.type,
+        (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference()),
+        value.names if any(value.names) else None,
+        _tensor(value.grad) if value.is_leaf and value.grad is not None else None,
+    )
+    return (_class_label(torch, cls), about, _content(torch, value))
+
+
+def _content(torch: Any, value: Any) -> Any:
+    if value.is_nested:
+        if value.layout is torch.jagged:
+            return ("jagged", _tensor(value.values()), _tensor(value.offsets()), value._ragged_idx)
+        return ("nested", [_tensor(part) for part in value.unbind()])
+    shape = tuple(_size(size) for size in value.shape)
+    if value.layout is torch.sparse_coo:
+        return (shape, value.is_coalesced(), _tensor(value._indices()), _tensor(value._values()))
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return (shape, *map(_tensor, (value.crow_indices(), value.col_indices(), value.values())))
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return (shape, *map(_tensor, (value.ccol_indices(), value.row_indices(), value.values())))
+    if value.layout is not torch.strided:
+        raise Unkeyable(f"a tensor of layout {value.layout} cannot be read; pass a strided one")
+    if value.is_quantized:
+        return (shape, value.stride(), _quantisation(torch, value), _tensor(value.int_repr()))
+    return (shape, value.stride(), None if value.device.type == "meta" else _bytes(value))
+
+
+def _bytes(value: Any) -> bytes:
+    flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    size = flat.numel() * flat.element_size()
+    return blake3(ctypes.string_at(flat.data_ptr(), size) if size else b"").digest()
+
+
+def _quantisation(torch: Any, value: Any) -> Any:
+    scheme = value.qscheme()
+    if scheme in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return (str(scheme), value.q_scale(), value.q_zero_point())
+    scales, zeros = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+    return (str(scheme), _tensor(scales), _tensor(zeros), value.q_per_channel_axis())
+
+
+def _wrapper(value: Any) -> Any:
+    """A subclass that keeps its data in other tensors, and says in which."""
+    flatten = getattr(type(value), "__tensor_flatten__", None)
+    if flatten is None:
+        raise Unkeyable(
+            f"a {type(value).__qualname__} keeps its data elsewhere and has no __tensor_flatten__ to say where"
+        )
+    names, context = flatten(value)
+    return ("wrapper", {name: getattr(value, name) for name in names}, context)
+
+
+def _fake(value: Any) -> Any:
+    shape, strides = (tuple(_size(size) for size in sizes) for sizes in (value.shape, value.stride()))
+    return (dtype_name(value.dtype), shape, strides, str(value.layout), value.fake_device.type, value.requires_grad)
+
+
+def _size(size: Any) -> int:
+    if type(size) is not int:
+        raise Unkeyable(f"{size} is a symbolic size; pass a TensorSpec with a Dim in its place")
+    return size
+
+
+def _class_label(torch: Any, cls: type) -> str:
+    return cls.__name__ if cls in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) else ""
+
+
+def _optimised_module(value: Any) -> Any:
+    return (value._orig_mod, compile_settings(value.dynamo_ctx))
+
+
+def compile_settings(context: Any) -> Any:
+    """What `torch.compile` was asked for, of the context that its wrapper holds."""
+    backend = getattr(context, "callback", None)
+    for _ in range(100):
+        inner = getattr(backend, "_torchdynamo_orig_backend", None)
+        if inner is None:
+            break
+        backend = inner
+    names = ("fullgraph", "error_on_graph_break", "_dynamic", "export", "compiler_config", "msg", "wrapping")
+    held = {name: getattr(context, name, None) for name in names}
+    return (type(context).__qualname__, backend, held, version_of("torch"))
+
+
+def _operator(value: Any) -> Any:
+    return (str(value), version_of("torch"))
+
+
+def _custom_operator(value: Any) -> Any:
+    return (value._qualname, value._init_fn, value._backend_fns, value._abstract_fn, version_of("torch"))
+
+
+READERS: dict[str, Reader] = {
+    "torch.Tensor": Reader("tensor", _tensor, is_inline=True),
+    "torch.nn.parameter.Parameter": Reader("tensor", _tensor, is_inline=True),
+    "torch._subclasses.fake_tensor.FakeTensor": Reader("fake tensor", _fake, is_inline=True, attributes="noise"),
+    "torch.dtype": Reader("dtype", dtype_name, is_inline=True),
+    "torch.Size": Reader("size", lambda value: tuple(_size(size) for size in value), is_inline=True),
+    "torch.device": Reader("device", str, is_inline=True),
+    "torch.layout": Reader("layout", str, is_inline=True),
+    "torch.memory_format": Reader("memory format", str, is_inline=True),
+    "torch.qscheme": Reader("quantisation scheme", str, is_inline=True),
+    "torch._dynamo.eval_frame.OptimizedModule": Reader("compiled module", _optimised_module, attributes="noise"),
+    "torch._ops.OpOverload": Reader("operator", _operator, is_inline=True, attributes="noise"),
+    "torch._ops.OpOverloadPacket": Reader("operator", _operator, is_inline=True, attributes="noise"),
+    "torch._library.custom_ops.CustomOpDef": Reader("custom operator", _custom_operator, attributes="noise"),
+}

@@ -1,0 +1,102 @@
+"""Whether all of an object's state can be listed from Python.
+
+An instance of a class made by a `class` statement holds what is in its `__dict__` and its `__slots__`, and nothing
+else. A class written in C holds whatever its author put into its struct, and a subclass of it in Python inherits that.
+Sizes prove which is which: a class statement adds one pointer for each slot and at most two for `__dict__` and
+`__weakref__`.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any
+
+_POINTER = object.__basicsize__ // 2
+_HEAP_TYPE = 1 << 9
+# Python puts these into a class by itself.
+_POINTERS_OF_PYTHON = frozenset({"__dict__", "__weakref__"})
+
+DESCRIPTORS = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+
+
+class _Plain:
+    pass
+
+
+_known: dict[int, tuple[weakref.ref[type], bool]] = {}
+
+
+def is_visible(cls: type) -> bool:
+    """Whether `cls` itself adds no state to its instances beyond `__dict__` and `__slots__`."""
+    number = id(cls)
+    known = _known.get(number)
+    if known is not None and known[0]() is cls:
+        return known[1]
+    answer = not _hides_dictionary(cls) and (_adds_nothing(cls) or _is_made_by_class_statement(cls))
+    _known[number] = (weakref.ref(cls, lambda _: (_known.pop(number, None), None)[1]), answer)
+    return answer
+
+
+def is_made_in_c(member: object, cls: type) -> bool:
+    """Whether `member` is a method or an attribute that `cls` itself defines in C, slots included."""
+    return isinstance(member, DESCRIPTORS) and getattr(member, "__objclass__", None) is cls
+
+
+def is_written_in_c(cls: type) -> bool:
+    """Whether the class itself was made by C code, not by a `class` statement."""
+    if not cls.__flags__ & _HEAP_TYPE or getattr(vars(cls).get("__new__"), "__self__", None) is cls:
+        return True
+    return any(
+        is_made_in_c(member, cls) and not isinstance(member, types.MemberDescriptorType)
+        for name, member in vars(cls).items()
+        if name not in _POINTERS_OF_PYTHON
+    )
+
+
+def attributes(value: Any, until: type = object) -> dict[str, Any]:
+    """What an object holds in its `__dict__`, and in the slots of its classes up to `until` in their order."""
+    held: dict[str, Any] = {}
+    cls = type(value)
+    for base in cls.__mro__[: cls.__mro__.index(until)]:
+        for name, member in vars(base).items():
+            if isinstance(member, types.MemberDescriptorType) and is_made_in_c(member, base):
+                try:
+                    held[name] = member.__get__(value, cls)
+                except AttributeError:  # a slot that holds nothing
+                    continue
+    if _has_dictionary(cls):
+        held.update(object.__getattribute__(value, "__dict__"))
+    return held
+
+
+def _has_dictionary(cls: type) -> bool:
+    return any("__dict__" in vars(base) for base in cls.__mro__)
+
+
+def _hides_dictionary(cls: type) -> bool:
+    """Whether the class puts something of its own in the place of the true `__dict__`."""
+    return not isinstance(vars(cls).get("__dict__", vars(_Plain)["__dict__"]), types.GetSetDescriptorType)
+
+
+def _adds_nothing(cls: type) -> bool:
+    base = cls.__base__ or cls
+    return (cls.__basicsize__, cls.__itemsize__) == (base.__basicsize__, base.__itemsize__)
+
+
+def _is_made_by_class_statement(cls: type) -> bool:
+    base = cls.__base__
+    if base is None or is_written_in_c(cls) or cls.__itemsize__ != base.__itemsize__:
+        return False
+    pointers = len(_POINTERS_OF_PYTHON & vars(cls).keys())
+    slots = sum(
+        isinstance(member, types.MemberDescriptorType) and is_made_in_c(member, cls) for member in vars(cls).values()
+    )
+    added = cls.__basicsize__ - base.__basicsize__ - slots * _POINTER
+    return added % _POINTER == 0 and 0 <= added <= pointers * _POINTER

@@ -1,0 +1,16 @@
+"""The table of changes that must change a key and of those that must not, as data; `runner` evaluates it."""
+
+from __future__ import annotations
+
+from tests.keys.cases import classes, functions, libraries, mutations, programs, projects, values
+from tests.keys.cases.case import Case
+
+CASES: list[Case] = [
+    *values.CASES,
+    *functions.CASES,
+    *classes.CASES,
+    *mutations.CASES,
+    *projects.CASES,
+    *programs.CASES,
+    *libraries.CASES,
+]

@@ -1,0 +1,288 @@
+"""Classes and their instances: edits of a source file that must change the key of a value, and edits that must not."""
+
+from __future__ import annotations
+
+from tests.keys.cases.case import Case, edits
+
+PLAIN = """
+import abc, functools
+class Meta(type):
+    LEVEL = 1
+    def __call__(cls, *args):
+        return super().__call__(*args)
+class Other(type):
+    pass
+class Base:
+    def scale(self):
+        return 2
+class Mixin:
+    pass
+class Descriptor:
+    def __get__(self, obj, owner):
+        return 5
+class Kernel(Base, metaclass=Meta):
+    '''What it is.'''
+    BLOCK = 64
+    TABLE = {"a": [1]}
+    stages: int = 2
+    field = Descriptor()
+    def __init__(self, n):
+        self.n = n
+    def size(self, x=1):
+        return x * self.n
+    @property
+    def area(self):
+        return self.n * self.n
+    @staticmethod
+    def fixed(x):
+        return x + 1
+    @classmethod
+    def default(cls):
+        return cls(1)
+    @functools.cached_property
+    def cost(self):
+        return self.n + 1
+    def __hash__(self):
+        return 1
+    def __eq__(self, other):
+        return True
+    def _private(self):
+        return 3
+    class Inner:
+        DEPTH = 1
+value = Kernel(3)
+"""
+
+SLOTTED = """
+class Kernel:
+    __slots__ = ("a", "b")
+    def __init__(self):
+        self.a = 1
+value = Kernel()
+"""
+
+DATACLASS = """
+import dataclasses
+from dataclasses import dataclass, field
+@dataclass(order=False, frozen=False)
+class Kernel:
+    m: int
+    n: int = field(default=4, compare=True, metadata={"unit": "elements"})
+    tags: list = field(default_factory=list)
+    def area(self):
+        return self.m * self.n
+    def __post_init__(self):
+        self.extra = 1
+value = Kernel(2)
+"""
+
+ENUM = """
+import enum
+class Kernel(enum.Enum):
+    FAST = 1
+    EXACT = 2
+    ALIAS = 1
+    LIMIT = enum.nonmember(10)
+    def stages(self):
+        return self.value + 1
+    @property
+    def block(self):
+        return 64
+    @classmethod
+    def _missing_(cls, value):
+        return cls.FAST
+value = Kernel.FAST
+"""
+
+NAMED = """
+import collections, typing
+class Kernel(typing.NamedTuple):
+    m: int
+    n: int = 4
+    def area(self):
+        return self.m * self.n
+Plain = collections.namedtuple("Plain", "a b", defaults=[1])
+value = [Kernel(2), Plain(3)]
+"""
+
+ABSTRACT = """
+import abc, typing
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def size(self): ...
+@typing.runtime_checkable
+class Sized(typing.Protocol):
+    n: int
+class Kernel(Shape):
+    def size(self):
+        return 2
+value = [Kernel(), Sized]
+"""
+
+VALUE = "hash_value(value)"
+
+CASES: list[Case] = [
+    *edits(
+        "class",
+        "change",
+        PLAIN,
+        """
+        LEVEL = 1 || LEVEL = 2
+        return super().__call__(*args) || return super().__call__(*args[:1])
+        metaclass=Meta || metaclass=Other
+        Base, metaclass || Base, Mixin, metaclass
+        Kernel(Base, || Kernel(
+        return 2 || return 4
+        return 5 || return 6
+        BLOCK = 64 || BLOCK = 32
+        BLOCK = 64 || BLOCKS = 64
+        {"a": [1]} || {"a": [2]}
+        stages: int || stages: float
+        stages: int = 2 || stages: int = 3
+        field = Descriptor() || other = Descriptor()
+        self.n = n || self.m = self.n = n
+        Kernel(3) || Kernel(4)
+        x=1): || x=2):
+        return x * self.n || return x + self.n
+        self.n * self.n || self.n ** self.n
+        @property || @functools.cached_property
+        return x + 1 || return x + 2
+        @staticmethod\\n    def fixed(x): || def fixed(x):
+        return cls(1) || return cls(2)
+        self.n + 1 || self.n + 2
+        return 1\\n    def __eq__ || return 2\\n    def __eq__
+        return True || return False
+        return 3 || return 4
+        DEPTH = 1 || DEPTH = 2
+        class Inner || class Within
+        '''What it is.''' || '''What it was.'''
+        """,
+        VALUE,
+    ),
+    *edits(
+        "slots",
+        "change",
+        SLOTTED,
+        """
+        ("a", "b") || ("a", "c")
+        ("a", "b") || ("a",)
+        ("a", "b") || ("a", "b", "__dict__")
+        __slots__ = ("a", "b")\\n || pass\\n
+        self.a = 1 || self.a = 2
+        self.a = 1 || self.b = 1
+        """,
+        VALUE,
+    ),
+    *edits(
+        "dataclass",
+        "change",
+        DATACLASS,
+        """
+        order=False || order=True
+        frozen=False || eq=False
+        frozen=False || unsafe_hash=True
+        frozen=False || repr=False
+        frozen=False || match_args=False
+        m: int || k: int
+        m: int || m: float
+        default=4 || default=5
+        compare=True || compare=False
+        compare=True || repr=False
+        compare=True || hash=False
+        compare=True || kw_only=True
+        "unit": "elements" || "unit": "bytes"
+        default_factory=list || default_factory=dict
+        self.m * self.n || self.m + self.n
+        self.extra = 1 || self.extra = 2
+        Kernel(2) || Kernel(3)
+        Kernel(2) || Kernel(2, 5)
+        Kernel(2) || Kernel(2, tags=[1])
+        """,
+        VALUE,
+    ),
+    *edits(
+        "dataclass flag", "change", DATACLASS.replace("self.extra = 1", "pass"), "frozen=False || frozen=True", VALUE
+    ),
+    *edits(
+        "dataclass slots", "change", DATACLASS.replace("self.extra = 1", "pass"), "frozen=False || slots=True", VALUE
+    ),
+    *edits(
+        "enumeration",
+        "change",
+        ENUM,
+        """
+        FAST = 1 || FAST = 3
+        FAST = 1 || FAST = "1"
+        FAST = 1 || QUICK = FAST = 1
+        EXACT = 2 || EXACT = 3
+        EXACT = 2 || PRECISE = 2
+        ALIAS = 1 || ALIAS = 2
+        nonmember(10) || nonmember(11)
+        self.value + 1 || self.value + 2
+        return 64 || return 32
+        return cls.FAST || return cls.EXACT
+        (enum.Enum) || (enum.IntEnum)
+        Kernel.FAST || Kernel.EXACT
+        """,
+        VALUE,
+    ),
+    *edits(
+        "named tuple",
+        "change",
+        NAMED,
+        """
+        m: int || k: int
+        m: int || m: str
+        n: int = 4 || n: int = 5
+        self.m * self.n || self.m + self.n
+        Kernel(2) || Kernel(3)
+        "a b" || "a c"
+        defaults=[1] || defaults=[2]
+        "Plain", || "Simple",
+        """,
+        VALUE,
+    ),
+    *edits(
+        "abstract",
+        "change",
+        ABSTRACT,
+        """
+        @abc.abstractmethod\\n    def size(self): ... || def size(self): ...
+        def size(self): ... || def size(self, x=1): ...
+        n: int || m: int
+        n: int || n: float
+        return 2 || return 3
+        (abc.ABC) || (object)
+        @typing.runtime_checkable\\n ||
+        """,
+        VALUE,
+    ),
+    *edits(
+        "class kept",
+        "same",
+        PLAIN,
+        """
+        class Other(type):\\n    pass\\n ||
+        import abc, functools || import functools
+        class Mixin: || # moved\\nclass Mixin:
+        BLOCK = 64\\n    TABLE = {"a": [1]} || TABLE = {"a": [1]}\\n    BLOCK = 64
+        value = Kernel(3) || value = Kernel(n=3) if False else Kernel(3)
+        """,
+        VALUE,
+    ),
+    *edits("slots kept", "same", SLOTTED, "class Kernel: || class Kernel():", VALUE),
+    *edits(
+        "dataclass kept",
+        "same",
+        DATACLASS,
+        """
+        import dataclasses\\n || import dataclasses, os\\n
+        Kernel(2) || Kernel(m=2, n=4, tags=[])
+        (order=False, frozen=False) || (frozen=False, order=False)
+        (order=False, frozen=False) || ()
+        """,
+        VALUE,
+    ),
+    *edits("enumeration kept", "same", ENUM, "Kernel.FAST || Kernel(1)", VALUE),
+    *edits("named tuple kept", "same", NAMED, "Kernel(2) || Kernel(m=2, n=4)", VALUE),
+]

@@ -1,0 +1,3 @@
+from tests.keys.cases.case import Case
+
+CASES: list[Case] = []

@@ -1,0 +1,94 @@
+"""Evaluates the table of cases in one process and prints the keys as JSON: `python -m tests.keys.cases.runner FOLDER`.
+
+Sources are written below FOLDER, as a checkout would lie there, and imported from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kcachefs import keys
+from kcachefs.errors import Unkeyable, UsageError
+from tests.keys.cases import CASES
+from tests.keys.cases.case import Case
+
+_GIVEN = {name: getattr(keys, name) for name in keys.__all__}
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    sys.dont_write_bytecode = True
+    root = Path(sys.argv[1]).resolve()
+    names = set(sys.argv[2:])
+    told = {}
+    for number, case in enumerate(CASES):
+        if names and not any(case.name.startswith(name) for name in names):
+            continue
+        if all(importlib.util.find_spec(package) for package in case.needs):
+            try:
+                told[case.name] = evaluate(case, root / f"case{number}")
+            except Exception as error:
+                told[case.name] = [f"failed: {type(error).__name__}: {error}"] * 2
+    json.dump(told, sys.stdout)
+
+
+def evaluate(case: Case, folder: Path) -> list[str]:
+    """The two keys of a case, or why there is none."""
+    if not case.edits:
+        with _imported(case.sources, folder / "one") as module:
+            before = _key(case.before, module)
+            exec(compile(case.then, "<then>", "exec"), vars(module))
+            return [before, _key(case.after, module)]
+    with _imported(case.sources, folder / "one") as module:
+        before = _key(case.before, module)
+    with _imported({**case.sources, **case.edits}, folder / "two") as module:
+        exec(compile(case.then, "<then>", "exec"), vars(module))
+        return [before, _key(case.after, module)]
+
+
+def _key(expression: str, module: ModuleType) -> str:
+    try:
+        return str(eval(expression, {**_GIVEN, **vars(module)}))
+    except (Unkeyable, UsageError) as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"failed: {type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def _imported(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
+    """The module `main` of the sources, written to a folder that is the current one and on the path meanwhile."""
+    for name, text in sources.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    known, before = set(sys.modules), os.getcwd()
+    sys.path.insert(0, str(folder))
+    os.chdir(folder)
+    importlib.invalidate_caches()
+    try:
+        yield importlib.import_module("main")
+    finally:
+        os.chdir(before)
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - known:
+            if str(getattr(sys.modules[name], "__file__", None) or folder).startswith(str(folder)):
+                del sys.modules[name]
+
+
+def find(case_name: str) -> Any:
+    return next(case for case in CASES if case.name == case_name)
+
+
+if __name__ == "__main__":
+    main()

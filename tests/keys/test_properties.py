@@ -1,0 +1,92 @@
+"""The table of `tests.keys.cases`, walked in several processes: hash seeds, checkouts and Python versions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.keys.cases import CASES
+from tests.keys.cases.case import Case
+from tests.keys.interpreters import ROOT, VERSIONS, interpreter
+
+Keys = dict[str, list[str]]
+BY_NAME = {case.name: case for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return run(tmp_path_factory.mktemp("here"), seed="1")
+
+
+def run(folder: Path, seed: str, *arguments: str) -> Keys:
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *arguments, "-m", "tests.keys.cases.runner", str(folder)]
+    ran = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    told: Keys = json.loads(ran.stdout)
+    return told
+
+
+def test_the_table_is_as_large_as_it_should_be() -> None:
+    assert len(BY_NAME) == len(CASES), "two cases have one name"
+    assert sum(case.expect == "change" for case in CASES) >= 400
+    assert sum(case.expect == "same" for case in CASES) >= 80
+
+
+def test_every_case_comes_out_as_it_must(keys: Keys) -> None:
+    wrong = [f"{name}: {keys[name]}" for name in keys if not is_right(BY_NAME[name], *keys[name])]
+    assert not wrong, "\n".join(wrong)
+    assert len(keys) == len(CASES)
+
+
+def is_right(case: Case, before: str, after: str) -> bool:
+    if case.expect == "refused":
+        return before.startswith("refused: ") and after.startswith("refused: ")
+    if before.startswith(("refused: ", "failed: ")) or after.startswith(("refused: ", "failed: ")):
+        return False
+    return (before == after) == (case.expect == "same")
+
+
+def test_a_refusal_says_what_to_do(keys: Keys) -> None:
+    told = [after for name, (_, after) in keys.items() if BY_NAME[name].expect == "refused"]
+    advice = ("`ignore`", "__kcachefs_key__", "`depends`", "pass ", "include ", "write ", "make it", "give ")
+    assert [message for message in told if not any(words in message for words in advice)] == []
+
+
+def test_neither_the_hash_seed_nor_the_checkout_shows(keys: Keys, tmp_path: Path) -> None:
+    other = run(tmp_path / "another" / "and deeper" / "checkout", seed="77")
+    assert differing(keys, other) == {}
+
+
+def test_python_that_optimises_has_other_keys_for_functions_and_the_same_for_data(keys: Keys, tmp_path: Path) -> None:
+    other = run(tmp_path, "1", "-O")
+    plain = {name for name in keys if name.startswith(("plain: ", "library: datetime", "options"))}
+    functions = {name for name in keys if name.startswith(("function: ", "recursive: "))}
+    assert all(other[name] == keys[name] for name in plain)
+    assert all(other[name][0] != keys[name][0] for name in functions)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_python_version_does_not_show(
+    keys: Keys, version: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    assert request.config.cache is not None
+    other = interpreter(version, request.config.cache.mkdir("interpreters"))
+    told: Keys = json.loads(other.run("-m", "tests.keys.cases.runner", str(tmp_path)))
+    assert len(told) >= 400
+    assert differing(keys, told) == {}
+    assert [name for name in told if not is_right(BY_NAME[name], *told[name])] == []
+
+
+def differing(one: Keys, two: Keys) -> dict[str, tuple[list[str], list[str]]]:
+    """The cases that both have, must agree on, and do not. How a refusal is worded may name a version's own classes."""
+    return {
+        name: (one[name], two[name])
+        for name in one.keys() & two.keys()
+        if BY_NAME[name].is_portable and BY_NAME[name].expect != "refused" and one[name] != two[name]
+    }
