@@ -1,10 +1,10 @@
-"""A cache manager for Triton, for where no mount can be had: `TRITON_CACHE_MANAGER=kcachefs.triton:CacheManager`.
+"""A cache manager for Triton where there is no mount: `TRITON_CACHE_MANAGER=kcachefs.triton:CacheManager`.
 
-The layout is Triton's own, so that TorchInductor, which reads these folders itself, and Triton's own manager find what
-they expect. What differs: a group of files appears whole by one rename, is returned only if every member has the size
-and the digest that it was stored with, and is evicted whole, least recently used first, where KCACHEFS_CACHE_SIZE
-bounds the directory. The directory is TRITON_CACHE_DIR, else kcachefs's own; where it cannot be written, kernels are
-compiled into a temporary folder and nothing is kept.
+The layout is Triton's own, so TorchInductor, which reads these folders itself, and Triton's own manager find what they
+expect. What differs: a group of files appears whole or not at all, is returned only if every member has the size and
+the digest that it was stored with, and is evicted whole, least recently used first, where KCACHEFS_CACHE_SIZE bounds
+the directory. The directory is the one that Triton was given (`TRITON_CACHE_DIR`, `triton.knobs.cache.dir`), or one of
+kcachefs's own. Where it cannot be written, kernels are compiled into a temporary folder and nothing is kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 import weakref
@@ -29,7 +30,8 @@ from kcachefs.caches.groups import Groups, Pin, file_facts
 
 _log = logging.getLogger("kcachefs")
 
-# A compilation's first file. Anything else that comes first is a file by itself, such as a launcher or tuning results.
+# A compilation's first file: from it on, files are gathered until `put_group` names them. Anything else that comes
+# first is a file by itself, such as a launcher or tuning results, and is stored at once, as is whatever follows it.
 _GROUP_STARTS = frozenset({".source", ".ttir", ".ttgir", ".llir", ".ptx", ".cubin", ".amdgcn", ".hsaco", ".gluon"})
 _FACTS = "kcachefs"
 
@@ -39,15 +41,17 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self.key = key
-        # What people put there to look at or to override is theirs: plain files in the places that Triton documents.
+        # Dumps and overrides are for people to look at and edit: plain files in the places that Triton documents.
         self._plain = FileCacheManager(key, override=override, dump=dump) if override or dump else None
-        self._groups = _groups(config.triton_directory() or config.library_directory("triton"), config.library_limit())
+        self._groups = _groups(_directory(), config.library_limit())
         self._staged: Pin | None = None
         self._spare: Path | None = None
+        self._has_singles = False
         self._pins = contextlib.ExitStack()
         self._finalizer = weakref.finalize(self, _release, self._pins)
 
     def get_file(self, filename: str) -> str | None:
+        """The path of a file, or None."""
         if self._plain is not None:
             return self._plain.get_file(filename)  # type: ignore[no-any-return]
         for folder in (None if self._staged is None else self._staged.path, self._spare):
@@ -60,11 +64,12 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return str(pin.path / filename)
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
+        """Store a file, or gather it for `put_group`; returns where it is, for as long as this manager lives."""
         if self._plain is not None:
             return self._plain.put(data, filename, binary=binary)  # type: ignore[no-any-return]
         content = data if isinstance(data, bytes) else str(data).encode()
         try:
-            if self._staged is None and os.path.splitext(filename)[1] in _GROUP_STARTS:
+            if self._staged is None and not self._has_singles and Path(filename).suffix in _GROUP_STARTS:
                 self._staged = self._groups.stage(self.key)
                 self._pins.callback(_drop_staged, self._groups, self._staged)
             if self._staged is None:
@@ -93,21 +98,39 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return members
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:
+        """Make the files of a group findable together; returns where the manifest is.
+
+        `group` is changed to where its files are from now on: Triton reads the kernel back through this very dictionary
+        once the group is stored, and keeps it.
+        """
         if self._plain is not None:
             return self._plain.put_group(filename, group)  # type: ignore[no-any-return]
         final = self._groups.root / self.key
         facts = {name: file_facts(Path(path)) for name, path in group.items()}
         paths = {name: str(final / Path(path).name) for name, path in group.items()}
         told = msgspec.json.encode({"child_paths": paths, _FACTS: facts})
+        self._gather(group)
         written = self.put(told, _manifest(filename))
-        if self._staged is None or self._spare is not None:
+        if self._spare is not None:
             return written
-        # Triton reads the kernel back through this very dictionary once the group is stored, and keeps it.
-        if self._groups.publish(self.key, self._staged, lambda folder: _whole_group(folder, filename) is not None):
+        if self._staged is None:
+            self._groups.grew(self.key)
+            group.update(paths)
+            return written
+        if self._groups.publish(
+            self.key, self._staged, _manifest(filename), lambda folder: _whole_group(folder, filename) is not None
+        ):
             group.update(paths)
         else:
             group.update(self.get_group(filename) or {})
         return str(self._staged.path / _manifest(filename))
+
+    def _gather(self, group: dict[str, str]) -> None:
+        """Bring members that lie elsewhere to where the group is being filled: another manager may have stored them."""
+        folder = self._groups.root / self.key if self._staged is None else self._staged.path
+        for path in map(Path, group.values()):
+            if path.parent not in (folder, self._spare):
+                self.put(path.read_bytes(), path.name)
 
     def _pin(self) -> Pin | None:
         pin = self._groups.pin(self.key)
@@ -138,11 +161,12 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
             except FileNotFoundError:  # evicted before it was pinned
                 if last:
                     raise
+        self._has_singles = True
         return folder / filename
 
 
 def _whole_group(folder: Path, filename: str) -> dict[str, str] | None:
-    """Every member's path, if every member is there as the manifest has it.
+    """Every member's path, if every member is as the manifest states.
 
     Paths in a manifest are absolute; members are looked for in the folder that the manifest is in, so a directory that
     was moved still serves.
@@ -164,6 +188,15 @@ def _whole_group(folder: Path, filename: str) -> dict[str, str] | None:
 
 def _manifest(filename: str) -> str:
     return f"__grp__{filename}"
+
+
+def _directory() -> Path:
+    """Where Triton was told to keep its files, by a variable or by a knob; otherwise a place of our own."""
+    knobs = sys.modules.get("triton.knobs")  # since Triton 3.4
+    chosen = vars(knobs.cache).get("dir") if knobs is not None else None
+    if chosen:
+        return Path(chosen).absolute()
+    return config.triton_directory() or config.library_directory("triton")
 
 
 @functools.cache

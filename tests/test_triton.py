@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -151,14 +152,14 @@ def test_a_group_in_use_is_not_evicted(tmp_path: Path) -> None:
     for key in ("first", "second", "third"):
         staged = store.stage(key)
         (staged.path / "kernel").write_bytes(bytes(8000))
-        assert store.publish(key, staged, lambda _: False)
+        assert store.publish(key, staged, "kernel", lambda _: False)
         pins.append(staged)
     assert store.keys() == ["first", "second", "third"], "all three are held, so none may go"
     for pin in pins[:2]:
         pin.close()
     staged = store.stage("fourth")
     (staged.path / "kernel").write_bytes(bytes(8000))
-    assert store.publish("fourth", staged, lambda _: False)
+    assert store.publish("fourth", staged, "kernel", lambda _: False)
     assert store.keys() == ["third", "fourth"]
     for pin in (pins[2], staged):
         pin.close()
@@ -202,3 +203,63 @@ def test_where_nothing_can_be_stored_kernels_still_compile(tmp_path: Path, disk:
     assert told["hits"] == [False, False]
     assert all(kernel["size"] > 1000 for kernel in told["kernels"])
     assert list(temporary.iterdir()) == []
+
+
+def manager(folder: Path, monkeypatch: pytest.MonkeyPatch, key: str = "key") -> Any:
+    from kcachefs.triton import CacheManager
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    return CacheManager(key)
+
+
+PARTS = {"k.json": b"{}", "k.cubin": b"\x7fELF", "k.ptx": b".version"}
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(PARTS)), ids=" ".join)
+def test_a_group_is_stored_whatever_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...]
+) -> None:
+    writer = manager(tmp_path, monkeypatch)
+    group = {name: writer.put(PARTS[name], name) for name in order}
+    assert {name: Path(path).read_bytes() for name, path in group.items()} == PARTS
+    writer.put_group("k.json", group)
+    assert {name: Path(path).read_bytes() for name, path in group.items()} == PARTS
+    found = manager(tmp_path, monkeypatch).get_group("k.json")
+    assert found == group
+    del writer
+    assert list((tmp_path / ".kcachefs").glob("*")) == []
+    (tmp_path / "key" / "k.cubin").unlink()
+    assert manager(tmp_path, monkeypatch).get_group("k.json") is None
+
+
+def test_a_group_joins_files_that_are_in_its_folder_and_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = manager(tmp_path, monkeypatch)
+    launcher = Path(user.put(b"launcher", "launcher.so"))
+    writer = manager(tmp_path, monkeypatch)
+    group = {name: writer.put(PARTS[name], name) for name in ("k.cubin", "k.json")}
+    writer.put_group("k.json", group)
+    assert manager(tmp_path, monkeypatch).get_group("k.json") == group
+    assert launcher.read_bytes() == b"launcher"
+    assert user.get_file("launcher.so") == str(launcher)
+
+
+def test_a_group_may_name_files_that_another_manager_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = manager(tmp_path, monkeypatch), manager(tmp_path, monkeypatch)
+    group = {"k.cubin": one.put(PARTS["k.cubin"], "k.cubin"), "k.json": two.put(PARTS["k.json"], "k.json")}
+    two.put_group("k.json", group)
+    del one
+    found = manager(tmp_path, monkeypatch).get_group("k.json")
+    assert found is not None
+    assert {name: Path(path).read_bytes() for name, path in found.items()} == {name: PARTS[name] for name in group}
+
+
+def test_the_directory_that_triton_was_given_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    knobs = pytest.importorskip("triton.knobs")
+    made = manager(tmp_path / "variable", monkeypatch)
+    assert made.put(b"{}", "tuned.json").startswith(str(tmp_path / "variable"))
+    with knobs.cache.scope():
+        knobs.cache.dir = str(tmp_path / "knob")
+        monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "variable"))
+        from kcachefs.triton import CacheManager
+
+        assert CacheManager("key").put(b"{}", "tuned.json").startswith(str(tmp_path / "knob"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from kcachefs.errors import UsageError
+
 BLOCK = 4096
 # How far eviction goes below the bound, so that not every write at the bound has to scan; and what share of the bound
 # one process may write before it counts again what the others have written.
@@ -13,33 +15,42 @@ RECOUNT = 1 / 16
 
 
 def on_disk(size: int) -> int:
-    """What a file of that size takes."""
+    """The space that a file of that size takes."""
     return -(-size // BLOCK) * BLOCK
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise where no entry at all would fit."""
+    if limit is not None and limit < BLOCK:
+        raise UsageError(
+            f"max_bytes is {limit}, but every entry takes at least {BLOCK} bytes of disk, so nothing could be kept; "
+            "give more, None for no bound, or disk=False for memory alone"
+        )
 
 
 class Bound:
     """A size bound on a shared folder.
 
-    Nobody keeps the total: each process adds what it writes to what it last counted. So the bound may be passed by what
-    the other processes have written since, at most a sixteenth of it each.
+    Nobody keeps the total: each process adds what it writes to what it last counted. So the others may have written
+    beyond the bound since then, each of them at most a sixteenth of it.
     """
 
-    def __init__(self, limit: int, evict: Callable[[int], int]) -> None:
+    def __init__(self, limit: int, evict: Callable[[str], int]) -> None:
         self.limit = limit
         self._evict = evict
         self._lock = threading.Lock()
         self._size: int | None = None
         self._since_count = 0
 
-    def grew(self, size: int) -> None:
-        """So much has been written; `evict(limit)` counts, removes what is too much, and tells what is left."""
+    def grew(self, size: int, newest: str) -> None:
+        """`newest` has been written, of that size. `evict(newest)` makes room beside it and returns what is left."""
         with self._lock:
             if self._size is not None:
                 self._size += size
                 self._since_count += size
                 if self._size <= self.limit and self._since_count < self.limit * RECOUNT:
                     return
-            self._size = self._evict(self.limit)
+            self._size = self._evict(newest)
             self._since_count = 0
 
     def forget(self) -> None:

@@ -3,42 +3,153 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from kcachefs.caches.cache import Cache
+from kcachefs.caches.calls import AsyncCalls, Calls, Codec
+from kcachefs.caches.record import Value
 from kcachefs.errors import CacheError
-from kcachefs.keys.encoding import digest, encode
-from kcachefs.keys.functions import hash_function, hash_value
 
 P = ParamSpec("P")
-R = TypeVar("R")
+Q = ParamSpec("Q")
+R_co = TypeVar("R_co", covariant=True)
+M_contra = TypeVar("M_contra", contravariant=True)
+S = TypeVar("S")
+T = TypeVar("T")
 
-_KEPT = 1024
-_default: Cache | None = None
-_default_lock = threading.Lock()
+
+@dataclass(frozen=True, slots=True)
+class CacheInfo:
+    """What became of the calls of a cached function, in this process."""
+
+    hits: int
+    """Calls that were answered without running the function."""
+    misses: int
+    """Calls that ran the function."""
+    objects: int
+    """Decoded results that are in memory."""
+
+
+class CachedFunction(Generic[P, R_co]):
+    """A function whose results are kept. As an attribute of a class it is a method, and the object is an argument."""
+
+    __wrapped__: Any
+    __name__: str
+    __qualname__: str
+
+    def __init__(self, function: Callable[..., Any], calls: Calls, bound: tuple[Any, ...] = ()) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        self._calls = calls
+        self._bound = bound
+        if calls.is_async and hasattr(inspect, "markcoroutinefunction"):  # since Python 3.12
+            inspect.markcoroutinefunction(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """The result of the call, computed now or at some time before."""
+        return self._calls.call((*self._bound, *args), kwargs)  # type: ignore[no-any-return]
+
+    def cache_key(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
+        """The key under which the result of this call is kept."""
+        return self._calls.key((*self._bound, *args), kwargs)
+
+    def cache_info(self) -> CacheInfo:
+        """What became of the calls so far, in this process."""
+        return CacheInfo(self._calls.hits, self._calls.misses, self._calls.objects)
+
+    def clear(self) -> int:
+        """Remove every result of functions of this module and name, in memory and on disk; returns how many."""
+        return self._calls.clear()
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> CachedFunction[P, R_co]: ...
+
+    @overload
+    def __get__(
+        self: CachedFunction[Concatenate[S, Q], R_co], instance: S, owner: type | None = None
+    ) -> CachedFunction[Q, R_co]: ...
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if isinstance(self.__wrapped__, staticmethod):
+            return self
+        if isinstance(self.__wrapped__, classmethod):
+            instance = type(instance) if owner is None else owner
+        elif instance is None:
+            return self
+        return CachedFunction(self.__wrapped__, self._calls, (instance,))
+
+    def __kcachefs_key__(self) -> Any:
+        """What a key depends on that depends on this function: the function itself, not how it is cached."""
+        return ("cached", self._calls.meaning(), self._bound)
+
+    def __repr__(self) -> str:
+        return f"<cached {self.__wrapped__!r}>"
+
+
+class BytesDecorator(Protocol):
+    """Decorates functions that return bytes."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, Value]], /
+    ) -> CachedFunction[P, Coroutine[Any, Any, bytes]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Value], /) -> CachedFunction[P, bytes]: ...
+
+
+class CodecDecorator(Protocol[M_contra, R_co]):
+    """Decorates functions that return what `encode` takes; the result is then what `decode` returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, M_contra]], /
+    ) -> CachedFunction[P, Coroutine[Any, Any, R_co]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, M_contra], /) -> CachedFunction[P, R_co]: ...
 
 
 @overload
-def cached(function: Callable[P, R], /) -> Callable[P, R]: ...
+def cached(function: Callable[P, Coroutine[Any, Any, Value]], /) -> CachedFunction[P, Coroutine[Any, Any, bytes]]: ...
+
+
+@overload
+def cached(function: Callable[P, Value], /) -> CachedFunction[P, bytes]: ...
 
 
 @overload
 def cached(
-    *, cache: Cache | None = None, ignore: Collection[str] = ()
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    *, cache: Cache | None = None, ignore: Collection[str] = (), depends: Sequence[object] = ()
+) -> BytesDecorator: ...
 
 
 @overload
 def cached(
     *,
     cache: Cache | None = None,
-    encode: Callable[[R], bytes],
-    decode: Callable[[bytes], R],
+    encode: Callable[[T], Value],
+    decode: Callable[[bytes], T],
+    encoding: str | None = None,
     ignore: Collection[str] = (),
-) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    depends: Sequence[object] = (),
+) -> CodecDecorator[T, T]: ...
+
+
+@overload
+def cached(
+    *,
+    cache: Cache | None = None,
+    encode: Callable[[M_contra], Value],
+    decode: Callable[[bytes], R_co],
+    encoding: str | None = None,
+    ignore: Collection[str] = (),
+    depends: Sequence[object] = (),
+) -> CodecDecorator[M_contra, R_co]: ...
 
 
 def cached(
@@ -46,89 +157,47 @@ def cached(
     /,
     *,
     cache: Cache | None = None,
-    encode: Callable[[Any], bytes] | None = None,
+    encode: Callable[[Any], Value] | None = None,
     decode: Callable[[bytes], Any] | None = None,
+    encoding: str | None = None,
     ignore: Collection[str] = (),
+    depends: Sequence[object] = (),
 ) -> Any:
-    """Call the function once for each set of arguments, in whichever process comes first.
+    """Run the function once for each set of arguments, in whichever process comes first.
 
-    The key is `hash_function` of the function and `hash_value` of its arguments, so an edited function or helper starts
-    anew. Results are bytes; `encode` and `decode` turn others into bytes and back, and what `decode` has made is kept
-    in this process, so that a kernel is loaded once. An edited `encode` starts anew too; an edited `decode` reads the
-    bytes that are there. `ignore` names variables and imported modules that do not matter.
+    The key is `hash_function` of the function and `hash_value` of its arguments, bound to its parameters: `f(1)` and
+    `f(x=1)` are one call. An edited function or helper starts anew. `ignore` names parameters, variables and imported
+    modules that do not matter; `depends` lists what matters and cannot be seen, as `kcachefs.keys` describes it.
+    Functions may call other cached functions and themselves, be methods, and be coroutine functions.
+
+    Results are bytes. `encode` and `decode` turn others into bytes and back: any pair will do, and the result of a call
+    is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. An
+    edited `encode` starts anew, or with `encoding` a change of that text; an edited `decode` reads what is there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     @cached(cache=Cache(folder), encode=str.encode, decode=bytes.decode)
-    ...     def compile(source, *, arch):
+    ...     def compile(source: str, *, arch: str) -> str:
     ...         return f"{source} for {arch}"
-    ...     compile("kernel", arch="sm_90")
-    'kernel for sm_90'
+    ...     compile("kernel", arch="sm_90"), compile(source="kernel", arch="sm_90"), compile.cache_info()
+    ('kernel for sm_90', 'kernel for sm_90', CacheInfo(hits=1, misses=1, objects=1))
     """
     if (encode is None) != (decode is None):
         raise CacheError("cached() needs both encode and decode, or neither")
+    if encoding is not None and encode is None:
+        raise CacheError("encoding names what encode does; give encode and decode")
+    codec = None if encode is None or decode is None else Codec(encode, decode, encoding)
 
-    def decorate(wrapped: Callable[..., Any]) -> Callable[..., Any]:
-        maker = _Maker(wrapped, cache, encode, decode, ignore)
-        made = functools.wraps(wrapped)(lambda *args, **kwargs: maker(args, kwargs))
-        made.cache_key = lambda *args, **kwargs: maker.key(args, kwargs)  # type: ignore[attr-defined]
-        return made
+    def decorate(wrapped: Callable[..., Any]) -> CachedFunction[..., Any]:
+        plain = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
+        kind = AsyncCalls if inspect.iscoroutinefunction(plain) else Calls
+        return CachedFunction(wrapped, kind(plain, _default_cache if cache is None else cache, codec, ignore, depends))
 
     return decorate if function is None else decorate(function)
 
 
-class _Maker:
-    """One decorated function: its cache, and the objects made of what is in it."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        cache: Cache | None,
-        encode: Callable[[Any], bytes] | None,
-        decode: Callable[[bytes], Any] | None,
-        ignore: Collection[str],
-    ) -> None:
-        self._function = function
-        self._cache = cache
-        self._encode = encode
-        self._decode = decode
-        self._ignore = ignore
-        self._objects: OrderedDict[bytes, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        key = self.key(args, kwargs)
-        if self._decode is None:
-            return self._cached(key, args, kwargs)
-        with self._lock:
-            if key in self._objects:
-                self._objects.move_to_end(key)
-                return self._objects[key]
-        made = self._decode(self._cached(key, args, kwargs))
-        with self._lock:
-            self._objects[key] = made
-            if len(self._objects) > _KEPT:
-                self._objects.popitem(last=False)
-        return made
-
-    def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        told = [hash_function(self._function, ignore=self._ignore), hash_value(args), hash_value(kwargs)]
-        if self._encode is not None:
-            told.append(hash_function(self._encode, ignore=self._ignore))
-        return digest("call", encode(told))
-
-    def _cached(self, key: bytes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        cache = self._cache if self._cache is not None else _default_cache()
-        return cache.get_or_compute(key, lambda: self._compute(args, kwargs))
-
-    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        made = self._function(*args, **kwargs)
-        if self._encode is not None:
-            made = self._encode(made)
-        if not isinstance(made, bytes | bytearray | memoryview):
-            name = getattr(self._function, "__qualname__", self._function)
-            raise TypeError(f"{name} returned {type(made).__name__}; cached() keeps bytes: give it encode and decode")
-        return cast(bytes, made)
+_default: Cache | None = None
+_default_lock = threading.Lock()
 
 
 def _default_cache() -> Cache:

@@ -4,14 +4,19 @@ Layout: `entries/v<format>/<2 hex>/<62 hex>`, `writers/` and `locks/`. What make
 
 - A file appears under its name by rename, whole. Nothing is synced: after a power cut a file may be empty or cut short,
   and its checksum tells.
-- Temporary files lie beside their final names and are called after their writer. A rename between folders would take a
-  lock of the whole filesystem: with eight processes that doubled the time of an operation.
+- Temporary files lie beside their final names, because a rename between folders takes a lock of the whole filesystem,
+  and are named after their writer.
 - A writer is a file in `writers/` that its process holds locked. The kernel drops the lock when the process dies, so
-  whoever can take it knows the temporary files of that name for a dead writer's and removes them: no ages, no guesses.
+  whoever can take it knows that the temporary files of that name are a dead writer's, and removes them.
 - A file is removed by giving it a temporary name first and looking at what was caught: if another process has put a
   fresh one there since, it goes back. So neither eviction nor the removal of a damaged entry loses one just written.
-- The age of an entry is its mtime, set on each use to the nanosecond. In a mount that is left to the mount, which keeps
-  an LRU order of its own.
+
+The age of an entry is its mtime. A process writes a use down at most once a minute, and all it knows of before it
+evicts: so it evicts in the exact order of its own uses, and to the minute in that of others. In a mount the ages are
+left to the mount, which keeps an LRU order of its own and sees every lookup.
+
+Every value is verified when this process first reads its file. A large one is not hashed again while the file's inode,
+size, mtime and ctime stay the same: see `reading.Verified`.
 """
 
 from __future__ import annotations
@@ -19,79 +24,109 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
-from kcachefs.caches.bound import LOW_WATER, Bound, on_disk
-from kcachefs.caches.record import FORMAT, Entry, Key, Meta, key_of, pack, unpack
+from kcachefs.caches.bound import LOW_WATER, Bound, check_limit, on_disk
+from kcachefs.caches.memory import STALE_SECONDS
+from kcachefs.caches.reading import Identity, Verified, identity, read_head
+from kcachefs.caches.record import FORMAT, Entry, Head, Key, Meta, pack, unpack
 from kcachefs.caches.writers import Writers, listed, remove_if_free
 from kcachefs.errors import CacheError
 
-_READ = os.O_RDONLY | os.O_CLOEXEC
+# Whatever lies in an entry's place, opening it must not wait: a FIFO would, for a writer.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_KEY_PEEK = 4096
-_FIRST_READ = 64 << 10
-_RELAXED_SECONDS = 60
+_LARGE = 32 << 10
+_STAMP_SIZE = 32
+_USES_KEPT = 8192
 
-Identity = tuple[int, int, int]
+Stamp = bytes
+"""What tells one record from another without reading all of it: its checksum."""
 
 
 class Folder:
-    """A folder of entries. A write that fails for want of space or permission says so and changes nothing."""
+    """A folder of entries. A write that fails for want of space or permission says so and changes nothing.
 
-    def __init__(self, root: Path, max_bytes: int | None, touches: bool) -> None:
+    `uses` is when this process used which entries, as far as that is not written down yet: the memory before the folder
+    adds to it. It is None where the exact order does not matter, which is without a bound.
+    """
+
+    def __init__(self, root: Path, max_bytes: int | None, keeps_ages: bool, uses: dict[bytes, int] | None) -> None:
+        check_limit(max_bytes)
         self.root = root
         self.max_bytes = max_bytes
         self.evictions = 0
         self.damaged = 0
-        self._touches = touches
+        self._keeps_ages = keeps_ages
+        self.uses = uses
         self._entries = os.path.join(root, "entries", f"v{FORMAT}", "")
-        self.locks = os.path.join(root, "locks", "")
+        self._locks = os.path.join(root, "locks", "")
         self._writers = Writers(os.path.join(root, "writers", ""), os.path.join(root, "entries", ""))
         self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
+        self._verified = Verified()
         if root.exists() and not root.is_dir():
             raise CacheError(f"{root} is not a directory; give the cache a directory")
         self._sweep()
 
     # --- one entry ---------------------------------------------------------------------------------------------------
 
-    def get(self, key: bytes) -> Entry | None:
-        """The entry of `key`; a file that is not a whole record of it is removed and is a miss."""
+    def get(self, key: bytes) -> tuple[Entry, Stamp] | None:
+        """The entry of `key` and its stamp; a file that is not a whole record of it is removed and is a miss."""
         path = self._path(key)
         try:
             file = os.open(path, _READ)
         except OSError:
             return None
         try:
-            entry = unpack(key, _read(file))
+            status = os.fstat(file)
+            if status.st_size <= _LARGE:
+                record = os.read(file, status.st_size + 1)
+                entry, stamp = unpack(key, record), record[:_STAMP_SIZE]
+            else:
+                entry, stamp = self._verified.read(key, path, file, status)
             if entry is None:
-                self._remove_damaged(path, file)
-            elif self._touches:
-                self._touch(file)
-            return entry
+                self.damaged += 1
+                self._remove(path, identity(status))
+                return None
+            if self._keeps_ages:
+                self._used(key, file, status)
+            return entry, stamp
         except OSError:
             return None
         finally:
             os.close(file)
 
-    def put(self, key: bytes, is_text: bool, value: bytes, meta: Meta | None) -> None:
-        """Store the entry; raises the OSError that prevented it, and then leaves nothing behind."""
+    def put(self, key: bytes, is_text: bool, value: bytes, meta: Meta | None) -> Stamp | None:
+        """Store the entry; returns its stamp, or None where it is larger than the bound and cannot be kept.
+
+        Raises the OSError that prevented it, and then leaves nothing behind.
+        """
         pieces = pack(key, is_text, value, meta)
         path = self._path(key)
+        size = on_disk(sum(len(piece) for piece in pieces))
+        if self.max_bytes is not None and size > self.max_bytes:
+            self.delete(key)  # what is there has been replaced, if only by nothing
+            return None
         try:
             self._write(path, pieces)
         except FileNotFoundError:  # the folder is missing still, or was removed beneath us
             os.makedirs(os.path.dirname(path), exist_ok=True)
             self._write(path, pieces)
+        self._forget_use(key)
         if self._bound is not None:
-            self._bound.grew(on_disk(sum(len(piece) for piece in pieces)))
+            self._bound.grew(size, path)
+        stamp: Stamp = pieces[0]
+        return stamp
 
     def delete(self, key: bytes) -> bool:
         """Remove the entry; whether there was one."""
+        self._forget_use(key)
         try:
             os.unlink(self._path(key))
         except FileNotFoundError:
@@ -99,7 +134,36 @@ class Folder:
         return True
 
     def has(self, key: bytes) -> bool:
-        return os.path.exists(self._path(key))
+        """Whether there is a file for `key`. It is not read, so it may turn out to be damaged."""
+        try:
+            return stat.S_ISREG(os.stat(self._path(key)).st_mode)
+        except OSError:
+            return False
+
+    def is_current(self, key: bytes, stamp: Stamp) -> bool:
+        """Whether the entry is still the one of that stamp; if so it is the youngest from now on."""
+        path = self._path(key)
+        try:
+            file = os.open(path, _READ)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # the disk cannot be asked; what memory has is still good
+        try:
+            if os.read(file, _STAMP_SIZE) != stamp:
+                return False
+            if self._keeps_ages:
+                self._forget_use(key)
+                _set_age(file, time.time_ns())
+            return True
+        except OSError:
+            return True
+        finally:
+            os.close(file)
+
+    def lock_path(self, key: bytes) -> str:
+        """The file by which processes agree on who computes the entry of `key`."""
+        return self._locks + blake3(key).hexdigest()
 
     def _path(self, key: bytes) -> str:
         # A key of 32 bytes is a digest already. It gets a longer name, so that it does not meet the key it is one of.
@@ -111,8 +175,8 @@ class Folder:
         file = os.open(temporary, _CREATE, 0o666)
         try:
             _write_all(file, pieces)
-            if self._touches:
-                _set_age(file)
+            if self._keeps_ages:
+                _set_age(file, time.time_ns())
             os.rename(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -121,28 +185,14 @@ class Folder:
         finally:
             os.close(file)
 
-    def make_locks(self) -> None:
-        """Make the folder of the lock files, where that can be."""
-        with contextlib.suppress(OSError):
-            os.makedirs(self.locks, exist_ok=True)
-
-    def _touch(self, file: int) -> None:
-        # Without a bound nobody here needs the order now; some other process may, later, and to the minute will do.
-        if self.max_bytes is not None or os.fstat(file).st_mtime < time.time() - _RELAXED_SECONDS:
-            _set_age(file)
-
-    def _remove_damaged(self, path: str, file: int) -> None:
-        self.damaged += 1
-        self._remove(path, _identity(os.fstat(file)))
-
     def _remove(self, path: str, seen: Identity) -> bool:
         """Remove the very file that was seen, and no other that has taken its name since."""
         try:
-            if _identity(os.stat(path)) != seen:
+            if identity(os.lstat(path)) != seen:
                 return False
             caught = self._writers.temporary(path)
             os.rename(path, caught)
-            if _identity(os.stat(caught)) == seen:
+            if identity(os.lstat(caught))[:4] == seen[:4]:  # the rename has changed the ctime
                 os.unlink(caught)
                 return True
         except OSError:
@@ -153,22 +203,48 @@ class Folder:
             os.unlink(caught)
         return False
 
+    # --- ages --------------------------------------------------------------------------------------------------------
+
+    def _used(self, key: bytes, file: int, status: os.stat_result) -> None:
+        now = time.time_ns()
+        if status.st_mtime_ns < now - STALE_SECONDS * 1_000_000_000:
+            _set_age(file, now)
+            return
+        if self.uses is not None:
+            self.uses[key] = time.monotonic_ns()
+            if len(self.uses) > _USES_KEPT:
+                self._write_uses()
+
+    def _forget_use(self, key: bytes) -> None:
+        if self.uses is not None:
+            self.uses.pop(key, None)
+
+    def _write_uses(self) -> None:
+        """Write down what this process has used since it last did; other threads may use more meanwhile."""
+        uses = self.uses or {}
+        offset = time.time_ns() - time.monotonic_ns()
+        for key in list(uses):
+            used, path = uses.pop(key, 0) + offset, self._path(key)
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_mtime_ns < used:
+                    os.utime(path, ns=(used, used))
+
     # --- all of them -------------------------------------------------------------------------------------------------
 
     def keys(self) -> Iterator[Key]:
         """The keys of all entries of this format, in no order."""
-        for path, _ in self._scan(self._entries):
-            try:
-                file = os.open(path, _READ)
-            except OSError:
-                continue
-            with os.fdopen(file, "rb") as start:
-                head = start.read(_KEY_PEEK)
-                key = key_of(head)
-                if key is None and len(head) == _KEY_PEEK:
-                    key = key_of(head + start.read())
+        for _, _, head in self._heads():
+            key = head.given_key()
             if key is not None:
                 yield key
+
+    def remove_where(self, condition: Callable[[dict[str, Any]], bool]) -> list[bytes]:
+        """Remove every entry whose metadata meets a condition; returns their keys."""
+        removed = []
+        for path, status, head in self._heads():
+            if condition(head.told() or {}) and self._remove(path, identity(status)):
+                removed.append(head.key)
+        return removed
 
     def count(self) -> tuple[int, int]:
         """How many entries of this format there are, and how many bytes on disk."""
@@ -186,6 +262,8 @@ class Folder:
 
     def close(self) -> None:
         """No more writes will come."""
+        if self._keeps_ages:
+            self._write_uses()
         self._writers.close()
 
     def after_fork(self) -> None:
@@ -193,6 +271,21 @@ class Folder:
         self._writers.after_fork()
         if self._bound is not None:
             self._bound.forget()
+
+    def _heads(self) -> Iterator[tuple[str, os.stat_result, Head]]:
+        for path, status in self._scan(self._entries):
+            try:
+                file = os.open(path, _READ)
+            except OSError:
+                continue
+            try:
+                head = read_head(file, status.st_size)
+            except OSError:
+                continue
+            finally:
+                os.close(file)
+            if head is not None:
+                yield path, status, head
 
     def _scan(self, entries: str) -> Iterator[tuple[str, os.stat_result]]:
         for folder in listed(entries):
@@ -205,24 +298,24 @@ class Folder:
     def _sweep(self, everywhere: bool = False) -> None:
         """Remove what dead writers have left, and lock files that nobody holds."""
         self._writers.sweep(everywhere)
-        for file in listed(self.locks):
+        for file in listed(self._locks):
             remove_if_free(file.path)
 
-    # --- the bound ---------------------------------------------------------------------------------------------------
-
-    def _evict(self, limit: int) -> int:
-        """Count what is there, of every format, and remove the least recently used while it is too much."""
+    def _evict(self, newest: str) -> int:
+        """Remove the least recently used, of any format, while there is too much; returns how much is left."""
+        assert self.max_bytes is not None
+        self._write_uses()
         found = []
         for version in listed(os.path.join(self.root, "entries")):
             found += [(status.st_mtime_ns, path, status) for path, status in self._scan(version.path)]
         total = sum(on_disk(status.st_size) for _, _, status in found)
-        if total <= limit:
+        if total <= self.max_bytes:
             return total
         found.sort(key=lambda item: item[0])
         for _, path, status in found:
-            if total <= limit * LOW_WATER:
+            if total <= self.max_bytes * LOW_WATER:
                 break
-            if self._remove(path, _identity(status)):
+            if path != newest and self._remove(path, identity(status)):
                 self.evictions += 1
                 total -= on_disk(status.st_size)
         self._sweep(everywhere=True)
@@ -250,28 +343,9 @@ _REFUSALS = frozenset(
 )
 
 
-def _identity(status: os.stat_result) -> Identity:
-    # The time too: an entry that was used since it was picked for eviction is no longer the least recently used.
-    return (status.st_dev, status.st_ino, status.st_mtime_ns)
-
-
-def _set_age(file: int) -> None:
-    now = time.time_ns()
+def _set_age(file: int, age: int) -> None:
     with contextlib.suppress(OSError):
-        os.utime(file, ns=(now, now))
-
-
-def _read(file: int) -> bytes:
-    # Most entries come with the first read, without asking for the size.
-    record = os.read(file, _FIRST_READ)
-    if len(record) < _FIRST_READ:
-        return record
-    pieces = [record]
-    left = os.fstat(file).st_size - len(record)
-    while piece := os.read(file, max(left, 0) + 1):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
+        os.utime(file, ns=(age, age))
 
 
 def _write_all(file: int, pieces: list[Any]) -> None:

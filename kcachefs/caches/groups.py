@@ -1,9 +1,10 @@
-"""Folders of files that are useless apart: found whole or not at all, stored by one rename, evicted together by LRU.
+"""Folders of files that are useless apart: found whole or not at all, stored in one step, evicted together by LRU.
 
 `<root>/<key>/` holds the files of a group and a manifest with the size and the digest of each. A group is filled in a
-folder of its own beneath `<root>/.kcachefs/` and appears by a rename. Whoever has been given a group keeps a shared
-lock on its folder until it says that it is done, and nothing removes a folder that it cannot lock for itself: a reader
-never finds a file gone that it was promised. Locks are the kernel's, so they die with their holders.
+folder of its own beneath `<root>/.kcachefs/` and appears by a rename; where its folder exists already, the files are
+moved into it and the manifest comes last. Whoever has been given a group keeps a shared lock on its folder until it is
+done with it, and nothing removes a folder that it cannot lock for itself: a reader never finds a file gone that it was
+promised. Locks are the kernel's, so they die with their holders.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from kcachefs.caches.bound import BLOCK, LOW_WATER, Bound, on_disk
+from kcachefs.caches.bound import BLOCK, LOW_WATER, Bound, check_limit, on_disk
 
 _PRIVATE = ".kcachefs"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -39,6 +40,12 @@ class Pin:
         with contextlib.suppress(OSError):
             os.utime(self._file, ns=(now, now))
 
+    def take_over(self, other: Pin) -> None:
+        """Hold what `other` holds instead; `other` is closed without letting go."""
+        self.close()
+        self.path, self._file = other.path, other._file
+        other._file = -1
+
     def close(self) -> None:
         """The files are no longer needed."""
         if self._file >= 0:
@@ -50,7 +57,9 @@ class Groups:
     """All groups beneath one root, shared by any number of processes."""
 
     def __init__(self, root: Path, max_bytes: int | None) -> None:
+        check_limit(max_bytes)
         self.root = root
+        self.max_bytes = max_bytes
         self._private = root / _PRIVATE
         self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
 
@@ -64,23 +73,25 @@ class Groups:
             path = self._private / f"{key}-{uuid.uuid4().hex}"
             os.makedirs(path)
             pin = _pinned(path, fcntl.LOCK_SH)
-            if pin is not None:  # else the sweep took it before it was locked
+            if pin is not None:  # otherwise the sweep took it before it was locked
                 return pin
 
-    def publish(self, key: str, staged: Pin, is_whole: Callable[[Path], bool]) -> bool:
+    def publish(self, key: str, staged: Pin, manifest: str, is_whole: Callable[[Path], bool]) -> bool:
         """Make a filled folder the group of `key`, unless a whole one is there; whether it now is."""
-        target = self.root / key
-        # A rename does not replace a folder with anything in it; what is there and not whole is in the way.
-        is_there = _moved(staged.path, target)
-        if not is_there and not is_whole(target) and self.remove(key):
-            is_there = _moved(staged.path, target)
-        if not is_there:
+        try:
+            if not self._publish(key, staged, manifest, is_whole):
+                return False
+        except OSError:
             return False
-        staged.path = target
         staged.touch()
-        if self._bound is not None:
-            self._bound.grew(_size(target))
+        self.grew(key)
         return True
+
+    def grew(self, key: str) -> None:
+        """Files have been added to the folder of `key`: others may have to go."""
+        if self._bound is not None:
+            path = self.root / key
+            self._bound.grew(_size(path), str(path))
 
     def remove(self, key: str) -> bool:
         """Remove the folder of `key` unless someone holds on to it."""
@@ -94,6 +105,20 @@ class Groups:
     def keys(self) -> list[str]:
         """The keys of all folders, the least recently used first."""
         return [path.name for _, path in sorted(self._aged())]
+
+    def _publish(self, key: str, staged: Pin, manifest: str, is_whole: Callable[[Path], bool]) -> bool:
+        target = self.root / key
+        while not _moved(staged.path, target):
+            there = self.pin(key)
+            if there is None:  # evicted since the attempt to move
+                continue
+            if is_whole(target):
+                there.close()
+                return False
+            _move_files(staged.path, target, manifest)
+            staged.take_over(there)
+        staged.path = target
+        return True
 
     def _remove(self, path: Path, age: int | None) -> bool:
         pin = _pinned(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,16 +137,17 @@ class Groups:
         finally:
             pin.close()
 
-    def _evict(self, bound: int) -> int:
+    def _evict(self, newest: str) -> int:
+        assert self.max_bytes is not None
         self.sweep()
         found = [(age, path, _size(path)) for age, path in self._aged()]
         total = sum(size for _, _, size in found)
-        if total <= bound:
+        if total <= self.max_bytes:
             return total
         for age, path, size in sorted(found):
-            if total <= bound * LOW_WATER:
+            if total <= self.max_bytes * LOW_WATER:
                 break
-            if self._remove(path, age):
+            if str(path) != newest and self._remove(path, age):
                 total -= size
         return total
 
@@ -160,11 +186,25 @@ def _pinned(path: Path, how: int) -> Pin | None:
 
 
 def _moved(source: Path, target: Path) -> bool:
+    """Rename a folder, unless it is there already; False where `target` is a folder with something else in it."""
+    if source == target:
+        return True
     try:
         os.rename(source, target)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
     return True
+
+
+def _move_files(source: Path, target: Path, last: str) -> None:
+    """Move every file of a folder into another, one of them last, and remove the folder."""
+    names = sorted(os.listdir(source), key=lambda name: (name == last, name))
+    for name in names:
+        os.replace(source / name, target / name)
+    with contextlib.suppress(OSError):
+        os.rmdir(source)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -1,24 +1,24 @@
-"""The file of one entry: what is in it, and how it is told whole from damaged.
+"""The file of one entry: what is in it, and how a whole one is told from a damaged one.
 
 `checksum 32 | magic 4 | flags u16 | meta length u16 | key length u32 | value length u64 | key | meta | value`
 
 The checksum is BLAKE3 over everything after it, so a flipped, missing or added byte anywhere shows. The key is part of
-the record: a file moved to another key's name is not served. Metadata is MessagePack of plain data. Never a pickle:
-whoever may write to a shared folder must not thereby run code in everyone who reads it.
+the record: a file moved to another key's name is not served. Metadata is MessagePack of plain data. Nothing is ever a
+pickle: whoever may write to a shared folder must not thereby run code in everyone who reads it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from blake3 import blake3
 
 from kcachefs.errors import UsageError
 
-# Names the folder of the entries, so that projects of two formats can share one directory without meeting.
+# Part of the path of every entry, so that versions with two formats can share one folder without meeting.
 FORMAT = 1
 MAGIC = b"kcE" + bytes([FORMAT])
 META_LIMIT = 0xFFFF
@@ -31,20 +31,76 @@ _START = _CHECKSUM + _HEADER.size
 
 Key = str | bytes
 Meta = Mapping[str, Any]
+Value = bytes | bytearray | memoryview
 
 
-class Entry(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Entry:
     """A value and its small metadata."""
 
     value: bytes
-    meta: dict[str, Any] = {}
-    # Whether the key was given as text, so that listing the keys gives it back so.
+    meta: dict[str, Any] = field(default_factory=dict)
     text_key: bool = False
+    """Whether the key was given as text, so that listing the keys gives it back as text."""
 
 
-def pack(key: bytes, is_text: bool, value: bytes | bytearray | memoryview, meta: Meta | None) -> list[Any]:
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Everything of a record but the value."""
+
+    checked: bytes
+    """The bytes from the end of the checksum to the value, which the checksum covers too."""
+    checksum: bytes
+    key: bytes
+    meta: bytes
+    is_text: bool
+    value_at: int
+    value_size: int
+
+    @property
+    def size(self) -> int:
+        """The size of the whole record."""
+        return self.value_at + self.value_size
+
+    def is_valid(self, value: Value) -> bool:
+        """Whether the value, and this head, are those that were stored."""
+        hasher = blake3(self.checked)
+        hasher.update(value)
+        return hasher.digest() == self.checksum
+
+    def entry(self, value: bytes) -> Entry | None:
+        """The entry, or None where the metadata cannot be read."""
+        meta = self.told()
+        return None if meta is None else Entry(value, meta, self.is_text)
+
+    def told(self) -> dict[str, Any] | None:
+        """The metadata, or None where it cannot be read."""
+        if not self.meta:
+            return {}
+        import msgspec
+
+        try:
+            return msgspec.msgpack.decode(self.meta, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            return None
+
+    def given_key(self) -> Key | None:
+        """The key as its owner gave it; None where it cannot be that."""
+        if not self.is_text:
+            return self.key
+        try:
+            return self.key.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            return None
+
+
+def pack(key: bytes, is_text: bool, value: Value, meta: Meta | None) -> list[Any]:
     """The record's pieces, ready for one gathering write."""
-    told = msgspec.msgpack.encode(dict(meta)) if meta else b""
+    told = b""
+    if meta:
+        import msgspec
+
+        told = msgspec.msgpack.encode(dict(meta))
     if len(told) > META_LIMIT:
         raise UsageError(f"metadata of {len(told)} bytes is more than {META_LIMIT}; put it into the value")
     size = value.nbytes if isinstance(value, memoryview) else len(value)
@@ -65,27 +121,36 @@ def unpack(key: bytes, record: bytes) -> Entry | None:
         return None
     if blake3(memoryview(record)[_CHECKSUM:]).digest() != record[:_CHECKSUM]:
         return None
-    try:
-        meta = msgspec.msgpack.decode(record[meta_at:value_at], type=dict[str, Any]) if meta_size else {}
-    except msgspec.MsgspecError:
-        return None
-    return Entry(record[value_at:], meta, bool(flags & _TEXT_KEY))
+    if not meta_size:
+        return Entry(record[value_at:], {}, bool(flags & _TEXT_KEY))
+    head = head_of(record[:value_at])
+    return None if head is None else head.entry(record[value_at:])
 
 
-def key_of(start: bytes) -> Key | None:
-    """The key of a record of which the beginning has been read; None where it is none of ours."""
+def head_size(start: bytes) -> int | None:
+    """How long the head of a record is of which the beginning has been read; None where it is none of ours."""
     if len(start) < _START:
         return None
-    magic, flags, _, size, _ = _HEADER.unpack_from(start, _CHECKSUM)
-    raw = start[_START : _START + size]
-    if magic != MAGIC or len(raw) != size:
+    magic, _, meta_size, key_size, _ = _HEADER.unpack_from(start, _CHECKSUM)
+    return None if magic != MAGIC else _START + key_size + meta_size
+
+
+def head_of(start: bytes) -> Head | None:
+    """The head of a record that has been read at least so far; None where it is none of ours."""
+    size = head_size(start)
+    if size is None or len(start) < size:
         return None
-    if not flags & _TEXT_KEY:
-        return raw
-    try:
-        return raw.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return None
+    _, flags, _, key_size, value_size = _HEADER.unpack_from(start, _CHECKSUM)
+    meta_at = _START + key_size
+    return Head(
+        checked=start[_CHECKSUM:size],
+        checksum=start[:_CHECKSUM],
+        key=start[_START:meta_at],
+        meta=start[meta_at:size],
+        is_text=bool(flags & _TEXT_KEY),
+        value_at=size,
+        value_size=value_size,
+    )
 
 
 def key_bytes(key: object) -> bytes:

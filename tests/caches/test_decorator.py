@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_the_default_cache_is_where_the_environment_says(tmp_path: Path, monkeyp
 
 def test_other_results_are_refused(tmp_path: Path) -> None:
     @cached(cache=Cache(tmp_path))
-    def make() -> object:
+    def make() -> Any:
         return {"a": 1}
 
     with pytest.raises(TypeError, match=r"make returned dict.*encode and decode"):

@@ -1,0 +1,163 @@
+"""The calls of one cached function: their keys, their results, and how many of them ran it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from kcachefs.caches.arguments import Arguments
+from kcachefs.caches.cache import Cache
+from kcachefs.caches.objects import ObjectCache
+from kcachefs.caches.record import Entry, Meta, Value
+from kcachefs.keys.encoding import digest, encode
+from kcachefs.keys.functions import hash_function, hash_value
+
+# The functions whose keys are being made here, so that one which calls itself does not ask for ever.
+_being_keyed: ContextVar[tuple[Any, ...]] = ContextVar("kcachefs functions being keyed", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How results become bytes and are made of them again; `name` stands for `encode` in keys where it is given."""
+
+    encode: Callable[[Any], Value]
+    decode: Callable[[bytes], Any]
+    name: str | None
+
+
+class Calls:
+    """The calls of a function, answered from a cache where they can be."""
+
+    is_async = False
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        cache: Cache | Callable[[], Cache],
+        codec: Codec | None,
+        ignore: Collection[str],
+        depends: Sequence[object],
+    ) -> None:
+        self.hits = self.misses = 0
+        self._function = function
+        self._name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+        self._arguments = Arguments(function, ignore)
+        self._given_cache = cache
+        self._codec = codec
+        self._ignore = tuple(sorted(set(ignore)))
+        self._depends = tuple(depends)
+        self._lock = threading.Lock()
+        self._objects: ObjectCache[Any] | None = None
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a call."""
+        key = self.key(args, kwargs)
+        ran: list[bool] = []
+
+        def run() -> Any:
+            ran.append(True)
+            return self._function(*args, **kwargs)
+
+        try:
+            if self._codec is None:
+                return self._cache.get_or_compute(key, lambda: self._entry(run()))
+            return self._object_cache.get_or_make_with(key, lambda: self._coded(run()))
+        finally:
+            self._count(ran)
+
+    def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The key of a call."""
+        told = [hash_function(self._function, ignore=self._ignore), hash_value(self._arguments.bind(args, kwargs))]
+        if self._codec is not None:
+            told.append(self._codec.name or hash_function(self._codec.encode, ignore=self._ignore))
+        if self._depends:
+            told.append(hash_value(self._depends))
+        return digest("call", encode(told))
+
+    def meaning(self) -> Any:
+        """What tells this function from others in the key of one that calls it."""
+        if not self._ignore:
+            return (self._function, self._depends)
+        being_keyed = _being_keyed.get()
+        if self in being_keyed:
+            return ("itself", self._name)
+        before = _being_keyed.set((*being_keyed, self))
+        try:
+            return (hash_function(self._function, ignore=self._ignore), self._depends)
+        finally:
+            _being_keyed.reset(before)
+
+    def clear(self) -> int:
+        """Remove every result that a function of this module and name has made; returns how many."""
+        if self._objects is not None:
+            self._objects.clear_memory()
+        return self._cache.remove_where(self._is_mine)
+
+    @property
+    def objects(self) -> int:
+        """How many decoded results are in memory."""
+        return 0 if self._objects is None else self._objects.stats().memory_entries
+
+    @property
+    def _cache(self) -> Cache:
+        return self._given_cache if isinstance(self._given_cache, Cache) else self._given_cache()
+
+    @property
+    def _object_cache(self) -> ObjectCache[Any]:
+        assert self._codec is not None
+        cache = self._cache
+        with self._lock:
+            if self._objects is None or self._objects.cache is not cache:
+                self._objects = ObjectCache(cache, encode=self._codec.encode, decode=self._codec.decode)
+            return self._objects
+
+    def _entry(self, made: Any, maker: str = "") -> Entry:
+        if not isinstance(made, bytes | bytearray | memoryview):
+            kind = type(made).__name__
+            raise TypeError(f"{maker}{self._name} returned {kind}; cached() keeps bytes: give it encode and decode")
+        return Entry(bytes(made), {"function": self._name})
+
+    def _coded(self, made: Any) -> tuple[Any, Entry]:
+        """The encoding of a result, and what every process will make of it."""
+        assert self._codec is not None
+        entry = self._entry(self._codec.encode(made), "encode of ")
+        return self._codec.decode(entry.value), entry
+
+    def _is_mine(self, meta: Meta) -> bool:
+        return meta.get("function") == self._name
+
+    def _count(self, ran: list[bool]) -> None:
+        with self._lock:
+            if ran:
+                self.misses += 1
+            else:
+                self.hits += 1
+
+
+class AsyncCalls(Calls):
+    """The calls of a coroutine function."""
+
+    is_async = True
+
+    async def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a call."""
+        key = self.key(args, kwargs)
+        ran: list[bool] = []
+
+        async def entry() -> Entry:
+            ran.append(True)
+            return self._entry(await self._function(*args, **kwargs))
+
+        async def coded() -> tuple[Any, Entry]:
+            ran.append(True)
+            return self._coded(await self._function(*args, **kwargs))
+
+        try:
+            if self._codec is None:
+                return await self._cache.get_or_compute_async(key, entry)
+            return await self._object_cache.get_or_make_with_async(key, coded)
+        finally:
+            self._count(ran)

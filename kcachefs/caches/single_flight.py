@@ -1,0 +1,230 @@
+"""Single flight: when many ask for a missing key at once, in any thread, task or process, one computes for all.
+
+Within a process the others wait for the *flight* to end. Between processes they wait for a flock on a file named after
+the key, which the kernel drops when its holder dies, so a crashed process never blocks anyone.
+
+Computations may ask for other keys, of this cache or of another, so waiting must never close a ring:
+
+- A computation that would wait for itself through other waiting computations computes that key as well.
+- A computation never waits for another process, neither itself nor through a thread that does. It computes as well:
+  twice the work, but never a standstill.
+
+Which computations the caller is part of is a context variable, so tasks and the threads they start inherit it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+from kcachefs import event_loops
+from kcachefs.caches.process_lock import Attempt, ProcessLock
+from kcachefs.errors import CacheRecursion
+
+T = TypeVar("T")
+
+_POLL_SECONDS = (0.001, 0.05)
+"""How often a task looks whether another process has released a lock: at first, and at most."""
+
+# One lock for all caches: a ring of waiting computations may run through several of them.
+_lock = threading.Lock()
+_inside: ContextVar[tuple[Flight[Any], ...]] = ContextVar("kcachefs computations", default=())
+
+
+class SingleFlight(Generic[T]):
+    """The computations under way in this process, by key. The callers of `run` decide what a key is worth."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.waited = 0
+        self._flights: dict[bytes, Flight[T]] = {}
+
+    def run(self, key: bytes, find: Callable[[], T | None], make: Callable[[], T], lock: str | None) -> T:
+        """What `find` finds; where that is nothing, what `make` returns, which is to be found from then on.
+
+        `lock` is the path of the file by which processes exclude each other. If `make` raises, so does this call, in
+        every thread and task that waited for it.
+        """
+        while True:
+            flight, is_mine = self._join(key)
+            if is_mine:
+                return self._fly(key, flight, find, make, lock)
+            try:
+                flight.ended.wait()
+            finally:
+                self._leave(flight)
+            if (result := _result(flight)) is not None:
+                return result[0]
+
+    async def run_async(
+        self, key: bytes, find: Callable[[], T | None], make: Callable[[], Awaitable[T]], lock: str | None
+    ) -> T:
+        """`run` for a task: it waits without blocking the event loop."""
+        while True:
+            flight, is_mine = self._join(key)
+            if is_mine:
+                return await self._fly_async(key, flight, find, make, lock)
+            try:
+                await event_loops.until(flight.when_ended)
+            finally:
+                self._leave(flight)
+            if (result := _result(flight)) is not None:
+                return result[0]
+
+    def after_fork(self) -> None:
+        """In a forked child: the threads that computed and waited do not exist here."""
+        self.waiting = 0
+        self._flights = {}
+
+    def _join(self, key: bytes) -> tuple[Flight[T], bool]:
+        """The flight of `key`, and whether the caller is to compute it; otherwise it must wait and then leave."""
+        inside = _inside.get()
+        with _lock:
+            flight = self._flights.get(key)
+            if flight is None:
+                flight = self._flights[key] = Flight()
+                return flight, True
+            if flight in inside:
+                raise CacheRecursion(f"computing {key!r} asks the cache for that same key; compute it another way")
+            if inside and any(ahead in inside or ahead.awaits_process for ahead in _ahead(flight)):
+                return Flight(), True
+            for outer in inside:
+                outer.waits_for.append(flight)
+            flight.has_computing_waiter = flight.has_computing_waiter or bool(inside)
+            self.waiting += 1
+            self.waited += 1
+            return flight, False
+
+    def _leave(self, flight: Flight[T]) -> None:
+        inside = _inside.get()
+        with _lock:
+            self.waiting -= 1
+            for outer in inside:
+                outer.waits_for.remove(flight)
+
+    def _fly(
+        self, key: bytes, flight: Flight[T], find: Callable[[], T | None], make: Callable[[], T], lock: str | None
+    ) -> T:
+        before = _inside.set((*_inside.get(), flight))
+        process_lock = ProcessLock(lock)
+        try:
+            found = find()
+            if found is None:
+                if process_lock.attempt() is Attempt.BUSY and _may_await_process(flight):
+                    process_lock.wait()
+                flight.awaits_process = False
+                found = find()  # whoever held the lock before has stored the value
+            flight.result = (make() if found is None else found,)
+        except Exception as error:
+            flight.error = error
+            raise
+        finally:
+            process_lock.release()
+            _inside.reset(before)
+            self._finish(key, flight)
+        return flight.result[0]
+
+    async def _fly_async(
+        self,
+        key: bytes,
+        flight: Flight[T],
+        find: Callable[[], T | None],
+        make: Callable[[], Awaitable[T]],
+        lock: str | None,
+    ) -> T:
+        before = _inside.set((*_inside.get(), flight))
+        process_lock = ProcessLock(lock)
+        pause = _POLL_SECONDS[0]
+        try:
+            found = find()
+            while found is None and process_lock.attempt() is Attempt.BUSY and _may_await_process(flight):
+                await event_loops.sleep(pause)
+                pause = min(pause * 2, _POLL_SECONDS[1])
+                found = find()
+            flight.awaits_process = False
+            found = find() if found is None else found
+            flight.result = (await make() if found is None else found,)
+        except Exception as error:
+            flight.error = error
+            raise
+        finally:
+            process_lock.release()
+            _inside.reset(before)
+            self._finish(key, flight)
+        return flight.result[0]
+
+    def _finish(self, key: bytes, flight: Flight[T]) -> None:
+        with _lock:
+            if self._flights.get(key) is flight:
+                del self._flights[key]
+            callbacks = flight.end()
+        for callback in callbacks:
+            callback()
+
+
+class Flight(Generic[T]):
+    """One computation under way. Its fields are guarded by the module's lock."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.result: tuple[T] | None = None
+        self.error: Exception | None = None
+        self.waits_for: list[Flight[Any]] = []
+        """Flights that parts of this computation wait for."""
+        self.awaits_process = False
+        """Whether it waits for another process to finish."""
+        self.has_computing_waiter = False
+        """Whether another computation has waited for it: then it must not begin to wait for a process."""
+        self._callbacks: list[Callable[[], None]] = []
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the flight has ended, from whichever thread ends it; at once if it has."""
+        with _lock:
+            if not self.ended.is_set():
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def end(self) -> list[Callable[[], None]]:
+        self.ended.set()
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
+
+
+def _result(flight: Flight[T]) -> tuple[T] | None:
+    """What a flight has ended with; None where its thread was interrupted, which is no answer to anyone else."""
+    if flight.error is not None:
+        raise flight.error
+    return flight.result
+
+
+def _ahead(flight: Flight[Any]) -> list[Flight[Any]]:
+    """A flight, and all that it waits for directly or indirectly."""
+    found: list[Flight[Any]] = []
+    pending = [flight]
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.append(one)
+            pending += one.waits_for
+    return found
+
+
+def _may_await_process(flight: Flight[Any]) -> bool:
+    """Whether this flight may wait for another process; if so it is marked as waiting."""
+    with _lock:
+        if len(_inside.get()) > 1 or flight.has_computing_waiter:
+            return False
+        flight.awaits_process = True
+        return True
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
