@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from kcachefs import keys as keys
     from kcachefs.caches import Cache as Cache
     from kcachefs.caches import Entry as Entry
+    from kcachefs.caches import ObjectCache as ObjectCache
     from kcachefs.caches import cached as cached
     from kcachefs.session.init import TooLate as TooLate
     from kcachefs.session.init import init as init
@@ -18,6 +19,7 @@ _PUBLIC = {
     "Cache": "kcachefs.caches",
     "ContentStore": "kcachefs.store",
     "Entry": "kcachefs.caches",
+    "ObjectCache": "kcachefs.caches",
     "cached": "kcachefs.caches",
     "TooLate": "kcachefs.session.init",
     "init": "kcachefs.session.init",

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,32 @@ def fill(folder: str) -> None:
             "damaged": cache.stats().damaged,
         }
     )
+
+
+def cross(folder: str, mine: str, other: str) -> None:
+    """Computes one key, for which it needs another that a second thread here is waiting to get from another process."""
+    cache = Cache(folder)
+    results = []
+
+    def made() -> bytes:
+        say("computing")
+        sys.stdin.readline()
+        waiter = threading.Thread(target=lambda: results.append(cache.get_or_compute(other, other.encode)))
+        waiter.start()
+        while not any(flight.awaits_process for flight in list(cache._levels.flights._flights.values())):
+            os.sched_yield()
+        say("waiting for the other process")
+        sys.stdin.readline()
+        return mine.encode() + cache.get_or_compute(other, other.encode)
+
+    say(cache.get_or_compute(mine, made).decode())
+
+
+def change(folder: str, key: str, how: str) -> None:
+    """Deletes an entry, or puts another value in its place."""
+    with Cache(folder) as cache:
+        cache.delete(key) if how == "delete" else cache.put(key, b"new")
+    say("done")
 
 
 if __name__ == "__main__":
