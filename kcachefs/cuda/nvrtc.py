@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict, Unpack
 
 import msgspec
 
@@ -29,7 +29,7 @@ class Compiled:
     """A compiled program.
 
     `arch` is what it was compiled for, which is lower than what was asked where PTX of a lower virtual architecture
-    answered. `cubin` is None for a virtual architecture, and then too.
+    answered. `cubin` is None in that case, and for a virtual architecture.
     """
 
     ptx: bytes
@@ -40,11 +40,20 @@ class Compiled:
     was_cached: bool
 
 
+class How(TypedDict, total=False):
+    """What a program is compiled with besides its source, architecture and options; see `NvrtcCache.compile`."""
+
+    name: str
+    headers: Mapping[str, str | bytes] | None
+    name_expressions: Sequence[str]
+    option_order: OptionOrder
+
+
 class NvrtcCache:
     """Compiles with NVRTC, or finds what has been compiled: the same source, architecture, options, includes, compiler.
 
-    An entry is bound to the exact build of the compiler and to the version of kcachefs. What a compile failed with is
-    not kept.
+    An entry is bound to the exact build of the compiler and to the version of kcachefs. A compilation that failed is
+    not kept. `max_bytes` bounds the folder where it is a plain directory.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
@@ -67,16 +76,11 @@ class NvrtcCache:
         PTX runs on every device from its virtual architecture on. With `older_ptx`, where there is no entry for `arch`
         itself, PTX kept for the highest architecture below it answers, and nothing is compiled.
         """
-        kind, number, variant = _parsed(arch)
+        kind, _, _ = _parsed(arch)
         asked = _Asked(source, tuple(options), name, dict(headers or {}), tuple(name_expressions), option_order)
-        key = bytes.fromhex(self._key(asked, arch))
-        found = self.cache.entry(key)
-        if found is None and older_ptx:
-            older = self._older(asked, number, variant)
-            if older is not None:
-                return older
+        found = self._find(asked, arch, older_ptx)
         if found is not None:
-            return _compiled(found, arch, was_cached=True)
+            return found
         compiled_here = False
 
         def compile_it() -> Entry:
@@ -84,21 +88,38 @@ class NvrtcCache:
             compiled_here = True
             return _compile(asked, arch, kind == "sm")
 
-        entry = self.cache.entry_or_compute(key, compile_it)
+        entry = self.cache.entry_or_compute(bytes.fromhex(self._key(asked, arch)), compile_it)
         return _compiled(entry, arch, was_cached=not compiled_here)
 
-    def key(self, source: str | bytes, arch: str, options: Sequence[str] = (), **how: Any) -> str:
+    def get(
+        self,
+        source: str | bytes,
+        arch: str,
+        options: Sequence[str] = (),
+        *,
+        older_ptx: bool = False,
+        **how: Unpack[How],
+    ) -> Compiled | None:
+        """What `compile` would find, given the same arguments; None where it would compile."""
+        return self._find(_asked(source, options, how), arch, older_ptx)
+
+    def put(
+        self,
+        compiled: Compiled,
+        source: str | bytes,
+        arch: str,
+        options: Sequence[str] = (),
+        **how: Unpack[How],
+    ) -> bool:
+        """Keep what was compiled elsewhere, for `get` and `compile` to find; whether it is kept, as in `Cache.put`."""
+        _parsed(arch)
+        key = bytes.fromhex(self._key(_asked(source, options, how), arch))
+        entry = _entry(compiled.ptx, compiled.cubin, compiled.lowered_names, compiled.log, arch)
+        return self.cache.put(key, entry.value, entry.meta)
+
+    def key(self, source: str | bytes, arch: str, options: Sequence[str] = (), **how: Unpack[How]) -> str:
         """The key that `compile` looks up, given the same arguments."""
-        how.setdefault("option_order", "preserved")
-        asked = _Asked(
-            source,
-            tuple(options),
-            how.get("name", "kernel.cu"),
-            dict(how.get("headers") or {}),
-            tuple(how.get("name_expressions", ())),
-            how["option_order"],
-        )
-        return self._key(asked, arch)
+        return self._key(_asked(source, options, how), arch)
 
     def close(self) -> None:
         """Free the memory; what is on disk stays."""
@@ -127,6 +148,13 @@ class NvrtcCache:
             extra=("kcachefs", kcachefs.__version__, *map(file_digest, precompiled_headers(asked.options))),
         )
 
+    def _find(self, asked: _Asked, arch: str, older_ptx: bool) -> Compiled | None:
+        _, number, variant = _parsed(arch)
+        found = self.cache.entry(bytes.fromhex(self._key(asked, arch)))
+        if found is not None:
+            return _compiled(found, arch, was_cached=True)
+        return self._older(asked, number, variant) if older_ptx else None
+
     def _older(self, asked: _Asked, number: int, variant: str) -> Compiled | None:
         """PTX of a lower virtual architecture; never of an `a` or `f` one, which runs on no later device."""
         below = [arch for arch in supported_archs() if arch < number or (arch == number and variant)]
@@ -150,6 +178,17 @@ class _Asked:
     option_order: OptionOrder
 
 
+def _asked(source: str | bytes, options: Sequence[str], how: How) -> _Asked:
+    return _Asked(
+        source,
+        tuple(options),
+        how.get("name", "kernel.cu"),
+        dict(how.get("headers") or {}),
+        tuple(how.get("name_expressions", ())),
+        how.get("option_order", "preserved"),
+    )
+
+
 def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
     output = compile_program(
         asked.source,
@@ -159,11 +198,14 @@ def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
         name_expressions=asked.name_expressions,
         want_cubin=want_cubin,
     )
-    # Metadata is small. The log is a diagnostic and is cut; the names are needed, and go where there is room.
-    cubin = output.cubin or b""
-    names = msgspec.msgpack.encode(output.lowered_names) if output.lowered_names else b""
-    meta = {"ptx": len(output.ptx), "cubin": len(cubin), "log": output.log[:4096], "arch": arch}
-    return Entry(output.ptx + cubin + names, meta)
+    return _entry(output.ptx, output.cubin, output.lowered_names, output.log, arch)
+
+
+def _entry(ptx: bytes, cubin: bytes | None, lowered_names: Mapping[str, str], log: str, arch: str) -> Entry:
+    # Metadata must be small. The log is a diagnostic and is cut; the names are needed, and go where there is room.
+    names = msgspec.msgpack.encode(dict(lowered_names)) if lowered_names else b""
+    meta = {"ptx": len(ptx), "cubin": len(cubin or b""), "log": log[:4096], "arch": arch}
+    return Entry(ptx + (cubin or b"") + names, meta)
 
 
 def _compiled(entry: Entry, arch: str, *, was_cached: bool, ptx_only: bool = False) -> Compiled:
@@ -177,13 +219,13 @@ def _compiled(entry: Entry, arch: str, *, was_cached: bool, ptx_only: bool = Fal
 def _parsed(arch: str) -> tuple[str, int, str]:
     match = _ARCH.fullmatch(arch)
     if match is None:
-        raise UsageError(f"{arch!r} is no architecture; write it like sm_90a or compute_80")
+        raise UsageError(f"{arch!r} is no architecture; write one like sm_90a or compute_80")
     return match[1], int(match[2]), match[3]
 
 
 def _check(options: Sequence[str]) -> None:
     for option in options:
         if _ARCH_OPTION.match(option.strip()):
-            raise UsageError(f"{option!r} belongs into `arch`, not into the options")
+            raise UsageError(f"{option!r} belongs in `arch`, not in the options")
         if _WRITES_PCH.match(option.strip()):
             raise UsageError(f"{option!r} writes a precompiled header, and a hit would not; compile without it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,11 @@ from cuda.core import ObjectCode, Program, ProgramOptions
 from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 
 from kcachefs.caches import Cache, Entry
+from kcachefs.caches.memory import Policy
 from kcachefs.caches.record import Key
 from kcachefs.cuda.compiler import compiler_version
 from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
+from kcachefs.errors import UsageError
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.includes import include_closure
 from kcachefs.keys.objects import file_digest
@@ -28,15 +31,29 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         Program(code, "c++", options).compile("cubin", cache=ProgramCache())
 
     What `Program.compile` refuses to cache goes through `compile` here: name expressions, whose mapping to symbols is
-    kept with the binary, and include paths, whose contents become part of the key.
+    kept with the binary, and include paths, whose contents become part of the key. The bounds are those of `Cache`.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, max_size_bytes: int | None = None, **bounds: Any
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        memory_entries: int = 4096,
+        memory_bytes: int = 256 << 20,
+        policy: Policy = "lru",
     ) -> None:
-        if max_size_bytes is not None and max_size_bytes <= 0:
-            raise ValueError("max_size_bytes must be more than 0, or None for no bound")
-        self._cache = Cache(path, name="programs", max_bytes=max_size_bytes, **bounds)
+        try:
+            self._cache = Cache(
+                path,
+                name="programs",
+                max_bytes=max_bytes,
+                memory_entries=memory_entries,
+                memory_bytes=memory_bytes,
+                policy=policy,
+            )
+        except UsageError as error:  # what cuda.core's own caches raise for such bounds
+            raise ValueError(str(error)) from None
 
     @property
     def cache(self) -> Cache:
@@ -50,6 +67,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         return _binary(found)
 
     def get(self, key: Key, default: bytes | None = None) -> bytes | None:
+        """The binary, or `default`."""
         found = self._cache.entry(key)
         return default if found is None else _binary(found)
 
@@ -63,9 +81,11 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         return len(self._cache)
 
     def clear(self) -> None:
+        """Remove every program, for all processes."""
         self._cache.clear()
 
     def close(self) -> None:
+        """Free the memory; what is on disk stays."""
         self._cache.close()
 
     def compile(
@@ -97,7 +117,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
     ) -> bytes:
         """cuda.core's own key, with the contents of all includes and the compiler's exact build in it.
 
-        Options with effects beside the result, such as writing a precompiled header, raise ValueError as they do there.
+        Options with effects besides the result, such as writing a precompiled header, raise ValueError as there.
         """
         told: list[Any] = []
         if code_type.lower() == "c++":
@@ -144,8 +164,16 @@ def _content(value: object) -> bytes:
         return bytes(value)
     if isinstance(value, ObjectCode):
         code = value.code
-        return Path(code).read_bytes() if isinstance(code, str) else bytes(code)
+        return _file_content(code) if isinstance(code, str) else bytes(code)
     raise TypeError(f"a program cache keeps bytes or ObjectCode, not {type(value).__name__}")
+
+
+def _file_content(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        problem = "the file of a path-backed ObjectCode is gone, so the program cache cannot keep its content"
+        raise FileNotFoundError(errno.ENOENT, problem, path) from None
 
 
 def _text(text: str | bytes) -> str:

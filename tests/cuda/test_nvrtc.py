@@ -17,7 +17,7 @@ pytest.importorskip("cuda.bindings.nvrtc")
 
 import kcachefs
 from kcachefs.caches.record import META_LIMIT
-from kcachefs.cuda import NvrtcCache
+from kcachefs.cuda import Compiled, NvrtcCache
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
 from kcachefs.errors import CompileFailed, UsageError
 
@@ -69,6 +69,47 @@ def test_anything_else_is_another_program(cache: NvrtcCache, other: dict[str, An
     cache.compile(**given)
     assert not cache.compile(**{**given, **other}).was_cached
     assert cache.compile(**{**given, **other}).was_cached
+
+
+def test_get_finds_without_compiling(cache: NvrtcCache) -> None:
+    assert cache.get(SOURCE, "sm_90") is None
+    assert len(cache.cache) == 0
+    made = cache.compile(TEMPLATE, "sm_90", ["-lineinfo"], name="mine.cu", name_expressions=["k<3>"])
+    how: Any = {"name": "mine.cu", "name_expressions": ["k<3>"]}
+    assert cache.get(TEMPLATE, "sm_90", ["-lineinfo"], **how) == dataclasses.replace(made, was_cached=True)
+    assert cache.get(TEMPLATE, "sm_90", ["-lineinfo"]) is None
+    assert cache.get(TEMPLATE, "sm_100", ["-lineinfo"], **how) is None
+    older = cache.get(TEMPLATE, "sm_100", ["-lineinfo"], older_ptx=True, **how)
+    assert older is not None
+    assert (older.ptx, older.cubin, older.arch) == (made.ptx, None, "compute_90")
+
+
+def test_what_was_compiled_elsewhere_can_be_put(cache: NvrtcCache, tmp_path: Path) -> None:
+    """The bytes are text that no compiler would give: what is found is what was put."""
+    made = Compiled(b"some ptx", b"some cubin", "sm_90", {"k<3>": "_Z1k"}, "a warning", was_cached=False)
+    how: Any = {"name_expressions": ["k<3>"], "headers": {"a.h": "#define A"}}
+    assert cache.put(made, TEMPLATE, "sm_90", ["-lineinfo"], **how)
+    with NvrtcCache(cache.cache.path) as again:
+        for found in (
+            again.get(TEMPLATE, "sm_90", ["-lineinfo"], **how),
+            again.compile(TEMPLATE, "sm_90", ["-lineinfo"], **how),
+        ):
+            assert found == dataclasses.replace(made, was_cached=True)
+    assert cache.put(dataclasses.replace(made, cubin=None), SOURCE, "compute_80")
+    found = cache.get(SOURCE, "compute_80")
+    assert found is not None
+    assert (found.cubin, found.arch) == (None, "compute_80")
+
+
+@pytest.mark.parametrize("arch", ["90", "gfx942"])
+def test_get_and_put_refuse_what_compile_refuses(cache: NvrtcCache, arch: str) -> None:
+    made = Compiled(b"", None, arch, {}, "", was_cached=False)
+    with pytest.raises(UsageError, match="no architecture"):
+        cache.get(SOURCE, arch)
+    with pytest.raises(UsageError, match="no architecture"):
+        cache.put(made, SOURCE, arch)
+    with pytest.raises(UsageError, match="precompiled header"):
+        cache.get(SOURCE, "sm_90", ["--pch"])
 
 
 def test_name_expressions_come_back_lowered(cache: NvrtcCache) -> None:
@@ -210,7 +251,7 @@ def test_other_architectures_are_refused(cache: NvrtcCache, arch: str) -> None:
 
 @pytest.mark.parametrize("option", ["-arch=sm_80", "--gpu-architecture=sm_80", "-arch"])
 def test_the_architecture_is_given_once(cache: NvrtcCache, option: str) -> None:
-    with pytest.raises(UsageError, match="belongs into `arch`"):
+    with pytest.raises(UsageError, match="belongs in `arch`"):
         cache.compile(SOURCE, "sm_90", [option])
 
 

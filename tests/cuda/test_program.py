@@ -76,7 +76,7 @@ def test_object_code_is_stored_as_its_bytes(cache: Any, tmp_path: Path) -> None:
     cache["by path"] = ObjectCode.from_cubin(str(path))
     path.unlink()
     assert cache["in memory"] == cache["by path"] == bytes(made.code)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"path-backed ObjectCode.*kernel\.cubin"):
         cache["gone"] = ObjectCode.from_cubin(str(path))
 
 
@@ -122,15 +122,15 @@ def test_the_next_process_finds_it(tmp_path: Path) -> None:
 
 
 def test_size_is_bounded_and_the_least_recently_used_goes(tmp_path: Path) -> None:
-    cache = ProgramCache(tmp_path, max_size_bytes=10 * 8192, memory_entries=0)
+    cache = ProgramCache(tmp_path, max_bytes=10 * 8192, memory_entries=0)
     for number in range(10):
         cache[str(number)] = bytes(8000)
     assert cache.get("0") is not None
     cache["10"] = bytes(8000)
     assert cache.get("0") is not None
     assert cache.get("1") is None
-    with pytest.raises(ValueError, match="max_size_bytes"):
-        ProgramCache(tmp_path, max_size_bytes=0)
+    with pytest.raises(ValueError, match="max_bytes"):
+        ProgramCache(tmp_path, max_bytes=0)
 
 
 def test_a_closed_cache_says_so(tmp_path: Path) -> None:
