@@ -1,0 +1,95 @@
+"""AsyncContentStore: `ContentStore` for tasks of asyncio or trio. Whatever touches the disk runs in a worker thread.
+
+>>> import asyncio, tempfile
+>>> async def main(folder):
+...     async with AsyncContentStore(folder) as store:
+...         digest = await store.put(b"a kernel")
+...         return await store.get(digest), await store.exists(digest)
+>>> with tempfile.TemporaryDirectory() as folder:
+...     asyncio.run(main(folder))
+(b'a kernel', True)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import IO, Self
+
+from kcachefs.errors import StoreClosed
+from kcachefs.event_loops import in_thread
+from kcachefs.store.content import ContentStore, Digest, StoreStatistics
+
+
+class AsyncContentStore:
+    """A content-addressed store in a directory, open inside `async with`. Tasks may share one.
+
+    Every method means what it means in `ContentStore`. A task that is cancelled does not wait for its call, which is
+    carried out all the same.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
+        self._open = partial(ContentStore, directory, create=create, level=level)
+        self._opened: ContentStore | None = None
+
+    async def __aenter__(self) -> Self:
+        self._opened = await in_thread(self._open)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:
+        """Store bytes, or everything that a binary file has to give, and return the digest."""
+        return await in_thread(self._store.put, data)
+
+    async def get(self, digest: Digest) -> bytes:
+        """All of an object's bytes. ObjectMissing when it is not there, ObjectDamaged when it cannot be trusted."""
+        return await in_thread(self._store.get, digest)
+
+    async def read(self, digest: Digest, offset: int, size: int) -> bytes:
+        """A range of an object; decodes only what holds it."""
+        return await in_thread(self._store.read, digest, offset, size)
+
+    async def exists(self, digest: Digest) -> bool:
+        """Whether there is such an object."""
+        return await in_thread(self._store.exists, digest)
+
+    async def verify(self, digest: Digest) -> bool:
+        """Read it from the disk and compare. False means that it was damaged and is now set aside."""
+        return await in_thread(self._store.verify, digest)
+
+    async def delete(self, digest: Digest) -> bool:
+        """Let go of an object; its bytes go unless a file of the mount has them too. False if it was not held."""
+        return await in_thread(self._store.delete, digest)
+
+    async def digests(self) -> AsyncIterator[bytes]:
+        """Every object's digest, in order, as they are when this is called; damaged ones are left out."""
+        store = self._store
+        for digest in await in_thread(lambda: list(store.digests())):
+            yield digest
+
+    async def statistics(self) -> StoreStatistics:
+        """What the store holds."""
+        return await in_thread(self._store.statistics)
+
+    async def sync(self) -> None:
+        """What was put before survives power loss when this returns."""
+        await in_thread(self._store.sync)
+
+    async def compact(self) -> int:
+        """Give the space of deleted objects back; returns the bytes."""
+        return await in_thread(self._store.compact)
+
+    async def close(self) -> None:
+        """Close the store. Closing twice is fine."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await in_thread(opened.close)
+
+    @property
+    def _store(self) -> ContentStore:
+        if self._opened is None:
+            raise StoreClosed("the store is not open; use it inside `async with`")
+        return self._opened
