@@ -18,8 +18,6 @@ import os
 import re
 from pathlib import Path
 
-import platformdirs
-
 from kcachefs.errors import UsageError
 
 DEFAULT_MAX_SIZE = "20GiB"
@@ -30,7 +28,7 @@ _SIZE_MAX = 1 << 62
 
 def default_store() -> Path:
     configured = os.environ.get("KCACHEFS_STORE")
-    return Path(configured) if configured else platformdirs.user_cache_path("kcachefs")
+    return Path(configured) if configured else _user_cache("kcachefs")
 
 
 def configured_mount() -> Path | None:
@@ -69,6 +67,8 @@ def log_directory() -> Path:
         return Path(configured)
     if os.getuid() == 0:
         return Path("/var/log/kcachefs")
+    import platformdirs
+
     return platformdirs.user_log_path("kcachefs")
 
 
@@ -94,7 +94,13 @@ def library_directory(name: str) -> Path:
     if mount := mount_point():
         return mount / LIBRARY_NAMESPACE / name
     # Not `kcachefs` in the same place, which is the default store and belongs to the daemon.
-    return platformdirs.user_cache_path("kcachefs-library") / name
+    return _user_cache("kcachefs-library") / name
+
+
+def _user_cache(name: str) -> Path:
+    import platformdirs  # slow to import, and needed only where no variable says where things are
+
+    return platformdirs.user_cache_path(name)
 
 
 def is_on_mount(path: Path) -> bool:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from kcachefs.caches.levels import Levels, open_levels
 from kcachefs.caches.memory import Policy
@@ -21,8 +20,7 @@ from kcachefs.caches.record import Entry, Key, Meta, Value, key_bytes
 D = TypeVar("D")
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(NamedTuple):
     """What a cache has done since it was opened, in this process."""
 
     memory_hits: int

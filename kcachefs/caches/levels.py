@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -16,8 +15,6 @@ from kcachefs.caches.memory import Memory, Policy, stand_before, tell_others
 from kcachefs.caches.record import Entry, Key
 from kcachefs.caches.single_flight import SingleFlight
 from kcachefs.errors import CacheClosed
-
-_log = logging.getLogger("kcachefs")
 
 
 class Levels:
@@ -182,8 +179,16 @@ class Levels:
 
     def _refused(self, why: str) -> None:
         if not self._counts["refused"]:
-            _log.warning("%s: %s", self.folder.root if self.folder else "memory", why)
+            _warn(f"{self.folder.root if self.folder else 'memory'}: {why}")
         self.count("refused")
+
+
+def _warn(what: str) -> None:
+    try:
+        import logging
+    except ImportError:  # the process has given up its privileges, and cannot read Python's own files any more
+        return
+    logging.getLogger("kcachefs").warning("%s", what)
 
 
 def open_levels(

@@ -89,7 +89,8 @@ def test_two_processes_whose_threads_need_each_others_keys_end(tmp_path: Path, s
         assert worker.hear() == "waiting for the other process"
     for worker in workers:
         worker.go()
-    assert sorted(worker.hear() for worker in workers) == ["ab", "ba"]
+    # Each has its own key, and whatever the other's was worth by then.
+    assert [worker.hear()[:2] for worker in workers] == ["ab", "ba"]
 
 
 @run_loop
