@@ -30,7 +30,7 @@ class ArtifactStore:
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
         # Bundles are large and read once: memory would hold them for nothing.
-        self.cache = Cache(path, name="torch", memory_entries=0, max_bytes=max_bytes)
+        self.cache: Cache = Cache(path, name="torch", memory_entries=0, max_bytes=max_bytes)
 
     def load(self, name: str) -> bool:
         """Put the artefacts kept under `name` into torch's caches; whether there were any that torch took."""

@@ -31,7 +31,7 @@ class Codec:
 class Calls:
     """The calls of a function, answered from a cache where they can be."""
 
-    is_async = False
+    is_async: bool = False
 
     def __init__(
         self,
@@ -41,7 +41,8 @@ class Calls:
         ignore: Collection[str],
         depends: Sequence[object],
     ) -> None:
-        self.hits = self.misses = 0
+        self.hits: int = 0
+        self.misses: int = 0
         self._function = function
         self._name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
         self._arguments = Arguments(function, ignore)
@@ -140,7 +141,7 @@ class Calls:
 class AsyncCalls(Calls):
     """The calls of a coroutine function."""
 
-    is_async = True
+    is_async: bool = True
 
     async def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call."""

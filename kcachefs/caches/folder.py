@@ -61,8 +61,8 @@ class Folder:
         check_limit(max_bytes)
         self.root = root
         self.max_bytes = max_bytes
-        self.evictions = 0
-        self.damaged = 0
+        self.evictions: int = 0
+        self.damaged: int = 0
         self._keeps_ages = keeps_ages
         self.uses = uses
         self._entries = os.path.join(root, "entries", f"v{FORMAT}", "")

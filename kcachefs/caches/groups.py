@@ -31,7 +31,7 @@ class Pin:
     """A promise that a folder stays until `close`."""
 
     def __init__(self, path: Path, file: int) -> None:
-        self.path = path
+        self.path: Path = path
         self._file = file
 
     def touch(self) -> None:

@@ -45,9 +45,9 @@ class Memory(Generic[V]):
             raise UsageError("the bounds of the memory level must not be negative; 0 keeps nothing in memory")
         self.max_entries = max_entries
         self.max_bytes = max_bytes
-        self.bytes = 0
-        self.evictions = 0
-        self.hits = 0
+        self.bytes: int = 0
+        self.evictions: int = 0
+        self.hits: int = 0
         self._moves = policy == "lru"
         self._is_current = is_current
         self._uses = uses

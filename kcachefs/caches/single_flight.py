@@ -38,8 +38,8 @@ class SingleFlight(Generic[T]):
     """The computations under way in this process, by key. The callers of `run` decide what a key is worth."""
 
     def __init__(self) -> None:
-        self.waiting = 0
-        self.waited = 0
+        self.waiting: int = 0
+        self.waited: int = 0
         self._flights: dict[bytes, Flight[T]] = {}
 
     def run(self, key: bytes, find: Callable[[], T | None], make: Callable[[], T], lock: str | None) -> T:
@@ -169,14 +169,14 @@ class Flight(Generic[T]):
     """One computation under way. Its fields are guarded by the module's lock."""
 
     def __init__(self) -> None:
-        self.ended = threading.Event()
+        self.ended: threading.Event = threading.Event()
         self.result: tuple[T] | None = None
         self.error: Exception | None = None
         self.waits_for: list[Flight[Any]] = []
         """Flights that parts of this computation wait for."""
-        self.awaits_process = False
+        self.awaits_process: bool = False
         """Whether it waits for another process to finish."""
-        self.has_computing_waiter = False
+        self.has_computing_waiter: bool = False
         """Whether another computation has waited for it: then it must not begin to wait for a process."""
         self._callbacks: list[Callable[[], None]] = []
 

@@ -57,7 +57,7 @@ class NvrtcCache:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
-        self.cache = Cache(path, name="nvrtc", max_bytes=max_bytes)
+        self.cache: Cache = Cache(path, name="nvrtc", max_bytes=max_bytes)
 
     def compile(
         self,
