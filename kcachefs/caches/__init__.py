@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kcachefs.caches.decorator import CacheInfo as CacheInfo
     from kcachefs.caches.decorator import cached as cached
     from kcachefs.caches.objects import ObjectCache as ObjectCache
+    from kcachefs.caches.objects import ObjectStats as ObjectStats
     from kcachefs.caches.record import Entry as Entry
 
 _PLACES = {
@@ -22,11 +23,12 @@ _PLACES = {
     "CachedFunction": "decorator",
     "Entry": "record",
     "ObjectCache": "objects",
+    "ObjectStats": "objects",
     "Stats": "cache",
     "cached": "decorator",
 }
 
-__all__ = ["Cache", "CacheInfo", "CachedFunction", "Entry", "ObjectCache", "Stats", "cached"]
+__all__ = ["Cache", "CacheInfo", "CachedFunction", "Entry", "ObjectCache", "ObjectStats", "Stats", "cached"]
 
 
 def __getattr__(name: str) -> object:

@@ -21,6 +21,8 @@ def on_disk(size: int) -> int:
 
 def check_limit(limit: int | None) -> None:
     """Raise where no entry at all would fit."""
+    if limit is not None and limit <= 0:
+        raise UsageError(f"max_bytes is {limit}; it must be positive, or None for no bound")
     if limit is not None and limit < BLOCK:
         raise UsageError(
             f"max_bytes is {limit}, but every entry takes at least {BLOCK} bytes of disk, so nothing could be kept; "

@@ -177,7 +177,7 @@ class Folder:
             _write_all(file, pieces)
             if self._keeps_ages:
                 _set_age(file, time.time_ns())
-            os.rename(temporary, path)
+            os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)

@@ -42,6 +42,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         memory_entries: int = 4096,
         memory_bytes: int = 256 << 20,
         policy: Policy = "lru",
+        disk: bool = True,
     ) -> None:
         try:
             self._cache = Cache(
@@ -51,6 +52,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
                 memory_entries=memory_entries,
                 memory_bytes=memory_bytes,
                 policy=policy,
+                disk=disk,
             )
         except UsageError as error:  # what cuda.core's own caches raise for such bounds
             raise ValueError(str(error)) from None
@@ -165,7 +167,7 @@ def _content(value: object) -> bytes:
     if isinstance(value, ObjectCode):
         code = value.code
         return _file_content(code) if isinstance(code, str) else bytes(code)
-    raise TypeError(f"a program cache keeps bytes or ObjectCode, not {type(value).__name__}")
+    raise TypeError(f"what a program cache keeps must be bytes-like or ObjectCode, not {type(value).__name__}")
 
 
 def _file_content(path: str) -> bytes:
