@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +20,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def chosen() -> random.Random:
-    """Chance, with a seed that is printed when the test fails: set KCACHEFS_TEST_SEED to it to repeat the run."""
-    seed = os.environ.get("KCACHEFS_TEST_SEED") or str(random.randrange(1 << 32))
-    print(f"KCACHEFS_TEST_SEED={seed}")
+def chosen(seed: int) -> random.Random:
+    """Chance that begins with the run's seed."""
     return random.Random(seed)
 
 

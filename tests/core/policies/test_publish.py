@@ -284,7 +284,9 @@ def test_times_that_users_set_keep_no_entry_open(fs: Filesystem, monkeypatch: py
     ino = find(fs, "triton/KEY/kernel.cubin")
     fs.set_attributes(OF_ALICE, ino, mtime=time.time_ns() + int(1e18), atime=time.time_ns() + int(1e18))
     now = time.time_ns
-    monkeypatch.setattr("kcachefs.core.policies.publish.time.time_ns", lambda: now() + int((policy.OPEN_SECONDS + 1) * 1e9))
+    monkeypatch.setattr(
+        "kcachefs.core.policies.publish.time.time_ns", lambda: now() + int((policy.OPEN_SECONDS + 1) * 1e9)
+    )
     with pytest.raises(FsError) as caught:
         _put(fs, entry, b"planted", b"bob", BOB.uid)
     assert caught.value.errno == errno.EPERM
