@@ -65,7 +65,11 @@ class Files:
                 return self._read_settled(ino, digest, offset, size)
         if content == Content.SPOOL:
             spool = self._unsealed.spool_of(ino, node)
-            return os.pread(spool.fd, size, offset) if spool else self.read(ino, offset, size)
+            data = os.pread(spool.fd, size, offset) if spool else b""
+            node = self._nodes.get(ino)
+            if spool and node.content == Content.SPOOL and node.spool == spool.number:
+                return data
+            return self.read(ino, offset, size)  # it was sealed meanwhile, and its spool file may be empty by now
         if content == Content.SLOT:
             with self._lock:  # a slot is another file's as soon as this one is sealed
                 node = self._nodes.get(ino)

@@ -47,16 +47,22 @@ class Namespaces:
         """A folder's namespace, and its path in there."""
         found = self._paths.get(ino)
         if found is None:
-            # Up to the namespace, then down again: a recursion would end with folders that are nested deeply.
-            below: list[tuple[int, bytes]] = []
-            while node.parent not in self.roots:
-                below.append((ino, node.target))
-                ino, node = node.parent, self._nodes.get(node.parent)
-                if (found := self._paths.get(ino)) is not None:
-                    break
-            found = self._paths[ino] = found or (ino, ())
-            for ino, name in reversed(below):
-                found = self._paths[ino] = (found[0], (*found[1], name))
+            with self._catalog.lock:  # a path that was put together must not be kept after a folder in it moved
+                found = self._paths.get(ino) or self._find_path(ino, node)
+        return found
+
+    def _find_path(self, ino: int, node: Inode) -> tuple[int, tuple[bytes, ...]]:
+        """Up to the namespace, then down again: recursion would fail for folders that are nested deeply."""
+        found = None
+        below: list[tuple[int, bytes]] = []
+        while node.parent not in self.roots:
+            below.append((ino, node.target))
+            ino, node = node.parent, self._nodes.get(node.parent)
+            if (found := self._paths.get(ino)) is not None:
+                break
+        found = self._paths[ino] = found or (ino, ())
+        for ino, name in reversed(below):
+            found = self._paths[ino] = (found[0], (*found[1], name))
         return found
 
     def folder_moved(self) -> None:

@@ -55,8 +55,11 @@ class SealQueue:
 
     def is_pressing(self) -> bool:
         """So much waits that it must be sealed though requests come in."""
-        waiting = self._waiting
-        return bool(waiting) and (len(waiting) >= QUEUE_MAX or time.monotonic() - waiting[0][1] > PATIENCE_SECONDS)
+        try:
+            since = self._waiting[0][1]
+        except IndexError:
+            return False
+        return len(self._waiting) >= QUEUE_MAX or time.monotonic() - since > PATIENCE_SECONDS
 
     def unsealed(self) -> set[int]:
         """Every file that waits or is mutable."""

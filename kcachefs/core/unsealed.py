@@ -240,8 +240,11 @@ def place_bytes(node: Inode, content: int, *, number: int = 0, digest: bytes = N
 
 
 def refresh(node: Inode, spool: SpoolFile) -> None:
-    """Take a file's size and times from its spool file."""
+    """Take a file's size and times from its spool file, unless it was sealed just now: then they are no longer there.
+
+    Callers need no lock: between the check and the assignments the interpreter gives no other thread a turn.
+    """
     state = os.fstat(spool.fd)
-    node.size = state.st_size
-    node.mtime = max(node.mtime, state.st_mtime_ns)
-    node.ctime = max(node.ctime, state.st_ctime_ns)
+    mtime, ctime = max(node.mtime, state.st_mtime_ns), max(node.ctime, state.st_ctime_ns)
+    if node.content == Content.SPOOL and node.spool == spool.number:
+        node.size, node.mtime, node.ctime = state.st_size, mtime, ctime
