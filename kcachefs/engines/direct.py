@@ -203,11 +203,12 @@ class DirectEngine:
             return False
         body = b""
         if ino:
+            self.fs.hold(ino)  # first: what the kernel holds is not evicted
             try:
                 body = pack_found(self.fs, ino)
             except FsError:
+                self.fs.forget(ino, 1)
                 return False  # it was removed since
-            self.fs.hold(ino)
             if opcode == Op.CREATE:
                 body += OPENED
         self._reply(unique, body)
