@@ -162,8 +162,10 @@ class NameRequests:
             self.policy.authorize_add(caller, parent, name)
             self.policy.authorize_kind(caller, mode)
             mode = self.policy.allowed_mode(mode)
-        ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
-        return self.nodes.hold(ino), self.shown(ino, node) if self._disguises else node
+        with self._lock:  # so that a file that joins an old group is not evicted with it before it counts as in use
+            ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
+            self.nodes.hold(ino)
+        return ino, self.shown(ino, node) if self._disguises else node
 
     def link(self, caller: Caller, ino: int, parent: int, name: bytes) -> Inode:
         _refuse_reserved(parent, name)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs.core import Filesystem
 from kcachefs.store.records import Content
-from tests.core.trees import find, folder, opened, rename, write
+from tests.core.trees import ROOT, find, folder, opened, rename, write
 from tests.waiting import PATIENCE
 
 LARGE = 2 << 20
@@ -36,6 +37,12 @@ def beside(action: Callable[[], object]) -> None:
     thread.join(PATIENCE)
     assert not thread.is_alive(), "it waits for this thread"
     assert failed == []
+
+
+def owns_lock(fs: Filesystem) -> bool:
+    """Whether this thread holds the catalog's lock."""
+    owned: bool = fs.store.catalog.lock._is_owned()  # type: ignore[attr-defined]
+    return owned
 
 
 class Once:
@@ -105,6 +112,30 @@ def test_whoever_is_about_to_read_a_spool_file_gets_its_bytes_though_it_is_seale
             assert fs.read(ino, 0, 4096) == content[:4096]
 
 
+def test_a_file_that_joins_an_entry_is_not_evicted_with_it_before_the_kernel_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        old = write(fs, "helion/kernel.old", b"content")
+        fs.settle()
+        entry, folder_ino, hold = fs.nodes.get(old).entry, find(fs, "helion"), fs.nodes.hold
+        evict = threading.Thread(target=lambda: fs.evictor.evict(entry), daemon=True)
+
+        def hold_late(ino: int) -> int:
+            evict.start()
+            if not owns_lock(fs):  # else it has to wait for us
+                evict.join(PATIENCE)
+            return hold(ino)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fs.nodes, "hold", hold_late)
+            ino, _ = fs.create(ROOT, folder_ino, b"kernel.new", 0o644)
+        evict.join(PATIENCE)
+        fs.write(ino, 0, b"content")
+        assert find(fs, "helion/kernel.new") == ino
+        fs.forget(ino, 1)
+
+
 def test_a_path_is_not_remembered_when_a_folder_in_it_moves_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,13 +145,12 @@ def test_a_path_is_not_remembered_when_a_folder_in_it_moves_meanwhile(
         fs.namespaces.folder_moved()  # nothing is remembered
         move = threading.Thread(target=lambda: rename(fs, "inductor/ab", "inductor/cd"), daemon=True)
         get = fs.nodes.get
-        is_locked_by_us: Callable[[], bool] = fs.store.catalog.lock._is_owned  # type: ignore[attr-defined]
 
         def get_and_move(wanted: int) -> object:
             node = get(wanted)
             if wanted == above and threading.current_thread() is not move and move.ident is None:
                 move.start()
-                if not is_locked_by_us():  # else it has to wait for us
+                if not owns_lock(fs):  # else it has to wait for us
                     move.join(PATIENCE)
             return node
 
