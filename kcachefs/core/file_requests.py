@@ -46,6 +46,7 @@ class FileRequests(NameRequests):
         super().__init__(parts, policy, report, quotas)
         self.store = parts.store
         self.options = parts.options
+        self.distrust = parts.distrust
         self._books = parts.books
         self._table = parts.table
         self._unchecked = 0
@@ -233,7 +234,7 @@ class FileRequests(NameRequests):
         log.error("inode %d is dropped: %s", ino, error)
         try:
             if self.nodes.get(ino).is_file:
-                for parent, name in self.tree.drop_files({ino}):
+                for parent, name in self.distrust.drop_files({ino}):
                     self.name_gone(parent, name)
         except Exception:
             log.exception("inode %d could not be dropped", ino)

@@ -132,6 +132,6 @@ class Filesystem(FileRequests):
             return
         doubtful = {ino for ino, node in self.unsealed.files() if not node.flags & (Inode.MUTABLE | Inode.SYNCED)}
         if doubtful:
-            for _ in self.tree.drop_files(doubtful):
+            for _ in self.distrust.drop_files(doubtful):
                 pass  # no engine serves yet that could tell the kernel
         self.store.power_loss_settled()

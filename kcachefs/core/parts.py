@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kcachefs.core.distrust import Distrust
 from kcachefs.core.entry_books import EntryBooks
 from kcachefs.core.files import Files
 from kcachefs.core.kernel import Kernel
@@ -58,5 +59,6 @@ class Parts:
             self.table,
             self.replay,
         )
+        self.distrust = Distrust(store, self.nodes, self.tree)
         self.walk = Walk(store, self.nodes, self.tree, self.table)
         self.room = Room(store, self.namespaces, options.limits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.entry_books import EntryBooks
@@ -34,13 +34,16 @@ from kcachefs.store.records import (
     name_of,
     names_after,
     names_prefix,
-    number_of,
     pack_name,
     unpack_name,
 )
 
 TARGET_MAX = 4095
 LINK_MAX = 65000
+DEPTH_MAX = 256
+"""Folders within folders: what walks up or down the tree stays quick."""
+ROOT_NAMES_MAX = 1024
+"""Names in the root, each of which counts as a namespace in every report."""
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 
@@ -132,6 +135,10 @@ class Tree:
                 raise FsError(errno.ENOENT)
             if txn.get(key) is not None:
                 raise FsError(errno.EEXIST)
+            if parent == ROOT_INO and folder.size >= ROOT_NAMES_MAX:
+                raise FsError(errno.ENOSPC, f"the root holds {ROOT_NAMES_MAX} names at most")
+            if stat.S_ISDIR(mode):
+                self._refuse_depth(parent)
             ino = nodes.allocate(txn)
             is_dir, gid = stat.S_ISDIR(mode), caller.gid
             if folder.mode & stat.S_ISGID:
@@ -199,28 +206,6 @@ class Tree:
             self.remove(txn, parent, name, ino, node)
             self._replay.note(txn, caller)
         return ino
-
-    def drop_files(self, doomed: set[int]) -> Iterator[tuple[int, bytes]]:
-        """Remove every name of files that cannot be trusted; yields each folder and name once it is gone."""
-        parents = {self._nodes.get(ino).parent for ino in doomed}
-        for parent in parents:
-            yield from self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
-        if any(self._nodes.exists(ino) and ino not in self._nodes.orphans for ino in doomed):
-            # Hard links elsewhere: a look at every name there is.
-            self._catalog.fold()
-            every = [(key, raw) for key, raw in self._catalog.walk(b"n") if raw is not None]
-            yield from self._drop_names(doomed, every)
-
-    def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
-        for key, raw in rows:
-            ino = unpack_name(raw)[0]
-            if ino in doomed:
-                parent, name = number_of(key), name_of(key)[1]
-                with self._nodes.change() as txn:
-                    if txn.get(key) != raw:
-                        continue  # it went meanwhile, or is another file's now
-                    self.remove(txn, parent, name, ino, self._nodes.get(ino))
-                yield parent, name
 
     def remove(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
         """Take a name away, and the inode with it if that was the last; its folder must be empty if it is one."""
@@ -360,11 +345,17 @@ class Tree:
             self._touch(txn, parent, self._nodes.get(parent), now, 0)
 
     def _refuse_cycle(self, ino: int, new_parent: int) -> None:
-        above = new_parent
-        while above != ROOT_INO:
-            if above == ino:
-                raise FsError(errno.EINVAL)
-            above = self._nodes.get(above).parent
+        if ino in self._refuse_depth(new_parent):
+            raise FsError(errno.EINVAL)
+
+    def _refuse_depth(self, parent: int) -> list[int]:
+        """Refuse a folder in a folder that is nested too deeply; returns that folder and those above it."""
+        above = [parent]
+        while above[-1] != ROOT_INO:
+            if len(above) >= DEPTH_MAX:
+                raise FsError(errno.ENAMETOOLONG, f"folders are nested {DEPTH_MAX} deep at most")
+            above.append(self._nodes.get(above[-1]).parent)
+        return above
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

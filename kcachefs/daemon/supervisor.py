@@ -34,6 +34,8 @@ log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
 CRASHES_MAX = 5
 """After this many workers in a row have died before their first heartbeat, each further one is started later."""
+BUS_ERRORS_MAX = 2
+"""After this many workers in a row were ended by SIGBUS, the log says that the catalog is damaged."""
 STANDBY_SECONDS = 2.0
 """How long the first worker serves before a standby is started: a new mount is often busy at once."""
 GIVE_UP_SECONDS = 60.0
@@ -61,7 +63,7 @@ class Supervisor:
         self._reload_requested = False
         self._wakeup, self._wakeup_writer = os.pipe()
         os.set_blocking(self._wakeup_writer, False)
-        self._crashes = 0
+        self._crashes = self._bus_errors = 0
         self._state = MountState(
             mountpoint=config.mountpoint,
             store=config.store,
@@ -220,6 +222,10 @@ class Supervisor:
         self._state.restarts += 1
         self._state.last_exit = reason
         log.error("the worker ended (%s); replacing it", reason)
+        self._bus_errors = self._bus_errors + 1 if code == -signal.SIGBUS else 0
+        if self._bus_errors >= BUS_ERRORS_MAX:
+            store = self._config.store
+            log.error("%s: its catalog cannot be read (SIGBUS); unmount and run: kcachefs fsck --repair", store)
         if self._crashes >= CRASHES_MAX:
             pause = min(10.0, 0.1 * 2 ** (self._crashes - CRASHES_MAX))
             log.error("%d workers in a row died before serving: waiting %.1f s", self._crashes, pause)

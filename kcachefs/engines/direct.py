@@ -90,6 +90,8 @@ class DirectEngine:
         self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
         self._deferred: dict[int, Future[None]] = {}
         self._complained: set[int] = set()
+        self._poison: set[int] = set()
+        """Requests that workers died of: they are answered EIO."""
         self._handling = False
         """A request is being carried out by `serve`'s thread."""
         self._keeps = not self._requests.agreed & p.Init.HAS_RESEND
@@ -130,6 +132,7 @@ class DirectEngine:
 
     def _take_over(self) -> None:
         """See to what the last worker took and did not answer."""
+        self._poison = self._requests.blame_last_request()
         if not self._keeps:
             self._kernel.notifier.resend()
             return
@@ -195,12 +198,12 @@ class DirectEngine:
         return Caller(header[4], header[5], header[6], header[2])
 
     def _answer_again(self, opcode: int, unique: int) -> bool:
-        """Answer a change of names that a worker made before it died, if this was one."""
+        """Answer a request that must not be carried out again: a change of names that was made, or poison."""
         number = unique & ~_RESENT
         self.header = (*self.header[:2], number, *self.header[3:])  # as the worker that died saw it
         ino = self.fs.answer_of(number)
         if ino is None:
-            return False
+            return number in self._poison and self._refuse_poison(opcode, unique)
         body = b""
         if ino:
             self.fs.hold(ino)  # first: what the kernel holds is not evicted
@@ -212,6 +215,14 @@ class DirectEngine:
             if opcode == Op.CREATE:
                 body += OPENED
         self._reply(unique, body)
+        return True
+
+    def _refuse_poison(self, opcode: int, unique: int) -> bool:
+        """Answer a request that ended every worker that tried it."""
+        _, _, number, ino, uid, _, pid, _, _ = self.header
+        text = "request %d (opcode %d on inode %d, of user %d, process %d) ended the workers that tried it: EIO"
+        log.error(text, number, opcode, ino, uid, pid)
+        self.reply_error(unique, errno.EIO)
         return True
 
     def agree(self, capabilities: int) -> None:
@@ -295,11 +306,13 @@ class DirectEngine:
         if self._keeps and slot < 0:
             run()  # so much waits already that this could not be found again: it is done at once
             return
+        self._requests.note_deferred(unique, begins=True)
         future = self._deferred[unique] = self._pool.submit(run)
         future.add_done_callback(lambda _: self._finished(unique, slot))
 
     def _finished(self, unique: int, slot: int) -> None:
         self._deferred.pop(unique, None)
+        self._requests.note_deferred(unique, begins=False)
         if slot >= 0:
             self._requests.release(slot)
 

@@ -4,6 +4,9 @@ The kernel copies every request into the one buffer here. A kernel that can send
 is asked to, and nothing more is needed. For an older one the next worker looks here: at the request in the buffer, and
 at those that were put aside to be answered later. Each goes when it is answered. A request that was put aside and
 carried out is marked so before its reply is sent: carried out again, it could undo what was done since.
+
+It also keeps which requests workers died of. A request that kills every worker would be sent again for ever, and its
+caller and everybody else with it would wait: after `DEATHS_MAX` deaths it is answered EIO instead.
 """
 
 from __future__ import annotations
@@ -20,7 +23,15 @@ REQUEST_MAX = (1 << 20) + PAGE
 SLOTS = 32
 """Requests that can be put aside at a time; memory is taken only for those that are."""
 
+DEATHS_MAX, DEFERRED_DEATHS_MAX = 2, 3
+"""Deaths after which a request is not tried again: of the one being carried out, and of those in other threads."""
+
 _AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
+_SUSPECT = struct.Struct("<QII")  # request number, deaths while it was carried out, deaths while it was deferred
+_SUSPECTS, _SUSPECTS_MAX = 64, 32
+_DEFERRED, _DEFERRED_MAX = 1024, 64
+_NUMBER = struct.Struct("<Q")
+_RESENT = 1 << 63
 _SLOT = struct.Struct("<II")  # length of the request put aside, length of its answer plus one once it is carried out
 _ANSWER_MAX = PAGE - _SLOT.size
 _SLOT_SIZE = PAGE + REQUEST_MAX
@@ -74,6 +85,37 @@ class RequestBuffer:
         """The capabilities; 0 before the kernel has said anything."""
         capabilities: int = _AGREED.unpack_from(self._memory, 0)[0]
         return capabilities
+
+    # --- what workers died of -----------------------------------------------------------------------------------------
+
+    def note_deferred(self, unique: int, *, begins: bool) -> None:
+        """A request goes to another thread, or comes back from it."""
+        old, new = (0, unique) if begins else (unique, 0)
+        for at in range(_DEFERRED, _DEFERRED + 8 * _DEFERRED_MAX, 8):
+            if _NUMBER.unpack_from(self._memory, at)[0] == old:
+                _NUMBER.pack_into(self._memory, at, new)
+                return
+
+    def blame_last_request(self) -> set[int]:
+        """Count a death against what the last worker was carrying out; returns the requests not to be tried again."""
+        at_hand = int.from_bytes(self.buffer[8:16], "little") & ~_RESENT
+        deferred = set()
+        for at in range(_DEFERRED, _DEFERRED + 8 * _DEFERRED_MAX, 8):
+            deferred.add(_NUMBER.unpack_from(self._memory, at)[0] & ~_RESENT)
+            _NUMBER.pack_into(self._memory, at, 0)
+        rows = {number: (deaths, others) for number, deaths, others in self._suspects()}
+        blamed = {}
+        for number in {at_hand, *deferred} - {0}:
+            deaths, others = rows.get(number, (0, 0))
+            blamed[number] = (deaths + (number == at_hand), others + (number in deferred))
+        for index in range(_SUSPECTS_MAX):
+            number, counts = list(blamed.items())[index] if index < len(blamed) else (0, (0, 0))
+            _SUSPECT.pack_into(self._memory, _SUSPECTS + index * _SUSPECT.size, number, *counts)
+        return {n for n, (deaths, others) in blamed.items() if deaths >= DEATHS_MAX or others >= DEFERRED_DEATHS_MAX}
+
+    def _suspects(self) -> Iterator[tuple[int, int, int]]:
+        for index in range(_SUSPECTS_MAX):
+            yield _SUSPECT.unpack_from(self._memory, _SUSPECTS + index * _SUSPECT.size)
 
     # --- what was taken -----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ import errno
 import os
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +22,11 @@ from kcachefs.core.caller import NOBODY
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
-from kcachefs.engines.request_buffer import SLOTS, RequestBuffer, make_memory
+from kcachefs.engines.request_buffer import DEATHS_MAX, DEFERRED_DEATHS_MAX, SLOTS, RequestBuffer, make_memory
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.inode_numbers import ROOT_INO
+from tests.engines.callers import Child
+from tests.waiting import PATIENCE
 
 RESENT = 1 << 63
 OLDER_KERNEL = p.INIT_IN.pack(7, 36, 1 << 20, 0) + bytes(48)
@@ -155,6 +159,68 @@ def test_a_request_that_failed_fails_again(tmp_path: Path, memory: int) -> None:
         assert first.ask(6, Op.UNLINK, ROOT_INO, b"absent\0")[0] == errno.ENOENT
     with serving(tmp_path, memory, resumed=True) as second:
         assert second.ask(6 | RESENT, Op.UNLINK, ROOT_INO, b"absent\0")[0] == errno.ENOENT
+
+
+# --- requests that workers die of -------------------------------------------------------------------------------------
+
+
+def die_of(worker: Worker, number: int, name: bytes, monkeypatch: pytest.MonkeyPatch, *, deferred: bool) -> None:
+    """Carry out a request in a process that does not survive it."""
+    with Child(lambda: _carry_out(worker, number, name, monkeypatch, deferred), None) as child:
+        with pytest.raises(ChildProcessError):
+            child.result()
+
+
+def _carry_out(worker: Worker, number: int, name: bytes, monkeypatch: pytest.MonkeyPatch, deferred: bool) -> None:
+    if deferred:
+        answered = threading.Event()
+        monkeypatch.setattr(worker.fs, "sync", lambda ino: answered.wait(PATIENCE) and os._exit(9))
+        worker.engine.feed(request(number, Op.FSYNC, ROOT_INO, bytes(16)))
+        worker.engine.feed(request(time.monotonic_ns(), Op.LOOKUP, ROOT_INO, b"innocent\0"))
+        answered.set()
+        threading.Event().wait(PATIENCE)
+    monkeypatch.setattr(worker.fs, "lookup", lambda caller, parent, name: os._exit(9))
+    worker.engine.feed(request(number, Op.LOOKUP, ROOT_INO, name + b"\0"))
+
+
+def taken_over(worker: Worker) -> None:
+    worker.engine._take_over()
+    worker.kernel.recv(1 << 16)  # the kernel is asked to send again
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["at_hand", "deferred"])
+def test_a_request_that_ends_every_worker_is_answered_and_named(
+    tmp_path: Path, memory: int, deferred: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    RequestBuffer(memory).agree(p.Init.HAS_RESEND)
+    deaths = DEFERRED_DEATHS_MAX if deferred else DEATHS_MAX
+    opcode, body = (Op.FSYNC, bytes(16)) if deferred else (Op.LOOKUP, b"poison\0")
+    for death in range(deaths):
+        with serving(tmp_path, memory, resumed=death > 0) as worker:
+            if death:
+                taken_over(worker)
+                assert not worker.engine._poison
+            die_of(worker, 6, b"poison", monkeypatch, deferred=deferred)
+    with serving(tmp_path, memory, resumed=True) as last:
+        taken_over(last)
+        assert last.ask(6 | RESENT, opcode, ROOT_INO, body)[0] == errno.EIO
+        assert "request 6 " in caplog.text
+        assert last.ask(7 | RESENT, Op.LOOKUP, ROOT_INO, b"innocent\0")[0] == 0
+    with serving(tmp_path, memory, resumed=True) as later:
+        taken_over(later)
+        assert later.ask(8, opcode, ROOT_INO, body)[0] == 0
+
+
+def test_deaths_of_different_requests_are_no_reason_to_refuse_any(
+    tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RequestBuffer(memory).agree(p.Init.HAS_RESEND)
+    for number in (6, 8, 10, 12):
+        with serving(tmp_path, memory, resumed=number > 6) as worker:
+            if number > 6:
+                taken_over(worker)
+                assert not worker.engine._poison
+            die_of(worker, number, b"%d" % number, monkeypatch, deferred=False)
 
 
 # --- a kernel that cannot send again ----------------------------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""Files that cannot be trusted: every name of them goes, so that whoever needs them makes them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.tree import Tree
+from kcachefs.store import Store
+from kcachefs.store.records import name_of, names_prefix, number_of, unpack_name
+
+
+class Distrust:
+    """Removes the names of damaged and doubtful files. Any thread."""
+
+    def __init__(self, store: Store, nodes: Nodes, tree: Tree) -> None:
+        self._catalog = store.catalog
+        self._nodes = nodes
+        self._tree = tree
+
+    def drop_files(self, doomed: set[int]) -> Iterator[tuple[int, bytes]]:
+        """Remove every name of files that cannot be trusted; yields each folder and name once it is gone."""
+        parents = {self._nodes.get(ino).parent for ino in doomed}
+        for parent in parents:
+            yield from self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
+        if any(self._nodes.exists(ino) and ino not in self._nodes.orphans for ino in doomed):
+            # Hard links elsewhere: a look at every name there is.
+            self._catalog.fold()
+            every = [(key, raw) for key, raw in self._catalog.walk(b"n") if raw is not None]
+            yield from self._drop_names(doomed, every)
+
+    def _drop_names(self, doomed: set[int], rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes]]:
+        for key, raw in rows:
+            ino = unpack_name(raw)[0]
+            if ino in doomed:
+                parent, name = number_of(key), name_of(key)[1]
+                with self._nodes.change() as txn:
+                    if txn.get(key) != raw:
+                        continue  # it went meanwhile, or is another file's now
+                    self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
+                yield parent, name
