@@ -6,12 +6,14 @@ period, or that is open or mapped anywhere.
 
 Open files are invisible here, because the kernel opens them without asking. But it does say when it lets go of an
 inode. So an old entry whose inodes the kernel still knows is *probed*: its name is invalidated, which makes the kernel
-drop whatever nobody uses; what it still knows after that is open or mapped, and the entry counts as used now.
+drop whatever nobody uses; what it does not let go of then is open or mapped, and the entry counts as used now. What it
+lets go of and is asked for again, by a process that looks around, is not in use.
 
 The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
 keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
-Above the quota itself the grace period shrinks to `SHORT_GRACE_SECONDS`. Deleted bytes leave the disk when their volume
+Above the quota itself the grace period shrinks to `SHORT_GRACE_SECONDS`, and to `SHORTEST_GRACE_SECONDS` where that
+leaves nothing to take. Writers wait meanwhile. Deleted bytes leave the disk when their volume
 is compacted, which a turn does as soon as they are a twentieth of the quota.
 """
 
@@ -31,7 +33,7 @@ from kcachefs.core.room import Room
 from kcachefs.core.sealing import Sealer
 from kcachefs.core.tree import Tree
 from kcachefs.core.uses import Uses
-from kcachefs.core.walk import Walk
+from kcachefs.core.walk import Member, Walk
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
@@ -44,6 +46,10 @@ HIGH_WATER, LOW_WATER = 0.95, 0.90
 SHORT_GRACE_SECONDS = 3.0
 """How long after its last use an entry is safe when the quota is exceeded. Longer than the heartbeat, so whoever is
 going through an entry's files is not overtaken."""
+SHORTEST_GRACE_SECONDS = 1.5
+"""The same when nothing else can be taken: still longer than the heartbeat."""
+CERTAIN_SECONDS = 5.0
+"""How long nothing can be evicted before writes fail: a busy machine may be slow to let go of what nobody uses."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 PROBE_SECONDS = 0.5
@@ -90,6 +96,9 @@ class Evictor:
         self._in_use: frozenset[int] = frozenset()
         """Entries that were in use when they were last about to be evicted."""
         self._requests = 0
+        self.certain_seconds = CERTAIN_SECONDS
+        self._hopeless_since: dict[int | None, float] = {}
+        """Since when nothing can be evicted: of a user, or (None) of all."""
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
@@ -101,7 +110,7 @@ class Evictor:
             self._apply_shares(time.monotonic() + seconds)
         room.check()
         if room.excess(HIGH_WATER) <= 0 and room.excess_files(HIGH_WATER) <= 0:
-            room.full = False
+            room.full = self._is_certain(None, False)
             return 0
         until = time.monotonic() + seconds
         self._seal(until)
@@ -113,10 +122,13 @@ class Evictor:
             if bytes_over <= 0 and files_over <= 0:
                 break
             is_within = room.excess(1.0) <= 0
-            batch = self._order.enough(self._next_to_go(self._grace(is_within)), bytes_over, files_over)
+            chosen = self._next_to_go(self._grace(is_within))
+            if not chosen and not is_within:
+                chosen = self._next_to_go(min(self.grace_seconds, SHORTEST_GRACE_SECONDS))
+            batch = self._order.enough(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, gently=is_within and room.excess_files(1.0) <= 0)
             gone += len(taken)
-            room.full = not batch and room.excess(1.0) > 0 and self._nothing_left()
+            room.full = self._is_certain(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
                 break
         room.check()
@@ -171,7 +183,7 @@ class Evictor:
 
     def _apply_shares(self, until: float) -> None:
         """A user above the quota loses their own oldest entries; one with none left to lose cannot write."""
-        limit, exhausted = self._room.limits.max_size_per_uid, set()
+        limit, exhausted, over_quota = self._room.limits.max_size_per_uid, set(), set()
         for uid, total in self._holdings().items():
             if total <= limit * HIGH_WATER:
                 continue
@@ -182,9 +194,20 @@ class Evictor:
                 if not taken or time.monotonic() > until:
                     break
                 total = self._holdings()[uid]
-            if total > limit and not taken and not self._anything_left({uid}):
+            if total > limit:
+                over_quota.add(uid)
+            if self._is_certain(uid, total > limit and not taken and not self._anything_left({uid})):
                 exhausted.add(uid)
         self._room.exhausted = frozenset(exhausted)
+        self._room.over_quota = frozenset(over_quota)
+
+    def _is_certain(self, uid: int | None, seems: bool) -> bool:
+        """Whether nothing could be evicted, of one user or of all, for so long that writes may fail."""
+        if not seems:
+            self._hopeless_since.pop(uid, None)
+            return False
+        now = time.monotonic()
+        return now - self._hopeless_since.setdefault(uid, now) >= self.certain_seconds
 
     def _holdings(self) -> dict[int, int]:
         """What each user holds, sealed or not. A file that is being sealed may be missing; it is not counted twice."""
@@ -243,6 +266,7 @@ class Evictor:
         states = {entry: self._held(entry) for entry in batch}
         self._clear_out({entry for entry in batch if states[entry] is None})
         held = [entry for entry in batch if states[entry]]
+        self._nodes.let_go_since_probe = set()
         self._probe(held)
         taken: set[int] = set()
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
@@ -250,6 +274,7 @@ class Evictor:
                 taken.add(entry)
                 if gently:
                     self._breathe()
+        self._nodes.let_go_since_probe = None
         self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)
@@ -268,10 +293,15 @@ class Evictor:
         """
         held = None
         for ino, _, _ in self._walk.members(entry):
-            if self._nodes.is_held(ino):
+            if self._nodes.is_held(ino) and not self._was_let_go(ino):
                 return True
             held = False
         return held
+
+    def _was_let_go(self, ino: int) -> bool:
+        """Whether the kernel let go of an inode since it was probed: then it is open nowhere, though known again."""
+        let_go = self._nodes.let_go_since_probe
+        return let_go is not None and ino in let_go
 
     def _probe(self, batch: list[int]) -> None:
         for entry in batch:
@@ -296,7 +326,7 @@ class Evictor:
             if record is None or (record.flags & EntryRecord.PINNED and not force):
                 return False
             members = list(self._walk.members(entry))
-            if not force and any(self._nodes.in_use(ino) for ino, _, _ in members):
+            if not force and self._is_in_use(entry, record, members):
                 return False
             names = self._walk.top_names(entry)
             self._tree.remove_all(txn, members)
@@ -309,6 +339,11 @@ class Evictor:
         for parent, name in names:
             self._name_gone(parent, name)
         return True
+
+    def _is_in_use(self, entry: int, record: EntryRecord, members: list[Member]) -> bool:
+        if self._uses.last.get(entry, 0) > record.used and any(self._nodes.in_use(ino) for ino, _, _ in members):
+            return True  # used since it was chosen
+        return any(self._nodes.in_use(ino) and not self._was_let_go(ino) for ino, _, _ in members)
 
     def pin(self, entry: int, pinned: bool) -> bool:
         """Keep an entry whatever happens, or let it grow old like the others."""

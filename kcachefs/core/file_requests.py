@@ -117,18 +117,27 @@ class FileRequests(NameRequests):
 
     def is_quick_to_write(self, ino: int) -> bool:
         """Whether a write keeps nobody waiting: no object has to be brought back for it, and there is room."""
-        return ino >= VIRTUAL_BASE or (self.files.is_quick_to_change(ino) and self.room.left.is_set())
+        if ino >= VIRTUAL_BASE:
+            return True
+        if self.room.over_quota and self.nodes.get(ino).uid in self.room.over_quota:
+            return False
+        return self.files.is_quick_to_change(ino) and self.room.left.is_set()
 
-    def write(self, ino: int, offset: int, data: bytes | memoryview) -> int:
+    def write(self, ino: int, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
+        """Write, and wait for room first where there is none. The thread that answers requests must not wait."""
         if ino >= VIRTUAL_BASE:
             raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
-        self._unchecked += len(data)
+        if may_wait and self.room.over_quota:
+            self.room.wait_for_user(self.nodes.get(ino).uid)
+            self.quotas.check_owner(ino)
+        if may_wait and not self.room.left.is_set():
+            return self._write_when_crowded(ino, offset, data)
+        written = self.files.write(ino, offset, data)
+        self._unchecked += written
         if self._unchecked > PRESSURE_BYTES:
             self._unchecked = 0
             self.room.check()
-        if self.room.left.is_set():
-            return self.files.write(ino, offset, data)
-        return self._write_when_crowded(ino, offset, data)
+        return written
 
     def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
         """Sealing takes room too before it gives any, and may have taken the last: what it sealed can be evicted."""

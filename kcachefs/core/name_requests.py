@@ -79,7 +79,7 @@ class NameRequests:
             except FsError:
                 return None  # it was evicted just now
             if _is_heartbeat(real, node):
-                self._uses.touch(node.entry, caller)
+                self._uses.look_up(node.entry, parent, caller)
             return self.nodes.hold(ino) if ino == real else ino
 
     def hold(self, ino: int) -> int:
@@ -115,6 +115,16 @@ class NameRequests:
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
         """At most `limit` names behind `cookie`; 0 starts from the top."""
         return self.report.listing(cookie) if ino == REPORT_INO else self.policy.listing(ino, cookie, limit)
+
+    def note_listing(self, caller: Caller, ino: int) -> None:
+        """The caller lists a folder: looking at what is in it is no use of it."""
+        if ino < VIRTUAL_BASE:
+            self._uses.list_folder(ino, self.nodes.get(ino).entry, caller)
+
+    def note_use(self, caller: Caller, ino: int) -> None:
+        """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""
+        if ino < VIRTUAL_BASE and self._uses.listed and (entry := self.nodes.get(ino).entry):
+            self._uses.use(entry, caller)
 
     def is_listed_whole(self, ino: int) -> bool:
         """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""

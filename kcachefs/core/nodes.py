@@ -66,6 +66,8 @@ class Nodes:
         """References that the kernel holds, by inode. Only the engine's thread changes it."""
         self.handles: dict[int, int] = {}
         """Open handles by inode, where the engine is told of opens."""
+        self.let_go_since_probe: set[int] | None = None
+        """Inodes that the kernel let go of since the evictor began to probe; None while it does not."""
         self.orphans = set(map(number_of, store.catalog.keys(b"x")))
         """Inodes without a name that something still uses."""
 
@@ -146,6 +148,8 @@ class Nodes:
             self.lookups[ino] = left
             return False
         self.lookups.pop(ino, None)
+        if self.let_go_since_probe is not None:
+            self.let_go_since_probe.add(ino)
         return left < 0 or ino >= self._uncertain_below
 
     def open_handle(self, ino: int) -> None:

@@ -1,8 +1,8 @@
 """Room: how far the store is over its limits, and whether writes have to wait or fail.
 
 Between two turns of the evictor the total can overshoot the quota by what is written in that time. So while a limit is
-exceeded each write waits a moment, off the thread that answers requests; and longer when the disk would be full before
-the evictor got its turn.
+exceeded each write waits for the evictor, however slow the machine is, off the thread that answers requests. It fails
+only when the evictor is certain that nothing can be evicted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcachefs.core.namespaces import Namespaces
 from kcachefs.store import Store
 
 WAIT_SECONDS = 0.05
-WAIT_WHEN_FULL_SECONDS = 10.0
+WAIT_WHEN_FULL_SECONDS = 30.0
 HARDLY_FREE = 0.5
 """Part of the free space to be kept below which a write waits that long: the rest is for names and the journal."""
 
@@ -35,6 +35,8 @@ class Room:
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.exhausted: frozenset[int] = frozenset()
         """Users who exceed their own quota and have nothing left that can be evicted."""
+        self.over_quota: frozenset[int] = frozenset()
+        """Users who exceed their own quota, and whose entries are being evicted: their writes wait."""
 
     def used_bytes(self) -> int:
         """Stored bytes on disk, everything counted."""
@@ -61,11 +63,16 @@ class Room:
         return has_room
 
     def wait(self) -> None:
-        """Wait a moment; where the disk is all but full, until there is room or nothing is left to be evicted."""
+        """Wait until there is room or nothing is left to be evicted."""
         until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
         while not self.left.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
-            if not self.is_disk_nearly_full():
-                return
+            pass
+
+    def wait_for_user(self, uid: int) -> None:
+        """Wait until a user's own entries made room, or none are left that could."""
+        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
+        while uid in self.over_quota and uid not in self.exhausted and time.monotonic() < until:
+            time.sleep(WAIT_SECONDS)
 
     def wait_long(self) -> bool:
         """Wait until there is room; returns whether there is."""

@@ -4,6 +4,11 @@ The name of an entry expires in the kernel after `HEARTBEAT_SECONDS`. So a proce
 lookup, however many files it then reads, and that lookup is the use. Writing is a use as well. Uses gather in memory
 and are written down every few seconds; a kill loses that much of the order and nothing else.
 
+Looking around is no use: a process that lists a folder (`find`, `du`, a backup, a monitoring agent) and then looks at
+what it found would make every entry young. So the lookups of a process in a folder that it has listed do not count,
+nor does the lookup of an entry whose folder it then lists. Reading a file counts all the same, and so does the question
+whether it is a terminal, which Python asks of every file that it opens.
+
 A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
 had to be made; it is counted when the entry is listed.
 """
@@ -25,6 +30,8 @@ HEARTBEAT_SECONDS = 1
 """How long the kernel may remember an entry's name before it asks again."""
 COMPLETE_NS = 200_000_000
 """How long after its last write an entry counts as complete: nobody tells when its writer is done."""
+LISTED_NS = 60_000_000_000
+"""How long after a process listed a folder its lookups there count as looking around."""
 _FLUSH_CHUNK = 200
 _REMEMBERED = 65536
 
@@ -41,6 +48,10 @@ class Uses:
         """When an entry was last written to."""
         self._seen: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
         """Entries and the processes that have used them: each process has one hit."""
+        self.listed: BoundedDict[tuple[int, int], int] = BoundedDict(_REMEMBERED)
+        """When a process last listed a folder."""
+        self._newest: tuple[int, Caller, int | None, bool] | None = None
+        """The newest use: its entry and caller, when the entry was used before, and whether it was a hit."""
         self._hits: dict[int, Counter[int]] = {}
         """Hits that are not written down yet, by entry and user."""
         self.last: dict[int, int] = {}
@@ -58,24 +69,53 @@ class Uses:
         """The caller gave something in an entry its name: what it then reads of it is no hit."""
         self._writers[entry] = caller.pid
 
-    def touch(self, entry: int, caller: Caller) -> None:
-        """The kernel asked for an entry's name on behalf of a caller."""
-        now, pid = time.time_ns(), caller.pid
+    def look_up(self, entry: int, parent: int, caller: Caller) -> None:
+        """The kernel asked for an entry's name in a folder on behalf of a caller."""
+        now = time.time_ns()
+        if self.listed and now - self.listed.get((caller.pid, parent), 0) < LISTED_NS:
+            return
+        before = self.last.get(entry)
+        self._newest = (entry, caller, before, self._touch(entry, caller, now))
+
+    def list_folder(self, folder: int, entry: int, caller: Caller) -> None:
+        """A caller lists a folder. If that is an entry's, coming to it was no use yet."""
+        if not caller.pid:
+            return
+        self.listed[caller.pid, folder] = time.time_ns()
+        newest, self._newest = self._newest, None
+        if entry and newest is not None and (newest[0], newest[1].pid) == (entry, caller.pid):
+            if newest[2] is None:
+                self.last.pop(entry, None)
+            else:
+                self.last[entry] = newest[2]
+            if newest[3]:
+                self._hits[entry][caller.uid] -= 1
+                self._seen.pop((entry, caller.pid), None)
+                self._seen.pop((entry, process_of(caller.pid)), None)
+
+    def use(self, entry: int, caller: Caller) -> None:
+        """A caller opened or read a file of an entry."""
+        self._touch(entry, caller, time.time_ns())
+
+    def _touch(self, entry: int, caller: Caller, now: int) -> bool:
+        """Note a use; returns whether it is a hit."""
+        pid = caller.pid
         self.last[entry] = now
         if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
-            return
+            return False
         seen, writer = (entry, pid), self._writers.get(entry)
         if seen in self._seen or writer == pid:
-            return
+            return False
         self._seen[seen] = None
         process = process_of(pid)
         if writer is not None and process == process_of(writer):
-            return
+            return False
         if process != pid:
             if (entry, process) in self._seen:
-                return
+                return False
             self._seen[entry, process] = None
         self._hits.setdefault(entry, Counter())[caller.uid] += 1
+        return True
 
     def renew(self, entries: set[int]) -> None:
         """These were found in use: they are young again."""
@@ -98,6 +138,7 @@ class Uses:
     def _write_down(self, txn: Transaction, entry: int, when: int, hits: Counter[int]) -> bool:
         """False when it has to wait: the entry is not sealed yet, and its hits are kept until it is."""
         record = self._table.get(entry, txn)
+        hits = +hits
         if record is not None and record.used:
             self._table.note_use(txn, entry, record, when, hits)
             return True

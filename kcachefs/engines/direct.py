@@ -52,6 +52,8 @@ log = logging.getLogger(__name__)
 
 _SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
 """Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
+_WAITING_THREADS = 32
+"""Writes that wait for room: they have threads of their own, so that reads do not wait behind them."""
 _LISTED_MAX = 16384
 _HEADER = p.IN_HEADER.size
 _RESENT = 1 << 63
@@ -88,6 +90,7 @@ class DirectEngine:
         self._requests = requests or RequestBuffer.private()
         self.buffer = self._requests.buffer
         self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
+        self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="kcachefs-wait")
         self._deferred: dict[int, Future[None]] = {}
         self._complained: set[int] = set()
         self._poison: set[int] = set()
@@ -155,6 +158,7 @@ class DirectEngine:
 
     def close(self) -> None:
         """Answer what is still deferred, and stop."""
+        self._waiting.shutdown(wait=True)
         self._pool.shutdown(wait=True)
         self._kernel.notifier.stop()
         self._requests.close()
@@ -285,8 +289,10 @@ class DirectEngine:
 
     # --- what takes long ----------------------------------------------------------------------------------------------
 
-    def defer(self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]]) -> None:
-        """Do it in the pool and reply from there."""
+    def defer(
+        self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]], *, waits: bool = False
+    ) -> None:
+        """Do it in another thread and reply from there; `waits`: it may wait for room."""
         opcode = self.header[1]
         slot = self._requests.put_aside(self.header[0]) if self._keeps else -1
 
@@ -307,7 +313,8 @@ class DirectEngine:
             run()  # so much waits already that this could not be found again: it is done at once
             return
         self._requests.note_deferred(unique, begins=True)
-        future = self._deferred[unique] = self._pool.submit(run)
+        pool = self._waiting if waits else self._pool
+        future = self._deferred[unique] = pool.submit(run)
         future.add_done_callback(lambda _: self._finished(unique, slot))
 
     def _finished(self, unique: int, slot: int) -> None:

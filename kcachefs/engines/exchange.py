@@ -23,8 +23,10 @@ class Exchange(Protocol):
     def caller(self) -> Caller:
         """Who makes the request."""
 
-    def defer(self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]]) -> None:
-        """Do it in another thread and reply from there."""
+    def defer(
+        self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]], *, waits: bool = False
+    ) -> None:
+        """Do it in another thread and reply from there; `waits`: it may wait for room."""
 
     def reply_error(self, unique: int, number: int) -> None: ...
 

@@ -74,10 +74,17 @@ def read(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     _, offset, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     if offset + size > MAX_SIZE or size > p.MAX_REQUEST:
         raise RequestGarbled(f"cannot read {size} bytes at {offset}")
+    engine.fs.note_use(engine.caller(), ino)
     if engine.fs.is_quick_to_read(ino, offset):
         return engine.fs.read(ino, offset, size)
     engine.defer(unique, ino, lambda: engine.fs.read_parts(ino, offset, size))
     return None
+
+
+def ioctl(engine: Exchange, ino: int, unique: int, length: int) -> None:
+    """None is offered. But Python asks every file that it opens whether it is a terminal: that is a use."""
+    engine.fs.note_use(engine.caller(), ino)
+    engine.reply_error(unique, errno.ENOSYS)
 
 
 def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
@@ -89,9 +96,9 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     # Out of the page cache the header says uid 0, which did not write it.
     fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino)
     if fs.is_quick_to_write(ino):
-        return p.WRITE_OUT.pack(fs.write(ino, offset, data), 0)
+        return p.WRITE_OUT.pack(fs.write(ino, offset, data, may_wait=False), 0)
     copy = bytes(data)
-    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0))
+    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=True)
     return None
 
 
@@ -113,5 +120,5 @@ def fallocate(engine: Exchange, ino: int, unique: int, length: int) -> bytes | N
     engine.fs.authorize_allocate(engine.caller(), ino, mode, offset, size)
     if engine.fs.is_quick_to_allocate(ino, size):
         return allocate()
-    engine.defer(unique, ino, allocate)
+    engine.defer(unique, ino, allocate, waits=True)
     return None

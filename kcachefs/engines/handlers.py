@@ -123,6 +123,7 @@ _ANSWERED: dict[Op, tuple[Handler, int]] = {
     Op.CREATE: (names.create, p.CREATE_IN.size + _NAME),
     Op.INTERRUPT: (_interrupt, p.INTERRUPT_IN.size),
     Op.DESTROY: (_done, 0),
+    Op.IOCTL: (files.ioctl, 0),
     Op.BATCH_FORGET: (names.batch_forget, p.BATCH_FORGET_IN.size),
     Op.FALLOCATE: (files.fallocate, p.FALLOCATE_IN.size),
     Op.READDIRPLUS: (names.readdirplus, p.READ_IN.size),

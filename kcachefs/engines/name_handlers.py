@@ -137,6 +137,7 @@ def readlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 
 def opendir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     changed = engine.fs.attributes(ino).mtime
+    engine.fs.note_listing(engine.caller(), ino)
     if engine.fs.policy.lists_afresh:
         return LISTING_AFRESH
     if engine.listed.get(ino) == changed:

@@ -164,6 +164,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def opendir(self, inode: Any, ctx: Any) -> Any:
+        self.fs.note_listing(_caller(ctx), inode)
         return inode
 
     @_guarded
@@ -228,6 +229,7 @@ class Operations(pyfuse3.Operations):
             self.fs.authorize_change(caller, inode, size=0)
             self.fs.set_attributes(caller, inode, size=0, mtime=time.time_ns())
         self.fs.attributes(inode)
+        self.fs.note_use(caller, inode)
         self.fs.opened(inode)
         return _handle(inode, direct=not uses_cache)
 
@@ -242,7 +244,7 @@ class Operations(pyfuse3.Operations):
         # libfuse does not say who writes; whoever does was judged when the file was opened.
         self.fs.authorize_write(NOBODY, fh)
         if self.fs.is_quick_to_write(fh):
-            return self.fs.write(fh, off, buf)
+            return self.fs.write(fh, off, buf, may_wait=False)
         return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
 
     @_guarded

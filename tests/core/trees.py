@@ -33,6 +33,7 @@ def opened(path: Path, limits: Limits = Limits(), kernel: Kernel | None = None) 
     """The filesystem of the store at `path`; afterwards the store is closed, and must be clean."""
     with Store(path, Options(background=False)) as store:
         fs = Filesystem(store, FsOptions(limits=limits), kernel)
+        fs.evictor.certain_seconds = 0.0
         yield fs
         fs.settle()
     assert fsck.run(path).findings == []

@@ -75,6 +75,10 @@ class Child(Generic[T]):
         value.add_note(f"in a child process:\n{story}")
         raise value
 
+    def is_ready(self, timeout: float) -> bool:
+        """Whether it has ended, waiting for that long at most."""
+        return bool(select.select([self._receive], [], [], timeout)[0])
+
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         self._gather()

@@ -33,6 +33,7 @@ def opened(path: Path, *, per_uid: int, max_size: int = 1 << 40) -> Iterator[Fil
     limits = Limits(max_size=max_size, max_size_per_uid=per_uid, grace=0.0, min_free=0)
     with Store(path, Options(background=False)) as store:
         fs = Filesystem(store, FsOptions(limits=limits))
+        fs.evictor.certain_seconds = 0.0
         yield fs
         fs.settle()
     assert fsck.run(path).findings == []
@@ -276,6 +277,7 @@ def test_who_is_over_their_quota_may_still_punch_holes(tmp_path: Path, caplog: p
     try:
         ino, _ = line.fs.create(user(1), find(line.fs, "inductor"), b"big.lock", 0o644)
         line.fs.write(ino, 0, bytes(2 << 20))
+        line.fs.evictor.certain_seconds = 0.0
         line.fs.evictor.turn()
         assert line.fs.room.exhausted == {1}
         line.caller = (1, 1, 0)

@@ -1,0 +1,116 @@
+"""A process that looks around (find, du, a backup, an agent) uses nothing: it keeps no entry young."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+
+from tests import command_server
+from tests.core.cachers import content
+from tests.core.policies.mounts import each_engine, mounted, settled
+from tests.engines.callers import Child, in_child
+from tests.engines.mounting import Mount
+
+QUOTA = 32 << 20
+PUSHED = 4
+"""So many times the quota is written."""
+SIZE = 128 << 10
+PARTS = ("ttir", "ptx", "cubin", "json")
+
+
+def look_around(root: Path, stop: Path) -> int:
+    """As du does, over and over."""
+    rounds = 0
+    while not stop.exists():
+        for folder, _, names in os.walk(root):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    os.lstat(os.path.join(folder, name))
+        rounds += 1
+    return rounds
+
+
+def write_entries(root: Path, writer: int, count: int) -> int:
+    for number in range(count):
+        folder = root / "triton" / f"K{writer}x{number}"
+        for part in PARTS:
+            temporary = folder / f"tmp.{os.getpid()}.{part}"
+            temporary.mkdir(parents=True, exist_ok=True)
+            (temporary / part).write_bytes(content(folder.name, part, SIZE))
+            os.replace(temporary / part, folder / part)
+            with contextlib.suppress(OSError):
+                temporary.rmdir()
+    return count
+
+
+def allocated(store: Path) -> int:
+    told = subprocess.run(["du", "-s", "-B1", store], capture_output=True, text=True, check=False).stdout
+    return int(told.split()[0])
+
+
+@each_engine
+def test_four_writers_stay_within_the_quota_beside_a_scan(engine: str) -> None:
+    with mounted(engine, "--max-size", str(QUOTA), "--min-free", "1MiB", "--grace", "30") as mount:
+        stop, largest, entries = mount.mountpoint.parent / "stop", 0, PUSHED * QUOTA // (SIZE * len(PARTS)) // 4
+        with contextlib.ExitStack() as running:
+            scanner = running.enter_context(Child(lambda: look_around(mount.mountpoint, stop)))
+            writers = [
+                running.enter_context(Child(partial(write_entries, mount.mountpoint, number, entries)))
+                for number in range(4)
+            ]
+            for writer in writers:
+                while not writer.is_ready(0.05):
+                    largest = max(largest, allocated(mount.store))
+                assert writer.result() == entries
+            stop.touch()
+            assert scanner.result() > 0
+        assert largest <= QUOTA * 1.25
+        numbers = settled(mount).namespaces["triton"]
+        assert numbers.evictions > 0
+        assert numbers.hits == 0, "nobody used anything"
+        _nothing_is_in_part(mount)
+
+
+def _nothing_is_in_part(mount: Mount) -> None:
+    folders = list((mount.mountpoint / "triton").iterdir())
+    assert folders
+    for folder in folders:
+        assert sorted(os.listdir(folder)) == sorted(PARTS), folder
+        for part in PARTS:
+            assert (folder / part).read_bytes() == content(folder.name, part, SIZE)
+
+
+@each_engine
+def test_listing_and_looking_are_no_hits_and_reading_is(engine: str) -> None:
+    with mounted(engine) as mount:
+        in_child(lambda: write_entries(mount.mountpoint, 0, 3))
+        settled(mount)
+        for command in (["find", str(mount.mountpoint), "-ls"], ["du", "-s", str(mount.mountpoint)]):
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        in_child(lambda: os.listdir(mount.mountpoint / "triton" / "K0x0"))
+        assert settled(mount).total.hits == 0
+
+        def read_as_inductor_does() -> int:
+            folder = mount.mountpoint / "triton" / "K0x1"
+            return sum(len((folder / name).read_bytes()) for name in sorted(os.listdir(folder)))
+
+        assert in_child(read_as_inductor_does) == SIZE * len(PARTS)
+        assert settled(mount).total.hits == 1
+        in_child(lambda: (mount.mountpoint / "triton" / "K0x2" / "ptx").read_bytes())
+        assert settled(mount).total.hits == 2
+
+
+def test_a_doctor_and_a_look_at_the_numbers_leave_no_trace() -> None:
+    with mounted("direct") as mount:
+        in_child(lambda: write_entries(mount.mountpoint, 0, 5))
+        before = settled(mount).total
+        for command in (["doctor"], ["stats", "--json"], ["ls"]):
+            done = command_server.run(*command)
+            assert done.returncode in (0, 1), done.stderr
+        json.loads((mount.mountpoint / ".kcachefs" / "stats.json").read_text())
+        after = settled(mount).total
+        assert (after.hits, after.misses, after.last_used) == (before.hits, before.misses, before.last_used)
