@@ -35,6 +35,9 @@ _MESSAGE_BYTES = 1 << 17
 _DESCRIPTORS = 3
 """That come with a request: standard output, standard error, and one more that the command holds while it runs."""
 
+_TEMPORARY = tempfile.gettempdir()
+"""As it was when the tests began: some move it, and the server outlives them."""
+
 _server: subprocess.Popen[bytes] | None = None
 _folder = ""
 
@@ -107,7 +110,7 @@ def _address() -> str:
     """Where the server listens; it is started if there is none. A forked process uses the one of its parent."""
     global _server, _folder
     if _server is None:
-        _folder = tempfile.mkdtemp(prefix="kcachefs-test-server-")
+        _folder = tempfile.mkdtemp(prefix="kcachefs-test-server-", dir=_TEMPORARY)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(f"{_folder}/socket")
             listener.listen(64)
@@ -229,4 +232,4 @@ def _imported_by(*arguments: str) -> list[str]:
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[2])) as socket_of_server:
         serve(socket_of_server)
-    shutil.rmtree(sys.argv[1])
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
