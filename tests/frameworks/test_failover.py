@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,13 @@ STORM = (
 
 
 def kill_while_it_runs(mount: Mount, process: subprocess.Popen[str], pause: float = 0.3) -> int:
-    """Kill the worker ten times with pauses, or fewer times if the process ends earlier."""
+    """Kill the worker at most ten times, with pauses; returns how many times the process still ran afterwards."""
     killed = 0
     while killed < KILLS and process.poll() is None:
         kill_worker(mount)
-        killed += 1
-        time.sleep(pause)
+        killed += process.poll() is None
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(pause)
     return killed
 
 
@@ -40,14 +41,16 @@ def kill_while_it_runs(mount: Mount, process: subprocess.Popen[str], pause: floa
 def test_torch_compile_does_not_notice() -> None:
     with world("direct") as made:
         process = start_program(INDUCTOR, made.environment, "mlp")
-        assert kill_while_it_runs(made.mount, process, pause=1.0) == KILLS
+        killed = kill_while_it_runs(made.mount, process, pause=0.7)
         cold = finish_program(process)
+        assert killed > 0
         assert cold["built"] > 0
-        process = start_program(INDUCTOR, made.environment, "mlp")
-        assert kill_while_it_runs(made.mount, process) == KILLS
-        warm = finish_program(process)
-        assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
-        assert warm["results"] == cold["results"]
+        while killed < 2 * KILLS:  # on a quick machine one run is over before
+            process = start_program(INDUCTOR, made.environment, "mlp")
+            killed += kill_while_it_runs(made.mount, process, pause=0.1)
+            warm = finish_program(process)
+            assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
+            assert warm["results"] == cold["results"]
         store = made.mount.store
         made.mount.umount()
         fsck(store)

@@ -23,7 +23,14 @@ class World:
 
     def __init__(self, mount: Mount, programs: Path) -> None:
         self.mount = mount
-        self.environment = {**environment(mount.mountpoint), "KCACHEFS_PROGRAMS": str(programs)}
+        self.environment = {
+            **environment(mount.mountpoint),
+            "KCACHEFS_PROGRAMS": str(programs),
+            # Without this Inductor compiles programs to learn what the processor can do, and starts Python to load
+            # them. test_inductor.py has it do so once.
+            "TORCHINDUCTOR_VEC_ISA_OK": "1",
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        }
 
     def run(self, program: str, *arguments: str) -> dict[str, Any]:
         return run_program(program, self.environment, *arguments)
