@@ -6,7 +6,6 @@ import hashlib
 import mmap
 import os
 import random
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,11 +28,11 @@ class Cacher:
     size: int
     deeds: dict[str, int] = field(default_factory=lambda: {"read": 0, "made": 0, "mapped": 0})
 
-    def work(self, seconds: float) -> dict[str, int]:
+    def work(self, stop: Path) -> dict[str, int]:
+        """Until there is a file `stop`; returns how often it did what."""
         choose = random.Random(self.number)
-        until = time.monotonic() + seconds
         held: list[tuple[str, mmap.mmap]] = []
-        while time.monotonic() < until:
+        while not stop.exists():
             key = f"K{int(choose.triangular(0, self.keys, self.keys * 0.8)):05d}"
             if choose.random() < 0.5:
                 self.kernel(key)

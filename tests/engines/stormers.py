@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +27,8 @@ class Stormer:
         self.turns = 0
         self.choose = random.Random(number)
 
-    def rage(self, seconds: float) -> Stormer:
+    def rage(self, turns: int) -> Stormer:
+        """Do that many random things."""
         deeds: list[tuple[Callable[[], None], int]] = [
             (self.publish, 8),
             (self.create_in_place, 5),
@@ -46,8 +46,7 @@ class Stormer:
             (self.use_common_folder, 4),
             (self.list_all, 1),
         ]
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        for _ in range(turns):
             self.turns += 1
             self.choose.choices(*zip(*deeds, strict=True))[0]()
             if len(self.ledger) > KEEP:
