@@ -39,8 +39,6 @@ PACKAGE = ROOT / "kcachefs"
 CONTRIBUTING, ARCHITECTURE, CONCURRENCY = "CONTRIBUTING.md", "docs/architecture.md", "docs/concurrency.md"
 PAGES = (CONTRIBUTING, ARCHITECTURE, CONCURRENCY)
 
-NOT_YET = {"SECURITY.md"}
-"""Pages that are being written."""
 FOREIGN = {"/dev/fuse", "linux/fuse.h", "torch.compile"}
 
 # --- reading a page ---------------------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ EMPTY = "no name of this form is on the page: has its form changed?"
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_and_folder_on_a_page_exists(page: str) -> None:
     named = {code.partition(": ")[0].partition(" ")[0] for code in codes(page)}
-    named = {name for name in named if FILE.fullmatch(name)} - FOREIGN - NOT_YET
+    named = {name for name in named if FILE.fullmatch(name)} - FOREIGN
     assert len(named) > 5, EMPTY
     assert sorted(name for name in named if located(name) is None) == []
 
