@@ -3,6 +3,7 @@
 Concurrency: one lock, the catalog's. The engine's thread answers requests, the sealer and the evictor work beside it;
 each changes anything only inside `Nodes.change()`, which holds that lock. Reads take it only to bring an inode into
 the cache: they see each record whole, and a name whose inode went away between two looks is a name that went away.
+docs/concurrency.md lists every lock, and what is read without one.
 """
 
 import importlib

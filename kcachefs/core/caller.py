@@ -14,7 +14,7 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
     uid: int
     gid: int
     pid: int = 0
-    """A thread's number; 0 where there is none, or it cannot be seen from here."""
+    """The number of the calling thread; 0 if there is none, or this process cannot see it."""
     request: int = 0
     """The request's number if the kernel may send it again to the next worker, else 0."""
 
@@ -23,7 +23,7 @@ class Caller(msgspec.Struct, frozen=True, gc=False):
         return self.uid != UNKNOWN
 
     def aside(self) -> Caller:
-        """The same user doing something that the request needs and did not ask for: its reply is not the request's."""
+        """The same caller, for a step that the request needs and did not ask for: the replay guard ignores it."""
         return Caller(self.uid, self.gid, self.pid)
 
 

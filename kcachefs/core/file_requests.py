@@ -50,6 +50,7 @@ class FileRequests(NameRequests):
         self._books = parts.books
         self._table = parts.table
         self._unchecked = 0
+        """Bytes written since the limits were last looked at; threads that add at once may lose some."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class FileRequests(NameRequests):
         return self.report.read(ino, offset, size) if ino < SHARED_INO else b""
 
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
-        """The same in as many pieces as it comes in."""
+        """The same, in the pieces in which it was decoded."""
         return self.files.read_parts(ino, offset, size)
 
     def is_quick_to_read(self, ino: int, offset: int) -> bool:
@@ -140,7 +141,7 @@ class FileRequests(NameRequests):
         return written
 
     def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
-        """Sealing takes room too before it gives any, and may have taken the last: what it sealed can be evicted."""
+        """Try again: sealing needs room before it frees any, and may have taken the last; then that can be evicted."""
         for _ in range(CROWDED_TRIES):
             self.room.wait()
             if self.room.full:
@@ -152,7 +153,7 @@ class FileRequests(NameRequests):
     # --- attributes ---------------------------------------------------------------------------------------------------
 
     def authorize_change(self, caller: Caller, ino: int, *, size: int | None = None, owner: bool = False) -> None:
-        """A truncation or an allocation up to `size`, another mode or owner, or (neither) other times."""
+        """A change of the size to `size`, of mode or owner (`owner`), or if it is neither, of times."""
         self.policy.authorize_change(caller, ino, size=size, owner=owner)
         if size and ino < VIRTUAL_BASE:
             if self.room.full and size > self.files.attributes(ino).size:
@@ -212,7 +213,7 @@ class FileRequests(NameRequests):
         return length <= ALLOCATED_BYTES and self.is_quick_to_write(ino)
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
-        """A piece at a time, each of which waits for room as a write does. Where there is none, the rest is missing."""
+        """Piece by piece, each of which waits for room as a write does. If none is left, the rest is missing."""
         check_allocation(mode, offset, length)
         if mode & PUNCH_HOLE:
             self.files.fallocate(ino, mode, offset, length)
@@ -236,7 +237,7 @@ class FileRequests(NameRequests):
             self.files.sync(ino)
 
     def condemn(self, ino: int, error: Exception) -> None:
-        """Its bytes cannot be trusted: drop every name of it, so that whoever needs it makes it again. Any thread.
+        """Its bytes cannot be trusted: drop all its names, so that whoever needs it makes it again. Any thread.
 
         Where even that fails, it stays as it is, and fails again when it is read again.
         """

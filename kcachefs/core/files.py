@@ -36,7 +36,7 @@ from kcachefs.store.slots import SLOT_SIZE
 
 MAX_SIZE = (1 << 63) - 1
 QUICK = 256 << 10
-"""Objects up to this size are brought back where they are written to; for larger ones another thread is better."""
+"""Objects up to this size are made writable in the thread of the request, larger ones in another."""
 QUICK_READ = 64 << 10
 """Files up to this size are decoded where they are asked for: handing them to another thread would cost more."""
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
@@ -89,7 +89,7 @@ class Files:
         return self.read(ino, offset, size)
 
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
-        """The same in as many pieces as it comes in."""
+        """The same, in the pieces in which it was decoded."""
         node = self._nodes.get(ino)
         content, digest = node.content, node.digest
         if content == Content.OBJECT:
@@ -191,7 +191,7 @@ class Files:
             spool.changing.pop()
 
     def set_times(self, ino: int, node: Inode) -> None:
-        """The caller set a node's times by hand: a spool file gets them too."""
+        """A node's times were set explicitly: its spool file gets them too."""
         if node.content == Content.SPOOL and (spool := self._unsealed.spool_of(ino, node)):
             os.utime(spool.fd, ns=(node.atime, node.mtime))
             spool.retimed = True
@@ -252,7 +252,7 @@ class Files:
                 self._store.spool.recycle(spool.number)
 
     def _move_to_spool(self, ino: int, content: int, digest: bytes, spool: SpoolFile) -> bool:
-        """Have a file's bytes be in a spool file, where an object's have been copied to. False if it has changed."""
+        """Make a spool file the place of a file's bytes; an object's are there already. False if it has changed."""
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if (node.content, node.digest) != (content, digest):

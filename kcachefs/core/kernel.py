@@ -1,7 +1,7 @@
 """The kernel as the core sees it: what it can be told and asked without a request. The engine brings the real one.
 
-Nothing here is called by the thread that answers requests, nor with a lock held: the kernel may be waiting for a reply
-before it can take a notification.
+`name_gone` only queues a notification. `knows` waits for the kernel, which may itself be waiting for a reply: never
+call it in the thread that answers requests. Neither is called with a lock held.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Lifetimes:
             self._remove(txn, ino, nodes.get(ino))
 
     def let_go_of_orphans(self) -> int:
-        """Remove the orphans that the kernel forgot without our counting it, or when the disk was too full for it."""
+        """Remove orphans that the kernel forgot unnoticed, or at a time when the disk was too full to remove them."""
         gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
         for ino in gone:
             self.let_go(ino)

@@ -21,6 +21,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = GRACE_SECONDS
     """Seconds after its last use during which an entry is safe."""
     floors: dict[str, int] = {}
-    """Namespaces that are not evicted from while they hold no more than this."""
+    """By namespace: while it holds no more than this, nothing is evicted from it."""
     ceilings: dict[str, int] = {}
-    """Namespaces that are evicted from when they hold more than this."""
+    """By namespace: when it holds more than this, entries are evicted from it."""

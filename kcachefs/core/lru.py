@@ -15,7 +15,7 @@ _PAGE = 64
 
 
 class LruOrder:
-    """Reads the order of one filesystem. Any thread; what is used meanwhile may still be given."""
+    """Reads the order of one filesystem. Any thread; what is used meanwhile may still be returned."""
 
     def __init__(self, store: Store, table: EntryTable, namespaces: Namespaces, uses: Uses) -> None:
         self._store = store

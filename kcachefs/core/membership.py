@@ -103,7 +103,7 @@ class Membership:
     def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
 
-        That is searched for where it is found quickly. Otherwise the evictor looks when it finds the entry empty.
+        Looks for another name where it is found quickly. Otherwise the evictor looks when it finds the entry empty.
         """
         if (self._nodes.get(parent).entry or self._placement.group_at(parent, name, txn)) == node.entry:
             for key in self._names_near(node.parent, parent, name):

@@ -47,9 +47,10 @@ class NameRequests:
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
         self._asks = type(policy) is not Policy
-        """Whether the policy is asked at all: the answers of `shared` are known."""
+        """False under `shared`, which forbids and changes nothing: it need not be asked."""
         self._squashes = parts.options.sharing.squashes
         self._disguises = self._asks or self._squashes
+        """Whether inodes may be shown with another mode or owner than they have."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ An inode lives while it has a name, a lookup that the kernel has not forgotten, 
 known only in memory; an inode without a name stands in the catalog's orphan table until it is let go, so that a daemon
 that starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
 
-A worker that takes over from a dead one does not know the counts so far. Of the inodes that were there before it, none
-goes with its last name; it goes when the kernel is known to have let go of it. Either a FORGET of more references than
-were counted since tells so, which must then be all of them, or the kernel is asked.
+A worker that takes over from a dead one does not know the counts so far. So an inode that is older than the worker does
+not go with its last name, but when the kernel is known to have let go of it: when a FORGET gives back more references
+than were counted since (they must be all there are), or when the kernel is asked.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Nodes:
         raw = store.catalog.get(META_INO)
         self._next_ino = self._reserved_ino = unpack_number(raw) if raw is not None else ROOT_INO + 1
         self._uncertain_below = 0
+        """Inodes below this number may be known to the kernel from an earlier worker, which `lookups` does not show."""
         self.lookups: dict[int, int] = {}
         """References that the kernel holds, by inode. Only the engine's thread changes it."""
         self.handles: dict[int, int] = {}
@@ -169,7 +170,7 @@ class Nodes:
         return ino in self.lookups
 
     def is_held(self, ino: int) -> bool:
-        """The same when the counts may have died with a worker. Not for the thread that answers requests."""
+        """The same; asks the kernel if the count died with a worker. Not for the thread that answers requests."""
         return ino in self.lookups or (ino < self._uncertain_below and self._kernel.knows(ino))
 
     def drop_name(self, ino: int, node: Inode) -> Fate:

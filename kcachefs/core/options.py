@@ -14,7 +14,7 @@ NAME_MAX = 255
 FOREVER_SECONDS = 3600
 """How long the kernel may trust names and attributes: every change comes through it, or is announced to it."""
 PREFERRED_SIZE = 64 << 10
-"""What a stat gives as a good size to write in: C programs, gcc among them, then write 8 KiB at a time instead of 4."""
+"""The block size that stat reports: C programs, gcc among them, then write 8 KiB at a time instead of 4."""
 
 
 class FsOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ class Placement:
         self._table = table
 
     def spot(self, parent: int, folder: Inode, name: bytes, is_dir: bool) -> Spot:
-        """What a name in a folder that is in no entry is, or would be."""
+        """What a name is, or would be, in a folder that belongs to no entry."""
         namespaces = self._namespaces
         if parent in namespaces.roots or parent == namespaces.tenants:
             return _STRUCTURE if is_dir else Spot(Kind.GROUP, name)

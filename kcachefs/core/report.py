@@ -1,4 +1,4 @@
-"""What a mount tells of itself: statistics as data, as JSON and in Prometheus' text format, and the `.kcachefs` folder.
+"""What a mount reports: statistics as data, as JSON and in Prometheus' text format, and the `.kcachefs` folder.
 
 The folder is in every mount's root and holds `stats.json` and `metrics`, for whoever has the mount and not the command.
 Its files are made when they are looked up, each time under a new inode number: the kernel keeps the pages of an inode

@@ -18,7 +18,7 @@ from kcachefs.store import Store
 WAIT_SECONDS = 0.05
 WAIT_WHEN_FULL_SECONDS = 30.0
 HARDLY_FREE = 0.5
-"""Part of the free space to be kept below which a write waits that long: the rest is for names and the journal."""
+"""When less than this part of `min_free` is left, a write waits that long: the rest is for names and the journal."""
 
 
 class Room:
@@ -54,7 +54,7 @@ class Room:
         return files - int(self.limits.max_files * mark)
 
     def check(self) -> bool:
-        """Look whether there is room, or writes have to wait."""
+        """Look whether there is room; if there is none, writes wait from now on."""
         has_room = self.excess(1.0) <= 0
         if has_room:
             self.left.set()

@@ -15,7 +15,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
 QUEUE_MAX = 4096
-"""Files waiting, above which the longest waiting is sealed whatever else goes on."""
+"""When this many files wait, the oldest is sealed whatever else is going on."""
 PATIENCE_SECONDS = 10.0
 """How long a file waits at most for requests to pause: a compiler's burst of writes goes first."""
 
@@ -54,7 +54,7 @@ class SealQueue:
             return ino
 
     def is_pressing(self) -> bool:
-        """So much waits that it must be sealed though requests come in."""
+        """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
         try:
             since = self._waiting[0][1]
         except IndexError:

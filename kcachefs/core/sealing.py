@@ -1,8 +1,7 @@
 """Sealing: turns files that have rested into objects, beside the requests and while readers are still served.
 
-That a file rests is told by the clock and not by its last close. Once a kernel has been spared the OPENs it sends no
-RELEASE either, not even for what it CREATEd. An engine that is told of opens counts handles, and then a file is not
-sealed while it is open.
+The clock says when a file rests, not its last close: a kernel that need not send OPEN sends no RELEASE either, not even
+for what it CREATEd. An engine that is told of opens counts handles, and then a file is not sealed while it is open.
 
 Bytes are hashed here and not as they are written: they have to be read anyway to be compressed, and the thread that
 answers requests has better things to do. `Sealer` may be used by several threads at once.
@@ -59,7 +58,7 @@ class Sealer:
         return len(self._queue)
 
     def is_pressing(self) -> bool:
-        """So much waits that it must be sealed though requests come in."""
+        """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
         return self._queue.is_pressing()
 
     def unsealed_bytes(self) -> dict[int, int]:
@@ -73,7 +72,7 @@ class Sealer:
         return held
 
     def seal_waiting(self, until: float) -> None:
-        """Seal what waits though it has not rested, until that moment: the quota is near."""
+        """Seal what waits even if it has not rested, until that moment: the quota is near."""
         waiting = len(self._queue)
         while waiting and time.monotonic() < until and self.seal_next(0):
             waiting -= 1
@@ -172,6 +171,6 @@ class Sealer:
 
 
 def _is_mostly_hole(fd: int) -> bool:
-    """Whether sealing would mostly read zeros: for hours, of a file of terabytes that holds a page."""
+    """Whether sealing would mostly read zeros, for hours if a sparse file has terabytes."""
     state = os.fstat(fd)
     return state.st_size > HOLE_MIN and state.st_blocks * 512 * 16 < state.st_size

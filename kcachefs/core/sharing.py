@@ -39,7 +39,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.uid is None and self.gid is None and self.umask is None)
 
     def is_writer(self, caller: Caller) -> bool:
-        """Whether a caller is among the writers. /proc tells further groups: the caller waits for us meanwhile."""
+        """Whether a caller is among the writers. Its other groups are in /proc, where it is while it waits for us."""
         if caller.uid in self.writer_uids or caller.gid in self.writer_gids:
             return True
         return bool(self.writer_gids) and caller.pid > 0 and not _groups_of(caller.pid).isdisjoint(self.writer_gids)

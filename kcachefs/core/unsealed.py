@@ -49,7 +49,7 @@ class SpoolFile:
         self.number = number
         self.fd = fd
         self.retimed = False
-        """Its times were set by hand: the next write has to say that they no longer hold."""
+        """Its times were set explicitly: the next write has to replace them in the inode, too."""
         self.changing: list[None] = []
         """One for each thread that is about to change it, or is changing it: it is not sealed meanwhile.
 
@@ -111,7 +111,7 @@ class Unsealed:
             self._slot_changed(txn, ino, node)
 
     def fill_slot(self, txn: Transaction, ino: int, node: Inode, data: bytes) -> None:
-        """Have these bytes be a file's, in a slot of its own."""
+        """Put these bytes into a slot of their own, and make them the file's."""
         slot = self._take_slot(txn, ino)
         self._slots.write(slot, 0, data)
         place_bytes(node, Content.SLOT, number=slot, size=len(data))
@@ -192,7 +192,7 @@ class Unsealed:
         self._reserved_spool = 0
 
     def fill(self, spool: SpoolFile, offset: int, data: bytes | memoryview) -> int:
-        """Write all of it; a disk that is nearly full takes a part, and says so at the next try."""
+        """Write all of it: a disk that is nearly full takes a part, and refuses the rest at the next try."""
         try:
             written = os.pwrite(spool.fd, data, offset)
             while written < len(data):
@@ -204,7 +204,7 @@ class Unsealed:
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> None:
-        """Whatever held a file's bytes lets go of them. The caller says where they are now, and saves the inode."""
+        """Release what holds a file's bytes. The caller then says where they are now, and saves the inode."""
         if node.content == Content.OBJECT:
             self._books.uncount(txn, node, gone=gone)
             self._store.objects.unlink(txn, node.digest)
@@ -232,7 +232,7 @@ class Unsealed:
 
 
 def place_bytes(node: Inode, content: int, *, number: int = 0, digest: bytes = NO_DIGEST, size: int = 0) -> None:
-    """Say where a file's bytes are. At one stroke: a reader without the lock must see all of it or nothing.
+    """Say where a file's bytes are, in one step: a reader without the lock must see all of it or nothing.
 
     Between these assignments the interpreter calls nothing, so it gives no other thread a turn.
     """

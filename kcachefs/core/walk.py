@@ -13,7 +13,7 @@ from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import name_of, names_prefix, unpack_name
 
-_HELPING = 256
+_BATCH = 256
 """Inodes read at a time, while requests wait."""
 Member = tuple[int, int, bytes]
 """An inode, its folder and its name there."""
@@ -34,10 +34,10 @@ class Walk:
         while folders:
             folder = folders.pop()
             rows = [(unpack_name(raw)[0], name_of(key)[1]) for key, raw in self._catalog.scan(names_prefix(folder))]
-            for start in range(0, len(rows), _HELPING):
-                helping = rows[start : start + _HELPING]
-                self._nodes.prefetch(child for child, _ in helping)
-                for child, name in helping:
+            for start in range(0, len(rows), _BATCH):
+                batch = rows[start : start + _BATCH]
+                self._nodes.prefetch(child for child, _ in batch)
+                for child, name in batch:
                     yield child, folder, name
                     if self._nodes.get(child).is_dir:
                         folders.append(child)

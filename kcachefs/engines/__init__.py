@@ -26,7 +26,7 @@ class Engine(Protocol):
         """Answer requests until the filesystem is unmounted."""
 
     def attention(self) -> object:
-        """What it is working on, None when it waits: the same for long means that it hangs."""
+        """What it is working on; None while it waits. The same answer for long means that it hangs."""
 
 
 def prepare_engine(

@@ -23,12 +23,12 @@ import time
 from pathlib import Path
 
 SHORT_NS, LONG_NS = 3_000, 60_000
-"""A request that came sooner was there already. One that came later was not worth polling for, unless for long; a
-shorter gap may be the time that waking up took."""
+"""Gaps before a request. After a shorter one it was there already. After a longer one it was not worth polling for,
+unless polling takes that long anyway. In between, the gap may be no more than the time that waking up took."""
 BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
 """How long to poll: with an empty budget or no processor to spare, with one, with several."""
 BUDGET_NS, EARNED = 1_000_000_000, 16
-"""How much polling can be saved up; one nanosecond of so many is."""
+"""How much polling can be saved up, and how many nanoseconds earn one of polling."""
 _SEVERAL = 3
 _ENOUGH, _FULL = 4, 32
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -47,8 +47,9 @@ class BusyPolling:
         self._since = self._settled = _now()
         self._budget = BUDGET_NS
         self._patience = 0
-        """How long it was polled this time, at most."""
+        """How long the last poll was allowed to take."""
         self._is_awake = False
+        """Whether a request is being carried out: then one of the running threads is ours."""
         self.allowed = BRIEF_NS
         """How long to poll at most, as the machine is now."""
 

@@ -83,7 +83,7 @@ class DirectEngine:
         self.header: tuple[int, ...] = ()
         """Of the request at hand."""
         self.listed: dict[int, int] = BoundedDict(_LISTED_MAX)
-        """When each directory that was opened had last changed by then."""
+        """The mtime that each directory had when it was last opened."""
         self._device = device
         self._resumed = resumed
         self._kernel = kernel or DirectKernel(device)
@@ -152,7 +152,7 @@ class DirectEngine:
             self._requests.release(slot)
 
     def attention(self) -> object:
-        """What `serve` is working on, None when it waits: the same for long means that it hangs. Asked every second."""
+        """What `serve` works on; None while it waits. Asked every second: the same for long means that it hangs."""
         self._polling.adapt()
         return self.header if self._handling else None
 

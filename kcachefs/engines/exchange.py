@@ -16,7 +16,7 @@ class Exchange(Protocol):
     buffer: memoryview
     """The request, from its header on."""
     listed: dict[int, int]
-    """When each directory that was opened had last changed by then."""
+    """The mtime that each directory had when it was last opened."""
     capabilities: int
     """What we ask of the kernel."""
 

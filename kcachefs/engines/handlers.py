@@ -94,7 +94,7 @@ def _ignored(engine: Exchange, ino: int, unique: int, length: int) -> None:
 
 
 _NAME = 2
-"""The shortest name and its end."""
+"""The length of the shortest name, with the byte that ends it."""
 
 _ANSWERED: dict[Op, tuple[Handler, int]] = {
     Op.LOOKUP: (names.lookup, _NAME),
