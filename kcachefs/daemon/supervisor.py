@@ -55,6 +55,7 @@ class Supervisor:
         self._config = config
         self._mountpoint = Path(config.mountpoint)
         self._device = self._request_buffer = -1
+        self._device_number = ""
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
         """The next worker, started in advance: starting Python is the slowest part of replacing one."""
@@ -95,6 +96,8 @@ class Supervisor:
             refusal = Refusal.from_error(error)
             ready(refusal)
             return refusal.exit_code
+        mounted = mounting.mounted_at(self._mountpoint)
+        self._device_number = mounted.device if mounted is not None else ""
         self._request_buffer = make_memory()
         try:
             return self._serve(ready)
@@ -262,16 +265,19 @@ class Supervisor:
         self._stopping = True
         with contextlib.suppress(MountError):
             try:
-                mounting.unmount(self._mountpoint)
+                self._unmount()
             except MountBusy:
-                mounting.unmount(self._mountpoint, lazy=True)
+                self._unmount(lazy=True)
         self._finish()
 
-    def _finish(self) -> None:
-        """Tell the worker to finish, but only once: a second SIGTERM would end it while it writes everything to disk.
+    def _unmount(self, *, lazy: bool = False) -> None:
+        """Unmount, if the mount there is still ours: after `kcachefs umount` another may be there."""
+        found = mounting.mounted_at(self._mountpoint)
+        if found is not None and found.device == self._device_number:
+            mounting.unmount(self._mountpoint, lazy=lazy)
 
-        When the kernel has already dropped the mount the worker knows, and may be writing.
-        """
+    def _finish(self) -> None:
+        """Tell the worker to finish, once; if the kernel has dropped the mount, the worker knows."""
         worker = self._worker
         if worker is None or worker is self._told_to_finish:
             return
@@ -293,9 +299,8 @@ class Supervisor:
             if worker is not None:
                 worker.wait()
         os.close(self._device)
-        if mounting.mounted_at(self._mountpoint) is not None:
-            with contextlib.suppress(MountError):
-                mounting.unmount(self._mountpoint, lazy=True)
+        with contextlib.suppress(MountError):
+            self._unmount(lazy=True)
         registry.remove(self._config.mountpoint)
 
 

@@ -247,6 +247,8 @@ def main() -> None:
             own_log.root_task = trio.lowlevel.current_root_task()
             await worker.run(supervisor)
 
+        # While it serves, SIGTERM means finish; it must not kill a worker that is writing everything to disk already.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         trio.run(run)
     worker.close()
     # After a signal the engine's thread may still wait in the kernel; nothing is left for it to do.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ SHOWN = 5
 def unmount(directory: Path, *, lazy: bool = False) -> None:
     """Unmount and return once everything is on disk.
 
+    Copies of the mount in other mount namespaces (a container's, a service's) are cut off: they get ENOTCONN.
     A lazy unmount hides the mount and returns at once; the daemon ends when the last user is gone. Changes
     the working directory to /, because a process inside the mount would keep it busy.
     """
@@ -38,6 +40,10 @@ def unmount(directory: Path, *, lazy: bool = False) -> None:
             raise MountBusy(f"{mountpoint}: is in use by {_users(found)}; close that, or use --lazy") from None
         headers.unlink(mountpoint)
         if not lazy:
+            # The kernel tells the daemon that the mount is gone, but not while another namespace has a copy of it.
+            for process in daemon:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(process, signal.SIGTERM)
             for process in daemon:
                 select.select([process], [], [])  # a pidfd becomes readable when its process has ended
 

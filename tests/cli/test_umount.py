@@ -148,3 +148,51 @@ def test_it_returns_only_when_a_long_seal_is_done(scene: Scene) -> None:
     scene.umount()
     with scene.open_store() as store:
         assert store.objects.totals().plain >= len(content), f"not sealed after {time.monotonic() - before:.1f} s"
+
+
+COPY_HOLDER = """
+import errno, os, sys
+file = open(sys.argv[1], "wb", buffering=0)
+file.write(b"written through the copy")
+os.fsync(file.fileno())
+print("holding", flush=True)
+input()
+try:
+    file.write(b"more")
+    os.fsync(file.fileno())
+    os.stat(sys.argv[1])
+    print("still served", flush=True)
+except OSError as error:
+    print(errno.errorcode[error.errno], flush=True)
+"""
+
+
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_a_copy_in_another_mount_namespace_keeps_nobody_waiting(scene: Scene, engine: str) -> None:
+    folder = scene.mount("--engine", engine)
+    (folder / "file").write_text("text")
+    copy = ("unshare", "--mount", "--propagation", "private", sys.executable, "-c", COPY_HOLDER)
+    with holding(*copy, str(folder / "held")) as process:
+        scene.umount()
+        assert scene.is_over()
+        with scene.open_store() as store:
+            assert store.recovered == 0, "something was left in the journal"
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline().strip() in (b"ENOTCONN", b"ECONNABORTED", b"EIO")
+    scene.mount()
+    assert (folder / "file").read_text() == "text"
+    assert (folder / "held").read_text() == "written through the copy"
+
+
+def test_a_copy_keeps_nobody_waiting_when_the_supervisor_is_dead(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "file").write_text("text")
+    with holding("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo holding; exec cat"):
+        kill_and_wait(scene.status()[0]["supervisor_pid"])
+        scene.umount()
+        assert scene.is_over()
+        with scene.open_store() as store:
+            assert store.recovered == 0, "something was left in the journal"
