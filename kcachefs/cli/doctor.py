@@ -5,28 +5,42 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kcachefs import config
+from kcachefs.errors import KcachefsError
+
+if TYPE_CHECKING:
+    from kcachefs.doctor import Finding
 
 
 def doctor(
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The store to check.", show_default="the default store")
     ] = None,
+    fix: Annotated[
+        bool,
+        typer.Option("--fix", help="Unmount your mounts whose daemon is dead, and remove broken links."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report what is missing or unusual on this machine and how to fix it. Exit code 1 if something does not work."""
     from kcachefs.doctor import NOTE, OK, PROBLEM, examine
 
-    findings = list(examine(Path(store or config.default_store()).absolute(), os.environ))
+    where = Path(store or config.default_store()).absolute()
+    findings = list(examine(where, os.environ))
+    if fix:
+        for one in findings:
+            _mend(one)
+        findings = list(examine(where, os.environ))
     if as_json:
-        import dataclasses
         import json
 
-        print(json.dumps({"findings": [dataclasses.asdict(one) for one in findings]}, indent=2))
+        shown = ("level", "subject", "message", "remedy")
+        rows = [{name: getattr(one, name) for name in shown} for one in findings]
+        print(json.dumps({"findings": rows}, indent=2))
     else:
         from rich.console import Console
         from rich.text import Text
@@ -42,3 +56,14 @@ def doctor(
                 console.print(Text(f"    → {remedy}", style="cyan"))
     if any(one.level == PROBLEM for one in findings):
         sys.exit(1)
+
+
+def _mend(finding: Finding) -> None:
+    if finding.mend is None:
+        return
+    try:
+        finding.mend()
+    except (KcachefsError, OSError) as error:
+        print(f"kcachefs: {finding.message}: cannot be mended: {error}", file=sys.stderr)
+    else:
+        print(f"kcachefs: mended: {finding.message}", file=sys.stderr)

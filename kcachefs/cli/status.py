@@ -11,16 +11,23 @@ if TYPE_CHECKING:
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List your mounts."""
+    """List your mounts, the dead ones too."""
     import msgspec
 
     from kcachefs.daemon import registry
 
     mounts = registry.all_mounts()
+    dead = registry.dead_mounts()
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode({"mounts": [_row(state) for state in mounts]})).decode())
+        rows = [_row(state) for state in (*mounts, *dead)]
+        print(msgspec.json.format(msgspec.json.encode({"mounts": rows})).decode())
         return
-    if not mounts:
+    for state in dead:
+        print(state.mountpoint)
+        print(f"  store     {state.store}")
+        print(f"  dead      its daemon is gone; repair: kcachefs mount {state.mountpoint} --store {state.store}")
+        print(f"  log       {state.log}")
+    if not mounts and not dead:
         print("no mounts; make one with: kcachefs mount DIR")
         return
     for state in mounts:
@@ -29,6 +36,8 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
+        if not state.supervised:
+            print("            (the supervisor is dead, so nothing replaces the worker: unmount and mount again)")
         last = f", the last one after {state.last_exit}" if state.last_exit else ""
         print(f"  restarts  {state.restarts}{last}" + (f"; {state.reloads} reloads" if state.reloads else ""))
         if state.engine == "pyfuse3":
@@ -50,6 +59,7 @@ def _row(state: MountState) -> dict[str, object]:
         "reloads": state.reloads,
         "version": state.version,
         "policy": state.policy,
+        "state": "served" if state.supervised else "unsupervised" if state.alive else "dead",
     }
 
 

@@ -17,6 +17,7 @@ import msgspec
 from kcachefs import config, filelock
 from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing
+from kcachefs.engines import mounting
 from kcachefs.errors import MountDenied, MountError
 
 
@@ -66,7 +67,12 @@ class MountState(msgspec.Struct, kw_only=True):
     @property
     def alive(self) -> bool:
         """Whether the mount is served: a worker goes on even if its supervisor is killed."""
-        return is_alive(self.supervisor_pid) or is_alive(self.worker_pid)
+        return self.supervised or is_alive(self.worker_pid)
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a worker that dies will be replaced."""
+        return is_alive(self.supervisor_pid)
 
 
 def directory() -> Path:
@@ -145,12 +151,23 @@ def read(mountpoint: str) -> MountState | None:
 
 
 def all_mounts() -> list[MountState]:
-    """Every mount of this user that is served; removes what dead ones left behind."""
+    """Every mount of this user that is served."""
+    return [state for state in _recorded() if state.alive]
+
+
+def dead_mounts() -> list[MountState]:
+    """Every mount of this user that is still in the mount table although its daemon is gone."""
+    return [state for state in _recorded() if not state.alive]
+
+
+def _recorded() -> list[MountState]:
+    """Every mount on record; drops the records of those that are neither served nor mounted."""
+    mounted = {mount.mountpoint for mount in mounting.mounts() if mount.fstype == mounting.FSTYPE}
     found = []
     for path in sorted(directory().glob("*.json")):
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             state = msgspec.json.decode(path.read_bytes(), type=MountState)
-            if state.alive:
+            if state.alive or state.mountpoint in mounted:
                 found.append(state)
             else:
                 remove(state.mountpoint)

@@ -22,6 +22,7 @@ import msgspec
 
 from kcachefs import config as settings
 from kcachefs.daemon import logs, registry
+from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
@@ -56,6 +57,7 @@ class Supervisor:
         self._mountpoint = Path(config.mountpoint)
         self._device = self._request_buffer = -1
         self._device_number = ""
+        self._header_guard: HeaderGuard
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
         """The next worker, started in advance: starting Python is the slowest part of replacing one."""
@@ -99,6 +101,7 @@ class Supervisor:
         mounted = mounting.mounted_at(self._mountpoint)
         self._device_number = mounted.device if mounted is not None else ""
         self._request_buffer = make_memory()
+        self._header_guard = HeaderGuard(self._config.mountpoint)
         try:
             return self._serve(ready)
         finally:
@@ -179,7 +182,7 @@ class Supervisor:
     def _start(self) -> WorkerProcess | None:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
         try:
-            return WorkerProcess(self._config, self._device, self._request_buffer)
+            return WorkerProcess(self._config, self._device, self._request_buffer, self._header_guard.lifeline)
         except OSError as error:
             log.error("a worker could not be started: %s", error)
             return None
@@ -301,6 +304,7 @@ class Supervisor:
         os.close(self._device)
         with contextlib.suppress(MountError):
             self._unmount(lazy=True)
+        self._header_guard.end()
         registry.remove(self._config.mountpoint)
 
 

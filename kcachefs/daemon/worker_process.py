@@ -33,7 +33,7 @@ class WorkerEvent(Enum):
 class WorkerProcess:
     """A worker, from the outside."""
 
-    def __init__(self, config: MountConfig, device: int, request_buffer: int) -> None:
+    def __init__(self, config: MountConfig, device: int, request_buffer: int, lifeline: int) -> None:
         self._mountpoint, self._log = config.mountpoint, config.log
         self._device = device
         self._socket, their_socket = socket.socketpair()
@@ -43,7 +43,7 @@ class WorkerProcess:
         inherited = [device, request_buffer, their_socket.fileno(), their_notifications.fileno()]
         with their_socket, their_notifications:
             self._process = subprocess.Popen(
-                [*command, *map(str, inherited)], pass_fds=inherited, stdin=subprocess.DEVNULL
+                [*command, *map(str, inherited)], pass_fds=[*inherited, lifeline], stdin=subprocess.DEVNULL
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""

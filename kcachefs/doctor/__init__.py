@@ -1,4 +1,4 @@
-"""What `kcachefs doctor` checks: the host, the places of store and caches, and the mounts. Changes nothing."""
+"""What `kcachefs doctor` checks: the host, the places of store and caches, and the mounts. Looking changes nothing."""
 
 from __future__ import annotations
 

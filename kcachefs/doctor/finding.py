@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -15,3 +16,5 @@ class Finding:
     subject: str
     message: str
     remedy: str = ""
+    mend: Callable[[], None] | None = None
+    """What `doctor --fix` does about it, where that is safe to do without asking."""

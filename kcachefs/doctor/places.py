@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from kcachefs import config
@@ -76,14 +77,16 @@ def cache_locations(environ: Mapping[str, str]) -> Iterator[Finding]:
 def header_link() -> Iterator[Finding]:
     place = headers.header_folder()
     target = headers.link_target(place)
-    if target is not None and not target.is_dir():
+    # os.path, because a Path raises the ENOTCONN of a dead mount.
+    if target is not None and not os.path.isdir(target):
         yield Finding(
             PROBLEM,
             "torch's header",
             f"{place} links to {target}, which does not exist: torch.compile fails",
             f"rm {place}",
+            partial(headers.unlink, target.parent),
         )
-    elif place.is_dir() and not place.is_symlink():
+    elif os.path.isdir(place) and not place.is_symlink():
         yield Finding(
             NOTE,
             "torch's header",

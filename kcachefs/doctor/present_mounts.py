@@ -11,12 +11,14 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from kcachefs.daemon import registry
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
 from kcachefs.engines import mounting
 from kcachefs.errors import KcachefsError
+from kcachefs.mounts import ending
 
 ANSWER_SECONDS = 5.0
 GROUPS_SAMPLED = 20
@@ -24,13 +26,18 @@ GROUPS_SAMPLED = 20
 
 def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
     """Mounts that are dead, that forbid what compilers need, or that were filled at another path."""
+    dead = {state.mountpoint for state in registry.dead_mounts()}
     for mount in table:
         if mount.fstype != mounting.FSTYPE:
             continue
         where = Path(mount.mountpoint)
         if not _answers(where):
             yield Finding(
-                PROBLEM, "mount", f"{where} does not answer", f"kcachefs umount --lazy {where}; kcachefs mount {where}"
+                PROBLEM,
+                "mount",
+                f"{where} does not answer",
+                f"kcachefs umount --lazy {where}; kcachefs mount {where}",
+                partial(ending.unmount, where, lazy=True) if mount.mountpoint in dead else None,
             )
             continue
         if "noexec" in mount.options.split(","):

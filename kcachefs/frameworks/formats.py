@@ -14,6 +14,9 @@ from pathlib import Path
 from kcachefs.errors import UsageError
 from kcachefs.frameworks import headers
 
+_IN_EVERY_MOUNT = ".kcachefs"
+"""A folder that is found only while a mount is there and answers."""
+
 
 def render(values: dict[str, str], format: str, mount: Path) -> bytes:
     """The variables in the given format; bytes, because a path need not be UTF-8."""
@@ -23,17 +26,19 @@ def render(values: dict[str, str], format: str, mount: Path) -> bytes:
 
 
 def _sh(values: dict[str, str], mount: Path) -> str:
-    """For eval in any POSIX shell."""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+    """For eval in any POSIX shell, or a file in /etc/profile.d: without the mount it sets nothing."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in values.items())
+    return f"if [ -d {shlex.quote(str(mount / _IN_EVERY_MOUNT))} ]; then\n{exports}fi\n"
 
 
 def _fish(values: dict[str, str], mount: Path) -> str:
-    """For `kcachefs env --format fish | source`."""
-    lines = []
-    for name, value in values.items():
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-        lines.append(f"set -gx {name} '{quoted}'\n")
-    return "".join(lines)
+    """For `kcachefs env --format fish | source`, guarded in the same way."""
+
+    def quoted(value: str) -> str:
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+    lines = [f"set -gx {name} {quoted(value)}\n" for name, value in values.items()]
+    return "".join([f"if test -d {quoted(str(mount / _IN_EVERY_MOUNT))}\n", *lines, "end\n"])
 
 
 def _dotenv(values: dict[str, str], mount: Path) -> str:

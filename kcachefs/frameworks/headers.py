@@ -10,7 +10,8 @@ imported and that no variable of its own changes (torch 2.13, `torch/_inductor/c
 - A symbolic link at that place changes only where the bytes are. That is what this module makes.
 
 The link is only made where nothing is yet, or where an older link of ours is; a real folder with headers in it is left
-alone. It is removed with its mount, because torch fails on a link whose target is gone.
+alone. It is removed with its mount, because torch fails on a link whose target is gone; daemon/header_guard.py does
+that when the daemon is killed.
 """
 
 from __future__ import annotations
@@ -68,6 +69,25 @@ def unlink(mount: Path) -> None:
     if link_target(place) == mount / NAMESPACE:
         with contextlib.suppress(OSError):
             place.unlink()
+
+
+def unlink_all(mount: Path) -> None:
+    """Remove every user's link to this mount, as far as we may."""
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as folders:
+        for folder in folders:
+            if folder.name.startswith("torchinductor_"):
+                _unlink_in(folder.path, mount)
+
+
+def _unlink_in(folder: str, mount: Path) -> None:
+    """Through a descriptor: whoever owns the folder could replace it by a link between our looking and unlinking."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.readlink("precompiled_headers", dir_fd=opened) == str(mount / NAMESPACE):
+                os.unlink("precompiled_headers", dir_fd=opened)
+        finally:
+            os.close(opened)
 
 
 def link_target(place: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -39,6 +40,10 @@ def mount_at(directory: Path) -> Path | None:
                 raise MountError(f"{candidate}: the mount does not answer ({error.strerror}); mount it again") from None
             return candidate
     return None
+
+
+DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+"""What the kernel answers for a mount whose daemon is gone."""
 
 
 def answers(directory: Path) -> bool:

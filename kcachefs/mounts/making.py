@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -19,8 +18,7 @@ from kcachefs.daemon.supervisor import Supervisor, launch
 from kcachefs.daemon.worker_protocol import Refusal
 from kcachefs.engines import mounting
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
-
-_DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
+from kcachefs.mounts.finding import DEAD
 
 
 def serve_in_background(settings: MountConfig) -> None:
@@ -71,7 +69,7 @@ def remove_dead_mount(mountpoint: Path) -> None:
         try:
             os.statvfs(mountpoint)  # always reaches the daemon; the kernel may answer a stat from its cache
         except OSError as error:
-            if error.errno in _DEAD:
+            if error.errno in DEAD:
                 mounting.unmount(mountpoint, lazy=True)
                 continue
         raise MountError(f"{mountpoint}: is mounted already; see: kcachefs status")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
         "reloads",
         "version",
         "policy",
+        "state",
     ]
     assert (mount["mountpoint"], mount["store"], mount["engine"], mount["restarts"]) == (
         str(scene.mountpoint),
@@ -65,10 +67,11 @@ def test_how_a_mount_is_shared_is_shown(scene: Scene, options: str, policy: str)
     assert f"  policy    {policy}\n" in scene.must("status")
 
 
-def test_what_a_crash_left_is_not_shown(scene: Scene) -> None:
+def test_what_a_crash_left_is_forgotten_once_it_is_unmounted(scene: Scene) -> None:
     scene.mount()
     for pid in scene.daemons():
         kill_and_wait(pid)
+    subprocess.run(["umount", scene.mountpoint], check=True)
     assert scene.status() == []
     assert os.listdir(scene.runtime) == []
 
@@ -79,3 +82,18 @@ def test_a_list_of_mounts_that_someone_else_could_write_to_is_not_believed(scene
     scene.run("status").refused_with(6, str(scene.runtime), "yours alone", "KCACHEFS_RUNTIME_DIR")
     scene.run("mount", scene.mountpoint).refused_with(6, str(scene.runtime), "yours alone")
     assert not scene.mountpoint.exists()
+
+
+def test_a_dead_supervisor_and_a_dead_mount_are_shown(scene: Scene) -> None:
+    scene.mount()
+    [mount] = scene.status()
+    assert mount["state"] == "served"
+    kill_and_wait(mount["supervisor_pid"])
+    assert [one["state"] for one in scene.status()] == ["unsupervised"]
+    assert "the supervisor is dead" in scene.must("status")
+    for pid in scene.daemons():
+        kill_and_wait(pid)
+    assert [(one["mountpoint"], one["state"]) for one in scene.status()] == [(str(scene.mountpoint), "dead")]
+    assert f"kcachefs mount {scene.mountpoint} --store {scene.store}" in scene.must("status")
+    scene.umount()
+    assert scene.status() == []

@@ -64,6 +64,21 @@ def test_a_dead_mount_is_found(mount: Mount) -> None:
     assert [one["level"] for one in about(told, mount.mountpoint)] == ["ok"]
 
 
+def test_a_dead_mount_with_torchs_link_into_it_is_reported_and_mended(mount: Mount) -> None:
+    mount.sigkill()
+    place = headers.header_folder()
+    assert headers.link(mount.mountpoint), "as a daemon leaves it that is killed together with its guard"
+    code, told = findings()
+    assert code == 1
+    assert {one["level"] for one in about(told, mount.mountpoint)} == {"problem"}
+    done = kcachefs("doctor", "--fix", check=False)
+    assert f"mended: {mount.mountpoint} does not answer" in done.stderr
+    assert not place.is_symlink()
+    _, told = findings()
+    assert about(told, mount.mountpoint) == []
+    mount.start()
+
+
 def test_a_mount_that_does_not_outlive_its_daemon_is_noted(base: Path) -> None:
     with Mount(base / "mount", base / "store", "pyfuse3") as mount:
         _, told = findings()

@@ -13,6 +13,7 @@ import pytest
 from kcachefs.frameworks import headers
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import PATIENCE, kcachefs
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -52,6 +53,32 @@ def test_torchs_header_is_led_into_the_mount_and_back(mount: Mount) -> None:
     assert place.resolve() == mount.mountpoint / "precompiled_headers"
     mount.umount()
     assert not place.is_symlink(), "a link that leads nowhere makes torch fail"
+    mount.start()
+
+
+def test_torch_finds_no_link_into_a_mount_whose_daemon_was_killed(mount: Mount) -> None:
+    place = headers.header_folder()
+    kcachefs("env", "--mount", mount.mountpoint)
+    assert place.is_symlink()
+    mount.sigkill()
+    until(lambda: not place.is_symlink(), "the link is removed")
+    (place / "locks").mkdir(parents=True)  # what torch does, and what fails on a link into a dead mount
+    shutil.rmtree(place.parent)
+    mount.start()
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash", "fish"])
+def test_a_file_made_by_env_sets_nothing_while_the_daemon_is_dead(mount: Mount, base: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    text = kcachefs("env", "--mount", mount.mountpoint, "--format", "fish" if shell == "fish" else "sh").stdout
+    (base / "kcachefs.sh").write_text(text)
+    command = [shell, "-c", f". '{base}/kcachefs.sh'; printenv TRITON_CACHE_DIR"]
+    alive = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert alive.stdout == f"{mount.mountpoint}/triton\n"
+    mount.sigkill()
+    dead = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (dead.stdout, dead.stderr) == ("", "")
     mount.start()
 
 

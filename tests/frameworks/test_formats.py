@@ -103,9 +103,10 @@ def test_a_file_of_variables_holds_them_or_says_that_it_cannot(hostile: Mount) -
         assert {name: seen.get(name) for name in wanted} == wanted
 
 
-def test_a_path_that_is_no_text_survives_a_shell() -> None:
+def test_a_path_that_is_no_text_survives_a_shell(base: Path) -> None:
+    (base / ".kcachefs").mkdir()
     value = os.fsdecode(b"/m/\xff\xfe x")
-    out = render({"A": value}, "sh", Path("/m"))
+    out = render({"A": value}, "sh", base)
     done = subprocess.run(["sh", "-c", os.fsdecode(out) + 'printf %s "$A"'], capture_output=True, check=True)
     assert done.stdout == b"/m/\xff\xfe x"
 
