@@ -61,7 +61,10 @@ def run(
         if not quiet:
             _say(str(done))
         if assert_warm and status == 0 and done.misses:
-            _say(f"not warm: {done.misses:,} entries had to be compiled")
+            _say(f"not warm: {done.misses:,} {'entry' if done.misses == 1 else 'entries'} had to be compiled")
+            sys.exit(NOT_WARM)
+        if assert_warm and status == 0 and not done.hits:
+            _say("not known to be warm: nothing was counted; a mount counts what you made, so use one of your own")
             sys.exit(NOT_WARM)
     sys.stdout.flush()
     end_like(status)
@@ -72,7 +75,7 @@ def _account(mount: Path, needed: bool) -> Account | None:
     from kcachefs.session import account
 
     try:
-        return account.read(mount)
+        return account.read(mount, wait=needed)
     except MountError:
         if needed:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,3 +276,31 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     assert kcachefs("run", "-q", *command, env=quiet).stderr == ""
     failed = kcachefs("run", "--assert-warm", "--store", base / "s", "--", "sh", "-c", "exit 9", check=False)
     assert failed.returncode == 9
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_cold_start_on_a_mount_of_root_is_not_called_warm(mount: Mount) -> None:
+    folder = mount.mountpoint / "triton"
+    folder.chmod(0o1777)
+    script = (
+        "import os, sys; from pathlib import Path; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "from kcachefs.session import account\n"
+        "mount = Path(sys.argv[1])\n"
+        "before = account.read(mount)\n"
+        "entry = mount / 'triton' / 'COLD'; entry.mkdir(); (entry / 'add.cubin').write_bytes(b'kernel' * 99)\n"
+        "print((account.read(mount) - before).misses)\n"
+    )
+    # The imports come first: the user may not read this Python's packages.
+    script = "import kcachefs.session.account, json, encodings.idna\n" + script
+    environment = {**os.environ, "KCACHEFS_RUNTIME_DIR": f"/tmp/kcachefs-test-{os.getpid()}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(mount.mountpoint)], capture_output=True, text=True, env=environment
+    )
+    shutil.rmtree(environment["KCACHEFS_RUNTIME_DIR"], ignore_errors=True)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_nothing_counted_is_not_warm(mount: Mount) -> None:
+    done = kcachefs("run", "--assert-warm", "--mount", mount.mountpoint, "--", "true", check=False)
+    assert done.returncode == 1
+    assert "nothing was counted" in done.stderr
