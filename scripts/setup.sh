@@ -38,8 +38,8 @@ need_packages() {
 find_python() {
     local candidate
     for candidate in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do
-        "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
-        "$candidate" -c 'import ensurepip, venv' 2>/dev/null || continue
+        "$candidate" -I -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+        "$candidate" -I -c 'import ensurepip, venv' 2>/dev/null || continue
         command -v "$candidate"
         return 0
     done
@@ -64,14 +64,14 @@ set_up() {
         need_packages python3 python3-venv
         python=$(find_python) || die "needs Python 3.11 or newer with venv; this system's is older: install python3.11 and python3.11-venv"
     fi
-    if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    if ! "$venv/bin/python" -I -m pip --version >/dev/null 2>&1; then
         local said
-        said=$("$python" -m venv --clear "$venv" 2>&1) || die "could not make $venv (${said##*$'\n'}); is the checkout yours to write?"
+        said=$("$python" -I -m venv --clear "$venv" 2>&1) || die "could not make $venv (${said##*$'\n'}); is the checkout yours to write?"
     fi
     say "installing kcachefs${extras:+ with $extras} into .venv (once)"
     local log
     log=$(mktemp)
-    if ! "$venv/bin/python" -m pip install --disable-pip-version-check -q "$@" -e "$root${extras:+[$extras]}" >"$log" 2>&1; then
+    if ! "$venv/bin/python" -I -m pip install --disable-pip-version-check -q "$@" -e "$root${extras:+[$extras]}" >"$log" 2>&1; then
         local reason
         reason=$(grep -oE '(No matching distribution found for|Cannot install|Could not|Failed) .*' "$log" | tail -n 1)
         rm -f "$log"
@@ -85,8 +85,8 @@ set_up() {
 may_add() {
     local package
     for package in "$@"; do
-        "$venv/bin/python" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$package') is None)" && continue
+        "$venv/bin/python" -I -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$package') is None)" && continue
         say "installing $package into .venv (once)"
-        "$venv/bin/python" -m pip install --disable-pip-version-check -q "$package" >/dev/null 2>&1 || say "$package could not be installed"
+        "$venv/bin/python" -I -m pip install --disable-pip-version-check -q "$package" >/dev/null 2>&1 || say "$package could not be installed"
     done
 }

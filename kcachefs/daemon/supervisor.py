@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs import config as settings
+from kcachefs import own_python
 from kcachefs.daemon import logs, registry
 from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
@@ -321,15 +322,14 @@ def launch(config: MountConfig) -> None:
     """Start a supervisor in the background and return once its mount answers."""
     read_end, write_end = os.pipe()
     with open(config.log, "ab") as file:
-        command = [sys.executable, "-m", "kcachefs.daemon.supervisor"]
         process = subprocess.Popen(
-            [*command, msgspec.json.encode(config).decode(), str(write_end)],
+            own_python.command("kcachefs.daemon.supervisor", msgspec.json.encode(config).decode(), str(write_end)),
             pass_fds=[write_end],
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            cwd="/",
+            cwd=own_python.DIRECTORY,
             env=settings.for_daemon(),
         )
     os.close(write_end)

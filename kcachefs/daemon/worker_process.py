@@ -8,12 +8,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from enum import Enum, auto
 
 import msgspec
 
+from kcachefs import own_python
 from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import BEGIN, READY, START_SECONDS, WARM, Refusal
@@ -39,11 +39,15 @@ class WorkerProcess:
         self._socket, their_socket = socket.socketpair()
         # SEQPACKET keeps message boundaries: each message is one notification.
         self._notifications, their_notifications = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "kcachefs.daemon.worker", msgspec.json.encode(config).decode()]
         inherited = [device, request_buffer, their_socket.fileno(), their_notifications.fileno()]
         with their_socket, their_notifications:
             self._process = subprocess.Popen(
-                [*command, *map(str, inherited)], pass_fds=[*inherited, lifeline], stdin=subprocess.DEVNULL
+                own_python.command(
+                    "kcachefs.daemon.worker", msgspec.json.encode(config).decode(), *map(str, inherited)
+                ),
+                pass_fds=[*inherited, lifeline],
+                stdin=subprocess.DEVNULL,
+                cwd=own_python.DIRECTORY,
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""

@@ -7,6 +7,7 @@ single object record is left, objects are registered from the trailers in the vo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ from pathlib import Path
 
 import lmdb
 
-from kcachefs.errors import ObjectDamaged
+from kcachefs import own_python
+from kcachefs.errors import ObjectDamaged, StoreError
 from kcachefs.store.checksum import is_intact
 from kcachefs.store.compaction import trailers
 from kcachefs.store.descriptor import sync_directory
@@ -114,8 +116,14 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
     records: dict[bytes, bytes] = {}
     for direction in ("forward", "backward"):
         reader = subprocess.run(
-            [sys.executable, "-m", __name__, str(directory), direction], capture_output=True, check=False
+            own_python.command(__name__, str(directory.absolute()), direction),
+            capture_output=True,
+            check=False,
+            cwd=own_python.DIRECTORY,
         )
+        if reader.returncode > 0:  # it did not crash on the catalog: it could not even look
+            reason = reader.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise StoreError(f"{directory}: cannot be read: {reason}; nothing was changed")
         for batch in decode_records(0, reader.stdout):
             for key, raw in batch.items():
                 if key and raw is not None and is_intact(key, raw):  # a page of zeros reads as an empty key that passes
@@ -132,12 +140,19 @@ def _free_name(directory: Path, stem: str) -> Path:
 
 def _dump(directory: str, direction: str) -> None:
     """The child process: prints record after record until it is done, or crashes."""
-    env = lmdb.open(directory, map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False)
-    with env.begin() as txn, txn.cursor() as cursor:
-        more = cursor.first() if direction == "forward" else cursor.last()
-        while more:
-            os.write(1, encode_record(0, {cursor.key(): cursor.value()}))
-            more = cursor.next() if direction == "forward" else cursor.prev()
+    with contextlib.suppress(lmdb.Error, FileNotFoundError):  # what came before it is all there is
+        left = os.stat(os.path.join(directory, "data.mdb")).st_size
+        env = lmdb.open(directory, map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False)
+        with env.begin(buffers=True) as txn, txn.cursor() as cursor:
+            more, before = cursor.first() if direction == "forward" else cursor.last(), None
+            while more:
+                key, value = bytes(cursor.key()), cursor.value()
+                # Pages that lead in a circle, or to the same bytes again and again, would never end.
+                left -= len(key) + len(value)
+                if left < 0 or (before is not None and (key > before) != (direction == "forward")):
+                    return
+                os.write(1, encode_record(0, {key: bytes(value)}))  # at once: the next step may crash
+                more, before = cursor.next() if direction == "forward" else cursor.prev(), key
 
 
 if __name__ == "__main__":
