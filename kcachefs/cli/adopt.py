@@ -12,6 +12,7 @@ import typer
 from kcachefs import config
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.frameworks.adoption import SourceEntry, Tally
@@ -46,23 +47,24 @@ def adopt(
     if namespace is not None and namespace not in NAMESPACES:
         raise UsageError(f"--as {namespace}: unknown; choose one of {', '.join(NAMESPACES)}")
     where = find(mount)
+    tally = adoption.Tally()
     found: list[adoption.SourceEntry] = []
     for directory in directories:
         if not directory.is_dir():
             raise UsageError(f"{directory}: is not a directory")
         if directory.resolve().is_relative_to(where):
             raise UsageError(f"{directory}: is already in the mount")
-        found += adoption.find(directory, namespace or adoption.namespace_of(directory, os.environ))
-    tally = adoption.Tally()
+        kind = namespace or adoption.namespace_of(directory, os.environ)
+        found += adoption.find(directory, kind, tally.skipped.append)
     try:
         _copy(found, where, tally)
     except KeyboardInterrupt:
         _report(tally, "interrupted; run it again to continue: ")
         sys.exit(INTERRUPTED)
     _report(tally)
-    for path in tally.unreadable:
-        print(f"kcachefs: {path}: cannot be read and was skipped", file=sys.stderr)
-    if tally.unreadable:
+    for line in tally.skipped:
+        print(f"kcachefs: {printable(line)}", file=sys.stderr)
+    if tally.skipped:
         sys.exit(1)
 
 

@@ -9,18 +9,18 @@ mount: otherwise Triton would keep reading the source, and miss once that is del
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import os
 import shutil
-import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kcachefs.core.layouts import ADOPTING, Kind, is_temporary, place
+from kcachefs.core.layouts import ADOPTING, Kind, place
 from kcachefs.errors import UsageError
+from kcachefs.frameworks.copying import Folder, Skip, Skipped, copy_file, copy_tree, size_of
 from kcachefs.frameworks.environment import where_now
 from kcachefs.frameworks.records import FRAMEWORKS
 
@@ -35,7 +35,9 @@ class SourceEntry:
     namespace: str
     path: tuple[str, ...]
     """The folder in the namespace: the entry itself, or the folder that holds the group."""
-    source: Path
+    root: Folder
+    """The source, kept open so that it stays the one that was looked at."""
+    inside: tuple[str, ...]
     """The same folder in the source."""
     names: list[str] = field(default_factory=list)
     """The files of a group; empty for a folder."""
@@ -50,7 +52,8 @@ class Tally:
     present: int = 0
     """Entries that were in the mount already."""
     bytes: int = 0
-    unreadable: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """A line for everything that was not copied."""
     _listed: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def holds(self, folder: Path, name: str) -> bool:
@@ -89,26 +92,33 @@ def namespace_of(source: Path, environ: Mapping[str, str]) -> str:
     )
 
 
-def find(source: Path, namespace: str) -> Iterator[SourceEntry]:
-    """The entries of a source, according to its framework's layout."""
-    yield from _find(source, namespace, _SUBFOLDERS.get(namespace, ()))
+def find(source: Path, namespace: str, skip: Skip = lambda line: None) -> Iterator[SourceEntry]:
+    """The entries of a source, according to its framework's layout; calls `skip` for what cannot be one."""
+    yield from _find(Folder(source), namespace, _SUBFOLDERS.get(namespace, ()), (), skip)
 
 
-def _find(folder: Path, namespace: str, path: tuple[str, ...]) -> Iterator[SourceEntry]:
+def _find(
+    root: Folder, namespace: str, path: tuple[str, ...], inside: tuple[str, ...], skip: Skip
+) -> Iterator[SourceEntry]:
     groups: dict[bytes, SourceEntry] = {}
-    with os.scandir(folder) as children:
-        for child in sorted(children, key=lambda one: one.name):
+    with root.below(*inside) as folder:
+        for child in folder.children():
             below = (*path, child.name)
             is_dir = child.is_dir(follow_symlinks=False)
             spot = place(namespace.encode(), tuple(map(os.fsencode, below)), is_dir)
-            if spot.kind is Kind.STRUCTURE:
-                yield from _find(Path(child.path), *_destination(namespace, below))
-            elif spot.kind is Kind.TREE:
-                yield SourceEntry(namespace, below, Path(child.path), bytes=_size(Path(child.path)))
-            elif spot.kind is Kind.GROUP:
-                found = groups.setdefault(spot.group, SourceEntry(namespace, path, folder))
-                found.names.append(child.name)
-                found.bytes += child.stat(follow_symlinks=False).st_size
+            try:
+                if spot.kind is Kind.STRUCTURE:
+                    yield from _find(root, *_destination(namespace, below), (*inside, child.name), skip)
+                elif spot.kind is Kind.TREE:
+                    with folder.below(child.name) as tree:
+                        size = size_of(tree)
+                    yield SourceEntry(namespace, below, root, (*inside, child.name), bytes=size)
+                elif spot.kind is Kind.GROUP:
+                    found = groups.setdefault(spot.group, SourceEntry(namespace, path, root, inside))
+                    found.names.append(child.name)
+                    found.bytes += child.stat(follow_symlinks=False).st_size
+            except Skipped as skipped:
+                skip(str(skipped))
     yield from groups.values()
 
 
@@ -127,13 +137,11 @@ def adopt(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int],
     target = mount / found.namespace / Path(*found.path)
     try:
         if found.names:
-            done = _adopt_group(found, target, tally, copied)
+            done = _adopt_group(found, mount, tally, copied)
         else:
-            done = not tally.holds(target.parent, target.name) and _adopt_tree(found.source, target, copied)
-    except (PermissionError, FileNotFoundError) as error:
-        if not str(error.filename).startswith(str(found.source)):
-            raise
-        tally.unreadable.append(str(error.filename))
+            done = not tally.holds(target.parent, target.name) and _adopt_tree(found, mount, tally, copied)
+    except Skipped as skipped:
+        tally.skipped.append(str(skipped))
         return
     if done:
         tally.adopted += 1
@@ -143,101 +151,46 @@ def adopt(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int],
         copied(found.bytes)
 
 
-def _adopt_tree(source: Path, target: Path, copied: Callable[[int], None]) -> bool:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.parent / _staging_name()
-    try:
-        _copy_tree(source, staging, target, copied)
+def _adopt_tree(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
+    *above, name = found.namespace, *found.path
+    staging = _staging_name()
+    with found.root.below(*found.inside) as source, Folder(mount) as top, top.made_below(*above) as parent:
         try:
-            os.rename(staging, target)
-        except OSError:
-            if not target.is_dir():
-                raise
-            return False  # somebody else created it in the meantime
-        return True
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+            with parent.made_below(staging) as copy:
+                copy_tree(source, copy, mount.joinpath(*above, name), copied, tally.skipped.append)
+            try:
+                os.rename(staging, name, src_dir_fd=parent.fd, dst_dir_fd=parent.fd)
+            except OSError:
+                if not (parent.path / name).is_dir():
+                    raise
+                return False  # somebody else created it in the meantime
+            return True
+        finally:
+            shutil.rmtree(staging, ignore_errors=True, dir_fd=parent.fd)
 
 
-def _copy_tree(source: Path, staging: Path, target: Path, copied: Callable[[int], None]) -> None:
-    staging.mkdir()
-    with os.scandir(source) as children:
-        for child in children:
-            if is_temporary(os.fsencode(child.name)):
-                continue
-            if child.is_dir(follow_symlinks=False):
-                _copy_tree(Path(child.path), staging / child.name, target / child.name, copied)
-            else:
-                _copy_file(Path(child.path), staging / child.name, target, copied)
-    _keep_times(source, staging)
-
-
-def _adopt_group(found: SourceEntry, folder: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [name for name in found.names if not tally.holds(folder, name)]
-    staging = folder / _staging_name()
-    try:
-        for name in missing:
-            _copy_file(found.source / name, staging, folder, copied)
-            os.rename(staging, folder / name)
-    finally:
-        staging.unlink(missing_ok=True)
-    return bool(missing)
+def _adopt_group(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
+    home = mount.joinpath(found.namespace, *found.path)
+    missing = [name for name in found.names if not tally.holds(home, name)]
+    staging = _staging_name()
+    skip = tally.skipped.append
+    done = False
+    with (
+        found.root.below(*found.inside) as source,
+        Folder(mount) as top,
+        top.made_below(found.namespace, *found.path) as folder,
+    ):
+        try:
+            for name in missing:
+                if copy_file(source, name, folder, staging, home, copied, skip):
+                    os.rename(staging, name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+                    done = True
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(staging, dir_fd=folder.fd)
+    return done
 
 
 def _staging_name() -> str:
     """A unique name. Not the pid: processes in two containers that share a mount may have the same one."""
     return f"{ADOPTING.decode()}{uuid.uuid4().hex}"
-
-
-def _copy_file(source: Path, staging: Path, folder: Path, copied: Callable[[int], None]) -> None:
-    found = os.lstat(source)
-    if stat.S_ISLNK(found.st_mode):
-        staging.symlink_to(os.readlink(source))
-        return
-    if not stat.S_ISREG(found.st_mode):
-        return
-    with open(source, "rb", opener=_open_without_atime) as reader, open(staging, "wb") as writer:
-        if source.name.startswith("__grp__"):
-            writer.write(_relocated(reader.read(), folder))
-            copied(found.st_size)
-        else:
-            while chunk := reader.read(1 << 20):
-                writer.write(chunk)
-                copied(len(chunk))
-        os.fchmod(writer.fileno(), stat.S_IMODE(found.st_mode))
-    _keep_times(source, staging, found)
-
-
-def _relocated(raw: bytes, folder: Path) -> bytes:
-    """A group file of Triton with the paths of its members in the mount."""
-    try:
-        group = json.loads(raw)
-        group["child_paths"] = {name: str(folder / name) for name in group["child_paths"]}
-        return json.dumps(group).encode()
-    except (ValueError, KeyError, TypeError):
-        return raw
-
-
-def _keep_times(source: Path, copy: Path, found: os.stat_result | None = None) -> None:
-    found = found or os.lstat(source)
-    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
-
-
-def _open_without_atime(path: str, flags: int) -> int:
-    """Open without changing the source's atime, where this user is allowed to."""
-    try:
-        return os.open(path, flags | os.O_NOATIME)
-    except PermissionError:
-        return os.open(path, flags)
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total
