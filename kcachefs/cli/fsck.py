@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs import config
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.store.inspection import Progress, Report
@@ -44,7 +45,7 @@ def _text(report: Report, *, repair: bool) -> str:
     lines = []
     for finding in report.findings:
         outcome = finding.remedy if finding.repaired else "damage remains" if repair else f"repair: {finding.remedy}"
-        lines.append(f"{finding.check}: {finding.thing}: {finding.problem} ({outcome})")
+        lines.append(printable(f"{finding.check}: {finding.thing}: {finding.problem} ({outcome})"))
     held = f"{report.objects} objects, {report.inodes} inodes"
     verdict = {
         0: f"{report.store}: clean ({held})",

@@ -8,6 +8,7 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.config import format_size
+from kcachefs.printable import printable
 
 
 def ls(
@@ -37,8 +38,8 @@ def ls(
         table.add_column(title, justify="right", no_wrap=True)
     for info in infos:
         table.add_row(
-            Text(info.path + (" [pinned]" if info.pinned else "")),
-            Text("" if info.name == info.path else info.name),
+            Text(printable(info.path) + (" [pinned]" if info.pinned else "")),
+            Text("" if info.name == info.path else printable(info.name)),
             str(info.files),
             format_size(info.plain_bytes),
             format_size(info.stored_bytes),

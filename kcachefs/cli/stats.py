@@ -10,6 +10,7 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.config import format_size
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,7 +70,7 @@ def _render(numbers: Statistics, wide: bool) -> RenderableType:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("hit rate", no_wrap=True)
     for name, row in sorted(numbers.namespaces.items(), key=lambda item: -item[1].stored_bytes):
-        table.add_row(Text(name), *_cells(row, wide))
+        table.add_row(Text(printable(name)), *_cells(row, wide))
     table.add_section()
     table.add_row("total", *_cells(numbers.total, wide))
     below = numbers.store

@@ -23,6 +23,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kcachefs.printable import printable
+
 if TYPE_CHECKING:
     import trio  # the supervisor does not need it at run time
 
@@ -217,7 +219,8 @@ class TextFormatter(logging.Formatter):
         lines = [text]
         for name, value in getattr(record, "facts", {}).items():
             lines += _indented(name, value)
-        return "\n".join(lines)
+        # Names of files are in it. A line that begins in one is indented, and so never looks like an event of its own.
+        return "\n".join([printable(line) for line in "\n".join(lines).split("\n")])
 
 
 def _indented(name: str, value: Any, depth: int = 1) -> Iterator[str]:

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,15 +79,46 @@ class MountState(msgspec.Struct, kw_only=True):
 def directory() -> Path:
     """The runtime directory, created if it is missing, accessible to its owner only."""
     path = config.runtime_directory()
+    if path.parent == _ANYBODYS:
+        path = _unsquatted(path)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = os.lstat(path)
     except OSError as error:
         raise MountDenied(f"{path}: cannot be used: {error.strerror}; set KCACHEFS_RUNTIME_DIR") from None
     # In a world-writable folder such as /tmp, somebody else may have created it first.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    if not _is_mine_alone(path):
         raise MountDenied(f"{path}: is not a directory that is yours alone; remove it, or set KCACHEFS_RUNTIME_DIR")
     return path
+
+
+_ANYBODYS = Path("/tmp")
+
+
+def _unsquatted(path: Path) -> Path:
+    """`path`, or where somebody else has taken that name, a directory beside it with a name that nobody could guess.
+
+    Every command of the user finds the same one: what is theirs already comes first.
+    """
+
+    def mine() -> list[Path]:
+        return [one for one in (path, *sorted(path.parent.glob(f"{path.name}-*"))) if _is_mine_alone(one)]
+
+    if found := mine():
+        return found[0]
+    if not os.path.lexists(path):
+        return path
+    made = Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=path.parent))
+    if (first := mine()[0]) != made:  # another command of the user made one at the same time
+        made.rmdir()
+    return first
+
+
+def _is_mine_alone(path: Path) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def name_of(mountpoint: str) -> str:

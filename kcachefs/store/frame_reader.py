@@ -8,7 +8,7 @@ from blake3 import blake3
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.errors import ObjectDamaged
-from kcachefs.store.frames import TRAILER, Codec, Frame, decode_tail, frame_check, tail_length
+from kcachefs.store.frames import FRAME_SIZE, TRAILER, Codec, Frame, decode_tail, frame_check, tail_length
 from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.volumes import Volumes
 
@@ -31,6 +31,8 @@ class FrameReader:
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
         """The plain bytes of one frame."""
         if record.frames == 1:
+            if not TRAILER.size <= record.length <= TRAILER.size + FRAME_SIZE:
+                raise ObjectDamaged("its record claims a length that no object of one frame has")
             stored = self._volumes.read(record.volume, record.offset, record.length - TRAILER.size)
             plain = self._codec.decode_frame(stored, record.plain)
             if blake3(plain).digest() != digest:

@@ -69,7 +69,9 @@ class Codec:
         return packed if len(packed) < len(plain) - len(plain) // 16 else plain
 
     def decode_frame(self, stored: bytes, plain_length: int) -> bytes:
-        """The plain bytes, not checked yet. ObjectDamaged if zstd cannot decode them."""
+        """The plain bytes, not checked yet. ObjectDamaged if zstd cannot decode them, or not to so few."""
+        if not 0 <= plain_length <= FRAME_SIZE:  # a few bytes can claim to be a terabyte
+            raise ObjectDamaged("a frame claims to be longer than a frame can be")
         if len(stored) == plain_length:
             return stored
         try:
@@ -151,6 +153,8 @@ def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
     for index in range(trailer.frames):
         stored, frame_digest = _ROW.unpack_from(tail, index * _ROW.size)
         size = FRAME_SIZE if index < trailer.frames - 1 else trailer.plain - FRAME_SIZE * (trailer.frames - 1)
+        if not 0 < size <= FRAME_SIZE or stored > size:
+            raise ObjectDamaged("the frames do not add up to the object")
         frames.append(Frame(offset, stored, size, frame_digest))
         offset += stored
     return frames

@@ -14,7 +14,7 @@ from kcachefs.store import salvage
 from kcachefs.store.checks import CHECKS as FILE_CHECKS
 from kcachefs.store.checks import check_content
 from kcachefs.store.entry_checks import check_entries, check_groups, check_namespaces, check_order
-from kcachefs.store.header import HEADER, locked, read_header, replace_damaged_header
+from kcachefs.store.header import HEADER, locked, read_header, refuse_foreign, replace_damaged_header
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
 from kcachefs.store.lmdb_file import structure_problems
 from kcachefs.store.store import Options, Store
@@ -25,6 +25,7 @@ CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_grou
 def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, done, total: None) -> Report:
     """Check the store at `path`. Nobody may have it open."""
     report = Report(str(path))
+    refuse_foreign(path)
     if not (_check_header(path, report, repair) and _check_structure(path, report, repair, progress)):
         return report
     with Store(path, Options(create=False, background=False)) as store:

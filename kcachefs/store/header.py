@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,12 +66,35 @@ def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep everyone else out of the store at `path` without opening it. For fsck."""
+    refuse_foreign(path)
     with clear_errors(path):
         lock = StoreLock(path / "lock")
     try:
         yield
     finally:
         lock.release()
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise if the store is not this user's: whoever owns it can change it at any moment. No links either.
+
+    Root is refused too. What a store holds is read by code that trusts its owner.
+    """
+    for one in (path, *(path / folder for folder in FOLDERS)):
+        try:
+            found = os.stat(one, follow_symlinks=one == path)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
+        except NotADirectoryError:
+            raise NotAStore(f"{path}: is a file, not a store's directory") from None
+        if stat.S_ISLNK(found.st_mode):
+            raise NotAStore(f"{one}: is a link, and may lead out of the store; put the folder itself there")
+        if found.st_uid != os.geteuid():
+            raise StoreAccessError(
+                f"{one}: belongs to user {found.st_uid}; run kcachefs as that user, or use another --store"
+            )
 
 
 def read_header(path: Path) -> Header:
@@ -160,6 +184,7 @@ def _is_store(path: Path, *, create: bool) -> bool:
         raise NotAStore(f"{path}: is a file, not a store's directory") from None
     except PermissionError:
         raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
+    refuse_foreign(path)
     if HEADER in present:
         read_header(path)
         return True
@@ -170,14 +195,11 @@ def _is_store(path: Path, *, create: bool) -> bool:
 
 
 def _keep_private(path: Path) -> None:
-    """Close the store to everyone but its owner: it holds files of people who may not read each other's. No links."""
-    for folder in FOLDERS:
-        if (path / folder).is_symlink():
-            raise NotAStore(f"{path / folder}: is a link, and may lead out of the store; put the folder itself there")
-    found = path.stat()
-    if found.st_uid == os.geteuid() and found.st_mode & 0o077:
-        with contextlib.suppress(OSError):  # a read-only disk shows at the first write
-            os.chmod(path, 0o700)
+    """Close the store to everyone but its owner: it holds files of people who may not read each other's."""
+    for one in (path, *(path / folder for folder in FOLDERS)):
+        with contextlib.suppress(OSError):  # a folder that is not made yet; a read-only disk shows at the first write
+            if stat.S_IMODE(one.stat().st_mode) != 0o700:
+                os.chmod(one, 0o700)
 
 
 def _make(path: Path) -> Header:

@@ -77,6 +77,11 @@ def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
         return StoreError(f"{thing}: written by an incompatible LMDB; use the kcachefs that made it")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError):
         return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
+    if "allocate memory" in str(error):  # its first page says how much address space it wants
+        return StoreError(
+            f"{thing}: wants more memory than this process may have: raise `ulimit -v`; "
+            "if there is no such limit it is damaged: run: kcachefs fsck --repair"
+        )
     return StoreError(f"{thing}: {error}")
 
 
@@ -110,6 +115,8 @@ def _check_size(env: lmdb.Environment, path: Path) -> None:
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if path.stat().st_size >= needed:
         return
+    if needed > env.info()["map_size"]:
+        raise StoreError(f"{path}: is damaged (claims {needed} bytes); run: kcachefs fsck --repair")
     if problems := _page_problems(path.parent):
         raise StoreError(f"{path}: is damaged ({problems[0]}); run: kcachefs fsck --repair")
     os.truncate(path, needed)

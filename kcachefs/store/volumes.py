@@ -22,6 +22,8 @@ from kcachefs.errors import ObjectDamaged, or_no_space
 from kcachefs.store.descriptor import Descriptor, sync_directory
 
 _MAX_OPEN = 256
+_LARGE = 1 << 20
+"""Reads of more than this are compared with the file first."""
 _NAME = re.compile(r"([0-9a-f]{8})\.vol")
 
 
@@ -136,6 +138,8 @@ class Volumes:
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Exactly those bytes. FileNotFoundError if the volume is not there, ObjectDamaged if it is too short."""
         reader = self._readers.get(number) or self._open_reader(number)
+        if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # would take that much memory first
+            raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
         data = os.pread(reader.fd, length, offset)
         while len(data) < length:
             more = os.pread(reader.fd, length - len(data), offset + len(data))

@@ -10,6 +10,23 @@ from tests.cli.scene import Scene, until
 
 pytestmark = pytest.mark.mount
 
+HOSTILE = "triton/\x1b]0;owned\x07\x1b[2J\n\u202eend"
+
+
+def test_control_characters_are_shown_as_escapes(scene: Scene) -> None:
+    scene.environment |= {"COLUMNS": "200"}
+    scene.mount()
+    for name in (HOSTILE, "\x1b[31mred/kernel"):
+        (scene.mountpoint / name).parent.mkdir(exist_ok=True)
+        (scene.mountpoint / name).write_text("kernel")
+    until(lambda: len(json.loads(scene.must("ls", "--json"))) == 2)
+    for command in ("ls", "stats"):
+        shown = scene.must(command)
+        assert all(line.isprintable() for line in shown.splitlines()), shown
+        assert "\\x1b[31mred" in shown
+    assert "\\x1b]0;owned\\x07\\x1b[2J\\n\\u202eend" in scene.must("ls")
+
+
 ODD = ["[/x]", "[bold]/kernel", ":bug:/kernel", "triton/[red]", "triton/plain"]
 """Names that rich would take for markup or for an emoji."""
 

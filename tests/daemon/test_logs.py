@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from kcachefs.daemon.logs import PER_MINUTE, JsonFormatter, RateLimit
+from kcachefs.daemon.logs import PER_MINUTE, JsonFormatter, RateLimit, TextFormatter
 from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
 from tests.disks import ext4
 
@@ -184,6 +184,14 @@ def test_json_holds_a_name_that_is_not_utf_8_and_an_error_with_its_story() -> No
     assert os.fsencode(told["arguments"][0]) == os.fsencode(name)
     assert told["exception"].startswith("Traceback")
     assert (told["event"], told["level"]) == ("%s failed: %s", "error")
+
+
+def test_a_name_in_the_text_log_cannot_pose_as_a_line_or_reach_the_terminal() -> None:
+    name = "kernel\x1b[2J\r\n2026-01-01 00:00:00 CRITICAL supervisor[1] all is lost"
+    record = logging.LogRecord("kcachefs", logging.WARNING, __file__, 1, "%s: is damaged", (name,), None)
+    first, *rest = TextFormatter("worker").format(record).split("\n")
+    assert "kernel\\x1b[2J\\r" in first
+    assert all(line.isprintable() and line.startswith("    ") for line in rest)
 
 
 def test_a_form_that_is_not_known_is_refused(scene: Scene) -> None:

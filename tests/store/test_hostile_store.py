@@ -1,0 +1,152 @@
+"""A store that somebody else made or changed on purpose: a clear refusal, never a loop, a crash or a full memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+from blake3 import blake3
+
+from kcachefs.errors import KcachefsError, ObjectDamaged, StoreAccessError, StoreError
+from kcachefs.store import Store
+from kcachefs.store.frame_reader import FrameReader
+from kcachefs.store.frames import FRAME_SIZE, TRAILER, Codec, decode_tail, encode_tail
+from kcachefs.store.fsck import run
+from kcachefs.store.header import FOLDERS
+from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.volumes import Volumes
+from tests.store import tree
+from tests.store.repairs import OPTIONS
+from tests.store.test_salvage import leaf_pages
+from tests.waiting import PATIENCE
+
+STRANGER = 54321
+PAGE = 4096
+LAST_PAGE = 16 + 24 + 2 * 48
+"""Where a meta page of LMDB has the number of the last page."""
+
+
+def make(path: Path, files: int = 400) -> Path:
+    with Store(path, OPTIONS) as store:
+        tree.make_root(store)
+        for number in range(files):
+            tree.create(store, b"file-%d" % number, b"kernel %d " % number * 50)
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a store away")
+@pytest.mark.parametrize("part", [".", "catalog", "volumes"])
+def test_a_store_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, part: str) -> None:
+    path = make(tmp_path / "store", 1)
+    os.chown(path / part, STRANGER, STRANGER)
+    before = {one: one.stat().st_mtime_ns for one in path.rglob("*")}
+    with pytest.raises(StoreAccessError, match=f"belongs to user {STRANGER}"):
+        Store(path, OPTIONS)
+    with pytest.raises(StoreAccessError, match=f"belongs to user {STRANGER}"):
+        run(path, repair=True)
+    assert {one: one.stat().st_mtime_ns for one in path.rglob("*")} == before
+
+
+def test_every_open_closes_the_store_to_others(tmp_path: Path) -> None:
+    path = make(tmp_path / "store", 1)
+    for folder in (".", *FOLDERS):
+        (path / folder).chmod(0o777)
+    Store(path, OPTIONS).close()
+    modes = {folder: stat.S_IMODE((path / folder).stat().st_mode) for folder in (".", *FOLDERS)}
+    assert modes == dict.fromkeys(modes, 0o700)
+
+
+def test_a_frame_cannot_decode_to_more_than_a_frame() -> None:
+    """Half a kilobyte of zeros that would take 64 MiB."""
+    plain = bytes(64 << 20)
+    with pytest.raises(ObjectDamaged, match="longer than a frame can be"):
+        Codec().decode_frame(zstandard.compress(plain), len(plain))
+
+
+@pytest.mark.parametrize("plain", [0, FRAME_SIZE, 3 * FRAME_SIZE, 1 << 60])
+def test_a_table_whose_frames_do_not_add_up_is_damaged(plain: int) -> None:
+    digest = blake3(b"").digest()
+    rows = [(100, bytes(16)), (100, bytes(16))]
+    with pytest.raises(ObjectDamaged):
+        decode_tail(encode_tail(digest, plain, rows), digest, 200 + 2 * 20 + TRAILER.size)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        ObjectRecord(1, 0, 1 << 50, 100, 1, 1),
+        ObjectRecord(1, 0, 1 << 50, 1 << 50, (1 << 32) - 1, 1),
+        ObjectRecord(1, 1 << 50, 200, 100, 1, 1),
+        ObjectRecord(1, 0, 10, 100, 1, 1),
+    ],
+    ids=["length", "frames", "offset", "short"],
+)
+def test_absurd_numbers_in_a_record_are_damage(tmp_path: Path, record: ObjectRecord) -> None:
+    (tmp_path / "00000001.vol").write_bytes(bytes(1000))
+    volumes = Volumes(tmp_path, tmp_path)
+    with pytest.raises(ObjectDamaged):
+        FrameReader(volumes, Codec()).read(bytes(32), record, 0)
+    volumes.close()
+
+
+def circle(data: bytearray) -> None:
+    """A branch page whose children are all the page itself."""
+    for offset in range(2 * PAGE, len(data), PAGE):
+        if int.from_bytes(data[offset + 10 : offset + 12], "little") == 1:
+            for at in range(16, int.from_bytes(data[offset + 12 : offset + 14], "little"), 2):
+                node = offset + int.from_bytes(data[offset + at : offset + at + 2], "little")
+                data[node : node + 4] = struct.pack("<I", offset // PAGE)
+
+
+def one_leaf(data: bytearray) -> None:
+    """Branch pages that lead to one leaf again and again."""
+    leaf = min(leaf_pages(bytes(data))) // PAGE
+    for offset in range(2 * PAGE, len(data), PAGE):
+        if int.from_bytes(data[offset + 10 : offset + 12], "little") == 1:
+            for at in range(16, int.from_bytes(data[offset + 12 : offset + 14], "little"), 2):
+                node = offset + int.from_bytes(data[offset + at : offset + at + 2], "little")
+                data[node : node + 4] = struct.pack("<I", leaf)
+
+
+def endless(data: bytearray) -> None:
+    """A meta page that claims more pages than any disk has."""
+    for meta in (0, PAGE):
+        data[meta + LAST_PAGE : meta + LAST_PAGE + 8] = struct.pack("<Q", 1 << 45)
+
+
+@pytest.mark.parametrize("how", [circle, one_leaf, endless])
+def test_fsck_ends_whatever_the_catalog_looks_like(tmp_path: Path, how: object) -> None:
+    path = make(tmp_path / "store")
+    catalog = path / "catalog" / "data.mdb"
+    data = bytearray(catalog.read_bytes())
+    how(data)  # type: ignore[operator]
+    assert data != catalog.read_bytes(), "the attack must change something"
+    catalog.write_bytes(data)
+    for options, codes in (([], {2, 3, 4}), (["--repair"], {1}), ([], {0})):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "kcachefs", "fsck", "--store", path, *options],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode in codes, (options, done.returncode, done.stdout[-500:], done.stderr[-500:])
+        assert "Traceback" not in done.stderr
+        assert catalog.stat().st_size < 1 << 30
+
+
+def test_a_catalog_that_claims_absurd_pages_is_not_opened(tmp_path: Path) -> None:
+    path = make(tmp_path / "store", 10)
+    catalog = path / "catalog" / "data.mdb"
+    data = bytearray(catalog.read_bytes())
+    endless(data)
+    catalog.write_bytes(data)
+    with pytest.raises(StoreError, match="fsck") as refusal:
+        Store(path, OPTIONS)
+    assert isinstance(refusal.value, KcachefsError)
+    assert catalog.stat().st_size == len(data)
