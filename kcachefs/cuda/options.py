@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-_INCLUDE = ("--include-path", "-I")
+from kcachefs.keys.program_options import INCLUDE, option_values
+
 _PRE_INCLUDE = ("--pre-include", "-include")
 _NO_SOURCE = ("--no-source-include", "-no-source-include")
 _USE_PCH = ("--use-pch", "-use-pch")
@@ -24,7 +25,7 @@ def include_folders(options: Sequence[str], name: str = "") -> list[str]:
     ['kernels']
     """
     without_source = any(word.strip() in _NO_SOURCE for word in options)
-    return [*([] if without_source else [os.path.dirname(name) or "."]), *_values(options, _INCLUDE)]
+    return [*([] if without_source else [os.path.dirname(name) or "."]), *option_values(options, INCLUDE)]
 
 
 def pre_includes(options: Sequence[str]) -> list[str]:
@@ -33,7 +34,7 @@ def pre_includes(options: Sequence[str]) -> list[str]:
     >>> pre_includes(["--pre-include=a.h", "-include", "b.h"])
     ['a.h', 'b.h']
     """
-    return list(_values(options, _PRE_INCLUDE))
+    return list(option_values(options, _PRE_INCLUDE))
 
 
 def precompiled_headers(options: Sequence[str]) -> list[str]:
@@ -42,18 +43,5 @@ def precompiled_headers(options: Sequence[str]) -> list[str]:
     >>> precompiled_headers(["--use-pch=a.pch", "--pch-dir=made"])
     ['a.pch', 'made/a.pch']
     """
-    folders = ["", *_values(options, _PCH_FOLDER)]
-    return [os.path.join(folder, name) for name in _values(options, _USE_PCH) for folder in folders]
-
-
-def _values(options: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """What an option of these names is given: `--name=value`, `--name value` in two words, or `-Ivalue`."""
-    words = [word.strip() for word in options]  # NVRTC drops the blanks around a word
-    for at, word in enumerate(words):
-        for name in names:
-            if word == name:
-                yield from words[at + 1 : at + 2]
-            elif word.startswith(name + "="):
-                yield word[len(name) + 1 :]
-            elif name == "-I" and word.startswith(name):
-                yield word[len(name) :].lstrip()
+    folders = ["", *option_values(options, _PCH_FOLDER)]
+    return [os.path.join(folder, name) for name in option_values(options, _USE_PCH) for folder in folders]

@@ -5,6 +5,7 @@ different inputs meet, in one kind or across kinds, now or after the encoding ch
 """
 
 from kcachefs.keys.cache_key import CacheKey, Dim, InputSpec
+from kcachefs.keys.declared import env, file, hash_depends, version
 from kcachefs.keys.devices import DeviceClass
 from kcachefs.keys.encoding import SCHEMA
 from kcachefs.keys.functions import hash_function, hash_value
@@ -19,9 +20,13 @@ __all__ = [
     "Dim",
     "InputSpec",
     "TensorSpec",
+    "env",
+    "file",
+    "hash_depends",
     "hash_function",
     "hash_tensor_signature",
     "hash_value",
     "program_key",
     "project_fingerprint",
+    "version",
 ]

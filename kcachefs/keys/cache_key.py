@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,7 @@ class InputSpec:
     dtype: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(_dimension(size) for size in self.shape))
+        object.__setattr__(self, "shape", tuple(dimension(size) for size in self.shape))
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
     def fields(self) -> tuple[Any, ...]:
@@ -77,12 +78,16 @@ class CacheKey:
         return f"k{SCHEMA}-{self.device.tag}-{self.digest().hex()}"
 
 
-def _dimension(size: int | str | Dim) -> int | Dim:
+def dimension(size: int | str | Dim) -> int | Dim:
+    """A size, or a symbol for one."""
     if isinstance(size, Dim):
         return size
     if isinstance(size, str):
         return Dim(size)
-    number = int(size)
+    try:
+        number = operator.index(size)
+    except TypeError:
+        number = -1
     if number < 0:
-        raise UsageError(f"{number} is no size; name a symbolic dimension with text or Dim")
+        raise UsageError(f"{size!r} is no size; name a symbolic dimension with text or Dim")
     return number

@@ -24,6 +24,8 @@ from kcachefs.keys.walk import Walk
 
 # As they were when Python started: one that was replaced since is followed like any global.
 _BUILTINS = dict(vars(builtins))
+# What torch puts on functions, in part with their first use.
+_NOISE = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -128,7 +130,7 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> 
             walk.dependencies.add_cell(cell, value)
             walk.named("closure variable", name, value, out)
     walk.dependencies.add_mapping(function.__dict__)
-    for name in sorted(function.__dict__.keys() - walk.rules.ignore):
+    for name in sorted(function.__dict__.keys() - walk.rules.ignore - _NOISE):
         walk.slot("attribute", function.__dict__, name, out)
 
 

@@ -29,6 +29,8 @@ _NOISE = frozenset(
         "__non_callable_proto_members__",
     }
 )
+# Of pydantic's models: made, partly in Rust, from annotations and methods, which count.
+_DERIVED = ("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent", "__signature__")
 # Modules that put methods into the classes they complete.
 _COMPLETING = frozenset({"dataclasses", "collections", "enum", "typing", "_collections_abc"})
 # What these keep is in `_fields_`, or is read below.
@@ -70,7 +72,7 @@ def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
 def class_members(cls: type) -> list[tuple[str, Any]]:
     """What a class says about itself, sorted by name."""
     held = vars(cls)
-    names = held.keys() - _NOISE
+    names = {name for name in held.keys() - _NOISE if not name.startswith(_DERIVED)}
     members = _special_members(cls)
     is_special = bool(members)
     if issubclass(cls, enum.Enum):

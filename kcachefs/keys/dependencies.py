@@ -10,6 +10,7 @@ from typing import Any
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.libraries import is_library, top_of
+from kcachefs.keys.protocol import protocol_of
 
 MISSING = object()
 
@@ -23,11 +24,14 @@ _CONTENT_LIMIT = 512
 class Dependencies:
     """The places that a key was read from, each with what was found there.
 
-    An object that cannot change in place is compared by identity, a small container of plain data by content. With the
-    first object that is neither, `is_complete` turns false, and the key has to be made anew each time.
+    An object that cannot change in place is compared by identity, a small container of plain data by content, and one
+    that speaks for itself by what it says. With the first object that is none of these, `is_complete` turns false, and
+    the key has to be made anew each time.
     """
 
-    __slots__ = ("_annotations", "_contents", "_functions", "_home", "_mappings", "cells", "is_complete", "slots")
+    __slots__ = (
+        *("_annotations", "_contents", "_functions", "_home", "_mappings", "_said", "cells", "is_complete", "slots"),
+    )
 
     def __init__(self, home: str, annotations: bool = True) -> None:
         self._home = home
@@ -38,6 +42,7 @@ class Dependencies:
         self._functions: list[tuple[types.FunctionType, tuple[Any, ...]]] = []
         self._mappings: list[tuple[dict[str, Any], int]] = []
         self._contents: list[tuple[Any, bytes]] = []
+        self._said: list[tuple[Any, Any]] = []
 
     def hold(self) -> bool:
         """Whether everything that was read is still the same."""
@@ -54,7 +59,9 @@ class Dependencies:
         for container, content in self._contents:
             if _content(container) != content:
                 return False
-        return all(cell_value(cell) is value for cell, value in self.cells)
+        if not all(cell_value(cell) is value for cell, value in self.cells):
+            return False
+        return all(_is_same(_speak(value), said) for value, said in self._said)
 
     def add_function(self, function: types.FunctionType) -> None:
         """A function's own parts; what they hold is added as slots."""
@@ -111,6 +118,10 @@ class Dependencies:
             return is_library(value.__name__, self._home)
         if isinstance(value, type):
             return is_library(value.__module__, self._home)
+        if protocol_of(kind) is not None:
+            said = _speak(value)
+            self._said.append((value, said))
+            return self._is_frozen(said)
         top = top_of(kind.__module__)
         if top == "triton":
             return kind.__name__ in _TRITON_VALUES or isinstance(getattr(value, "fn", None), types.FunctionType)
@@ -131,6 +142,22 @@ def annotations_of(function: types.FunctionType) -> dict[str, Any] | None:
         return function.__annotations__
     except NameError:
         return None
+
+
+def _speak(value: Any) -> Any:
+    method = protocol_of(type(value))
+    return None if method is None else method(value)
+
+
+def _is_same(one: Any, two: Any) -> bool:
+    """Whether an object has said the same again: the same objects, or equal plain data."""
+    if one is two:
+        return True
+    if type(one) is not type(two):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(two) and all(map(_is_same, one, two))
+    return type(one) in _SCALARS and encode(one) == encode(two)
 
 
 def _content(container: Any) -> bytes | None:

@@ -8,6 +8,7 @@ from types import ModuleType
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.libraries import place_of
 
 # The digest of each module's file when it was first seen, as long as the module is loaded from the same spec.
 _first_seen: dict[str, tuple[ModuleSpec | None, bytes]] = {}
@@ -47,7 +48,7 @@ def module_file(name: str, path: str | None) -> bytes:
 
 def extension_digests(module: ModuleType) -> tuple[bytes, bytes] | None:
     """The digests of a compiled extension module's file; None for any other module."""
-    file = getattr(module, "__file__", None)
+    file, _, spec = place_of(module)
     if file is None or not file.endswith(tuple(EXTENSION_SUFFIXES)):
         return None
-    return module_digests(module.__name__, getattr(module, "__spec__", None), module_file(module.__name__, file))
+    return module_digests(module.__name__, spec, module_file(module.__name__, file))

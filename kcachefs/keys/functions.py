@@ -41,7 +41,7 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     known = _memo.get(number)
     if known is not None and known[0] is function and known[1].hold():
         return known[2]
-    if not callable(function):
+    if not _is_function_like(function):
         raise Unkeyable(f"{function!r} is no function; use hash_value for other values")
     name = getattr(function, "__qualname__", type(function).__qualname__)
     walk = Walk(kinds, Rules(_home(function), number[1], annotations), path=(f"function {name!r}",))
@@ -77,6 +77,10 @@ def _walked(walk: Walk, kind: str, root: object) -> bytes:
         return walk.digest(kind, root)
     except RecursionError:
         raise Unkeyable(_TOO_DEEP) from None
+
+
+def _is_function_like(function: Any) -> bool:
+    return callable(function) or hasattr(function, "fn")  # as Triton's autotuner has, which cannot be called
 
 
 def _is_function(function: Any) -> bool:

@@ -6,6 +6,7 @@ import builtins
 import dis
 import functools
 import importlib
+import itertools
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -16,6 +17,12 @@ _NAMES = frozenset({"import_module", "__import__"})
 _FUNCTIONS = (importlib.import_module, builtins.__import__, importlib.__import__)
 # Operations between a function's name and its first argument.
 _PREPARING = frozenset({"EXTENDED_ARG", "PUSH_NULL", "CACHE", "PRECALL"})
+# Operations that load the arguments of a call, and so leave its first as it is.
+_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_OF_ARGUMENTS = _OF_ATTRIBUTES | {
+    *("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW"),
+    *("LOAD_FAST_CHECK", "BUILD_LIST", "BUILD_TUPLE", "LIST_EXTEND", "KW_NAMES"),
+}
 
 
 class Statement(NamedTuple):
@@ -49,7 +56,7 @@ def statements(code: CodeType, calls: frozenset[str] = _NAMES) -> tuple[Statemen
             if step.opcode == _IMPORT_NAME:
                 found.append(_of_statement(code, steps[at - 2], steps[at - 1], step))
             elif step.opname.startswith("LOAD") and isinstance(step.argval, str) and step.argval in calls:
-                found += _of_call(code, step.argval, steps[at + 1 : at + 4])
+                found.append(_of_call(code, step.argval, steps[at + 1 :]))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             found += statements(constant, calls)
@@ -61,13 +68,24 @@ def _of_statement(code: CodeType, level: dis.Instruction, wanted: dis.Instructio
     return Statement("." * level.argval + step.argval, wanted.argval or code.co_names, not wanted.argval)
 
 
-def _of_call(code: CodeType, called: str, after: list[dis.Instruction]) -> list[Statement]:
+def _of_call(code: CodeType, called: str, after: list[dis.Instruction]) -> Statement:
     """A call for a constant name; any other use of the function may import anything."""
-    first = after[0] if after else None
-    if first is None or not first.opname.startswith("LOAD_CONST") or not isinstance(first.argval, str):
-        return [Statement(None, (), True, called=called, where=code.co_qualname)]
-    package = after[1].argval if len(after) > 1 and after[1].opname.startswith("LOAD_CONST") else ""
-    name = first.argval
-    is_relative = name.startswith(".") and isinstance(package, str)
+    unknown = Statement(None, (), True, called=called, where=code.co_qualname)
+    arguments = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), after))
+    if not arguments or not _is_text(arguments[0]) or not {step.opname for step in arguments} <= _OF_ARGUMENTS:
+        return unknown
+    if len(arguments) > 1 and arguments[1].opname in _OF_ATTRIBUTES:  # as in "a.b".lower()
+        return unknown
+    name, package = arguments[0].argval, ""
+    if name.startswith("."):
+        second = arguments[1] if len(arguments) > 1 else None
+        if second is not None and _is_text(second):
+            package = second.argval
+        elif second is None or second.argval not in ("__package__", "__name__"):
+            return unknown
     # The module that the call returns, and whichever modules are taken from it by name.
-    return [Statement(name, code.co_names, True, package if is_relative else "")]
+    return Statement(name, code.co_names, True, package)
+
+
+def _is_text(step: dis.Instruction) -> bool:
+    return step.opname == "LOAD_CONST" and isinstance(step.argval, str)

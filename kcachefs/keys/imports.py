@@ -21,7 +21,7 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.files import module_digests, module_file
 from kcachefs.keys.import_statements import Statement, import_functions, statements
-from kcachefs.keys.libraries import installed_version, is_library, is_library_file, top_of
+from kcachefs.keys.libraries import installed_version, is_library, is_library_file, place_of, top_of
 
 _statements_in: dict[bytes, tuple[Statement, ...]] = {}
 
@@ -49,14 +49,14 @@ def imported(function: FunctionType, home: str, ignore: Collection[str]) -> dict
 def imported_module(module: ModuleType, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """A loaded module, each module in it if it is a package, and each module that they import, by name."""
     name = module.__name__
-    file, folders = getattr(module, "__file__", None), list(getattr(module, "__path__", ()))
+    file, folders, spec = place_of(module)
     if sys.modules.get(name) is module:
         parent = sys.modules.get(name.rpartition(".")[0])
-        if file is None and not folders and getattr(parent, "__file__", None) is None:
+        if file is None and not folders and place_of(parent).file is None:
             raise Unkeyable(f"module {name} has no file to read; name it in `ignore`")
         return _follow([("", Statement(name, ("*",), False))], home, ignore)
     # Loaded by hand: `import` would not find it.
-    loose = _Module(name, file, folders, False, getattr(module, "__spec__", None))
+    loose = _Module(name, file, folders, False, spec)
     content = module_file(name, file)
     told = _follow([(_package(loose), inner) for inner in _statements_of_file(loose, content)], home, ignore)
     return {**told, name: _told(loose, content)}
@@ -168,11 +168,11 @@ def _found(name: str, folders: list[str] | None) -> _Module | None:
     """The module of that name, as it is loaded or as `import` would find it in the `folders` of its package."""
     loaded = sys.modules.get(name)
     # What an extension module makes inside itself is told with it, and could not be found before it is loaded.
-    if folders == [] and getattr(loaded, "__file__", None) is None:
+    if folders == [] and place_of(loaded).file is None:
         return None
     if loaded is not None:
-        file, inner = getattr(loaded, "__file__", None), list(getattr(loaded, "__path__", ()))
-        return _Module(name, file, inner, is_library(name), getattr(loaded, "__spec__", None))
+        file, inner, spec = place_of(loaded)
+        return _Module(name, file, inner, is_library(name), spec)
     try:
         specs = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next((spec for spec in specs if spec is not None), None)

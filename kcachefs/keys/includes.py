@@ -1,37 +1,42 @@
 """Which headers a CUDA source can pull in, and what is in them: the part of a program that its text does not show.
 
 This over-reads on purpose: every directive counts, whether or not the preprocessor would reach it, and every file that
-it can mean, whichever the compiler would take, so that a header that matters is never left out. Files are named by
-their place on the search path, not by where that lies on the disk; and for each directive it counts which files it
-leads to, so that a header appearing earlier on the path gives another key. A directive that names a macro cannot be
-followed; then everything in the folders counts.
+it can mean, whichever the compiler would take, so that no header that matters is left out. A directive that names a
+macro is followed through every definition of it; one whose definition cannot be read is refused. Files are numbered in
+the order they are found, so that it does not count where they lie; and for each directive it counts which files it
+leads to, so that a header that appears earlier on the search path gives another key.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-import posixpath
 import re
+import stat
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from kcachefs.keys.projects import project_fingerprint
+from kcachefs.errors import Unkeyable
 
 _CONTINUED = re.compile(rb"\\\r?\n")
 # A comment is as good as a blank, and may run over lines. It ends at its first end, whatever would match after another.
 _BLANKS = rb"(?>[ \t\r\f\v]|/\*.*?\*/)*+"
 _QUOTED = re.compile(_BLANKS + rb"(?:\"([^\"\n]*)\"|<([^>\n]*)>)", re.DOTALL)
+_NAME = re.compile(_BLANKS + rb"([A-Za-z_]\w*)" + _BLANKS + rb"(?=//|\n|\)|$)", re.DOTALL)
+_WORD = re.compile(rb"[A-Za-z_]\w*")
 _WORDS = (b"include", b"import", b"embed")
 # The word is looked at and not consumed: what is taken for a comment may be none, and hide the next directive.
 _DIRECTIVE = re.compile(rb"(?:#|%:|\?\?=)(?=" + _BLANKS + rb"(?:include|include_next|import|embed)\b())", re.DOTALL)
 _PROBE = re.compile(rb"__has_(?:include|include_next|embed)" + _BLANKS + rb"\(", re.DOTALL)
-
-# A file's place: the index of a folder on the search path and the path in it. The index after the last stands for the
-# current directory, and -1 for the source.
-_Place = tuple[int, str]
-_SOURCE = (-1, "")
+_DEFINITION = re.compile(
+    rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS + rb"([A-Za-z_]\w*)(?![\w(])([^\n]*)", re.DOTALL
+)
+# What makes a compiled program hold the paths of its files.
+_OWN_PATH = re.compile(rb"__FILE|__BASE_FILE__|__INCLUDE|\bassert\b|source_location|__builtin_FILE|__builtin_source")
 
 
 def include_closure(
@@ -39,58 +44,45 @@ def include_closure(
     folders: Sequence[str | os.PathLike[str]] = (),
     headers: Mapping[str, str | bytes] | None = None,
     pre_includes: Sequence[str] = (),
+    macros: Mapping[str, str] | None = None,
 ) -> list[Any]:
     """Plain data that tells everything `source` may include from `folders`, or from `headers` by name.
 
-    `pre_includes` are included before its first line; they are looked for in the current directory too.
+    `pre_includes` are included before its first line; they are looked for in the current directory too. `macros` are
+    those that the compiler's options define. Raises `Unkeyable` for a directive that cannot be followed.
     """
-    source = as_bytes(source)
-    if not headers and not pre_includes and not _may_include(source):
-        return []
-    search = [os.fspath(folder) for folder in folders]
-    given = {name: as_bytes(content) for name, content in (headers or {}).items()}
-    walk = _Walk(search)
-    walk.pending = [((len(search), name), *_named(content)) for name, content in given.items()]
-    walk.pending.append((_SOURCE, *_named(source)))
-    walk.pending.append(((len(search), ""), set(pre_includes), False))
-    leads: dict[tuple[_Place, str], list[_Place]] = {}
-    blind = False
-    while walk.pending:
-        includer, names, has_macro = walk.pending.pop()
-        blind = blind or has_macro
-        for name in names:
-            found = map(walk.find, _candidates(name, includer, len(search)))
-            leads[includer, name] = [place for place in found if place is not None]
-    trees = [project_fingerprint(folder) for folder in search if os.path.isdir(folder)] if blind else None
-    return [given, walk.files, leads, trees]
+    return read_includes(source, folders, headers, pre_includes, macros).told
 
 
-class _Walk:
-    """The files reached so far, by digest, and what those say that are still to be followed. Each is read once."""
+class Includes(NamedTuple):
+    """What a source includes, as plain data, and whether some file of it speaks of the path that it lies at."""
 
-    def __init__(self, search: list[str]) -> None:
-        self.files: dict[_Place, bytes] = {}
-        self.pending: list[tuple[_Place, set[str], bool]] = []
-        self._search = search
-        self._tried: dict[_Place, _Place | None] = {}
+    told: list[Any]
+    tells_paths: bool
 
-    def find(self, place: _Place) -> _Place | None:
-        """The place without detours, or None where no file is."""
-        if place not in self._tried:
-            self._tried[place] = self._read(*place)
-        return self._tried[place]
 
-    def _read(self, index: int, path: str) -> _Place | None:
-        try:
-            with open(os.path.join(*self._search[index : index + 1], path), "rb") as file:
-                content = file.read()
-        except (OSError, ValueError):
-            return None
-        place = (index, posixpath.normpath(path))
-        if place not in self.files:
-            self.files[place] = blake3(content).digest()
-            self.pending.append((place, *_named(content)))
-        return place
+def read_includes(
+    source: str | bytes,
+    folders: Sequence[str | os.PathLike[str]] = (),
+    headers: Mapping[str, str | bytes] | None = None,
+    pre_includes: Sequence[str] = (),
+    macros: Mapping[str, str] | None = None,
+) -> Includes:
+    """As `include_closure`, with all that is known."""
+    text = as_bytes(source)
+    if not headers and not pre_includes and not _may_include(text):
+        return Includes([], False)
+    given = {name: as_bytes(content) for name, content in sorted((headers or {}).items())}
+    walk = _Walk([os.fspath(folder) for folder in folders])
+    for name, value in (macros or {}).items():
+        walk.definitions.setdefault(name.encode(), set()).add(value.encode())
+    walk.add("", None, _text_of(text))
+    for name, content in given.items():
+        # A file beside such a header is looked for in the current directory.
+        walk.add(name, os.path.dirname(name), _text_of(content))
+    walk.add("", "", _Text(frozenset(os.fsencode(name) for name in pre_includes), frozenset(), (), False))
+    walk.run()
+    return Includes([given, walk.files, walk.leads], walk.tells_paths)
 
 
 def as_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
@@ -98,40 +90,161 @@ def as_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
     return text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
 
 
+class _Text(NamedTuple):
+    """What of a text matters here."""
+
+    names: frozenset[bytes]
+    # The macros, or whatever else, that stand where a name should.
+    macros: frozenset[bytes]
+    definitions: tuple[tuple[bytes, bytes], ...]
+    tells_paths: bool
+
+
+@dataclass
+class _Includer:
+    """A text that includes others: what it is called, the folder that it lies in, and what it says."""
+
+    number: int
+    name: str
+    # None for the source itself, whose folder is the first of the search path if it has one.
+    folder: str | None
+    text: _Text
+
+
+@dataclass
+class _Walk:
+    """The files that were reached, each read once, and where each name in each of them leads."""
+
+    search: list[str]
+    files: list[bytes] = field(default_factory=list)
+    leads: list[tuple[int, bytes, list[int | None]]] = field(default_factory=list)
+    definitions: dict[bytes, set[bytes]] = field(default_factory=dict)
+    tells_paths: bool = False
+    _pending: deque[_Includer] = field(default_factory=deque)
+    _numbers: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    _real_folders: dict[str, str] = field(default_factory=dict)
+    _by_macro: list[tuple[_Includer, bytes]] = field(default_factory=list)
+    _followed: set[tuple[int, bytes]] = field(default_factory=set)
+    _texts: int = 0
+
+    def add(self, name: str, folder: str | None, text: _Text) -> None:
+        """Another text to follow."""
+        for macro, value in text.definitions:
+            self.definitions.setdefault(macro, set()).add(value)
+        self._pending.append(_Includer(self._texts, name, folder, text))
+        self._texts += 1
+
+    def run(self) -> None:
+        """Follow every directive, and then those that name macros, until nothing new is found."""
+        while self._pending:
+            while self._pending:
+                includer = self._pending.popleft()
+                for name in sorted(includer.text.names):
+                    self._follow(includer, name)
+                self._by_macro += [(includer, macro) for macro in sorted(includer.text.macros)]
+            for includer, macro in self._by_macro:
+                for name in sorted(self._values(includer, macro)):
+                    self._follow(includer, name)
+
+    def _follow(self, includer: _Includer, name: bytes) -> None:
+        if (includer.number, name) in self._followed:
+            return
+        self._followed.add((includer.number, name))
+        path = os.fsdecode(name)
+        if os.path.isabs(path):
+            candidates = [path]
+        else:
+            beside = [] if includer.folder is None else [os.path.join(includer.folder, path)]
+            candidates = beside + [os.path.join(folder, path) for folder in self.search]
+        self.leads.append((includer.number, name, [self._read(candidate) for candidate in candidates]))
+
+    def _values(self, includer: _Includer, macro: bytes) -> set[bytes]:
+        """The names of files that a macro may stand for, through other macros too."""
+        names: set[bytes] = set()
+        pending, seen = [macro], {macro}
+        while pending:
+            values = self.definitions.get(pending.pop())
+            for value in values or [b""]:
+                quoted, inner = _QUOTED.match(value), _NAME.fullmatch(value)
+                if quoted is not None and self._is_literal(quoted):
+                    names.add(quoted[1] or quoted[2] or b"")
+                elif inner is None:
+                    raise _unreadable(includer.name, macro)
+                elif inner[1] not in seen:
+                    seen.add(inner[1])
+                    pending.append(inner[1])
+        return names
+
+    def _is_literal(self, quoted: re.Match[bytes]) -> bool:
+        """Whether the value of a macro is a file's name as it stands: between angle brackets, macros are expanded."""
+        return quoted[1] is not None or self.definitions.keys().isdisjoint(_WORD.findall(quoted[2]))
+
+    def _read(self, path: str) -> int | None:
+        """The number of a file; None where there is none."""
+        folder, name = os.path.split(path)
+        # As the kernel would: `..` after a link to a folder leads out of the folder that it points to.
+        if folder not in self._real_folders:
+            self._real_folders[folder] = os.path.realpath(folder)
+        place = (self._real_folders[folder], name)
+        if place not in self._numbers:
+            content = _content(path)
+            self._numbers[place] = None if content is None else len(self.files)
+            if content is not None:
+                text = _text_of(content)
+                self.files.append(blake3(content).digest())
+                self.tells_paths = self.tells_paths or text.tells_paths
+                self.add(path, folder, text)
+        return self._numbers[place]
+
+
+def _unreadable(where: str, macro: bytes) -> Unkeyable:
+    return Unkeyable(
+        f"{where or 'the source'} includes {macro.decode('utf-8', 'replace')}, whose value cannot be read; include the "
+        "file by its name, define the macro as nothing but a name in quotes, or pass the header's text in `headers`"
+    )
+
+
+def _content(path: str) -> bytes | None:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for a writer
+            return None
+        with open(path, "rb") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return None
+
+
 def _may_include(text: bytes) -> bool:
     # Every directive begins with one of these; most kernels have none, and looking for one character is fastest.
     return b"#" in text or (b"%" in text and b"%:" in text) or (b"?" in text and b"??=" in text)
 
 
-def _named(text: bytes) -> tuple[set[str], bool]:
-    """The names that a text includes or probes for, and whether one of them is a macro."""
+@functools.lru_cache(maxsize=1024)
+def _text_of(text: bytes) -> _Text:
+    tells_paths = _OWN_PATH.search(text) is not None
     text = text.replace(b"??/", b"\\")
     joined = _CONTINUED.sub(b"", text) if b"\\" in text else text
-    names: set[str] = set()
-    has_macro = False
-    if not any(word in joined for word in _WORDS):
-        return names, has_macro
-    ends = [match.end(1) for match in _DIRECTIVE.finditer(joined) if _begins_line(joined, match.start())]
-    ends += [match.end() for match in _PROBE.finditer(joined)]
-    for end in ends:
-        quoted = _QUOTED.match(joined, end)
-        if quoted is None:
-            has_macro = True
-        else:
-            names.add((quoted[1] or quoted[2] or b"").decode("utf-8", "surrogateescape"))
-    return names, has_macro
+    names: set[bytes] = set()
+    macros: set[bytes] = set()
+    if any(word in joined for word in _WORDS):
+        ends = [match.end(1) for match in _DIRECTIVE.finditer(joined) if _begins_line(joined, match.start())]
+        ends += [match.end() for match in _PROBE.finditer(joined)]
+        for end in ends:
+            quoted = _QUOTED.match(joined, end)
+            if quoted is not None:
+                names.add(quoted[1] or quoted[2] or b"")
+            else:
+                name = _NAME.match(joined, end)
+                macros.add(name[1] if name is not None else joined[end : end + 80].partition(b"\n")[0].strip())
+    definitions = [(match[1], _uncommented(match[2])) for match in _DEFINITION.finditer(joined)]
+    return _Text(frozenset(names), frozenset(macros), tuple(definitions), tells_paths)
+
+
+def _uncommented(value: bytes) -> bytes:
+    return re.sub(rb"/\*.*?\*/", b" ", value.partition(b"//")[0] if b'"' not in value else value).strip()
 
 
 def _begins_line(text: bytes, at: int) -> bool:
     """Whether nothing but blanks and perhaps the end of a comment comes before on the line."""
     before = text[text.rfind(b"\n", 0, at) + 1 : at].rstrip()
     return not before or before.endswith(b"*/")
-
-
-def _candidates(name: str, includer: _Place, count: int) -> list[_Place]:
-    """Where the file that `name` means may be: beside the one that includes it, and in each of `count` folders."""
-    index, inside = includer
-    if os.path.isabs(name):
-        return [(count, name)]
-    beside = [] if includer == _SOURCE else [(index, posixpath.join(posixpath.dirname(inside), name))]
-    return beside + [(at, name) for at in range(count)]

@@ -18,11 +18,10 @@ from kcachefs.keys.classes import type_name, write_class
 from kcachefs.keys.encoding import encode, tagged, write
 from kcachefs.keys.libraries import is_library, library_name, top_of, version_of
 from kcachefs.keys.modules import write_module
+from kcachefs.keys.protocol import NAME, protocol_of
 from kcachefs.keys.readers import Knowledge, knowledge_of
 from kcachefs.keys.visibility import DESCRIPTORS, attributes, is_written_in_c
 from kcachefs.keys.walk import Walk
-
-PROTOCOL = "__kcachefs_key__"
 
 _Writer = Callable[[Walk, Any, list[bytes]], None]
 _WRITERS: dict[type, _Writer] = {
@@ -68,14 +67,6 @@ def write_node(walk: Walk, node: Any, out: list[bytes]) -> None:
         _write_object(walk, node, out)
 
 
-def protocol_of(cls: type) -> Callable[[Any], Any] | None:
-    """The method by which instances of a class say what they mean."""
-    for base in cls.__mro__:
-        if PROTOCOL in vars(base):
-            return typing.cast("Callable[[Any], Any]", vars(base)[PROTOCOL])
-    return None
-
-
 def _write_plain(value: Any, out: list[bytes]) -> bool:
     cls = type(value)
     reader, base, hidden = knowledge_of(cls)
@@ -83,7 +74,7 @@ def _write_plain(value: Any, out: list[bytes]) -> bool:
         return False
     if cls is not base and not (reader.covers_subclasses and is_written_in_c(cls)):
         return False
-    if reader.attributes == "counted" and attributes(value, base):
+    if reader.attributes == "counted" and attributes(value, base).keys() - reader.noise:
         return False
     try:
         out.append(tagged(b"A", encode((reader.label, reader.read(value)))))
@@ -113,7 +104,7 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
         is_noise = is_noise or known.reader.attributes == "read"
     if not is_noise:
         held = attributes(value, known.base)
-        for attribute in sorted(held):
+        for attribute in sorted(held.keys() - (known.reader.noise if known.reader else frozenset())):
             if not _is_derived(cls, attribute):
                 walk.named("attribute", attribute, held[attribute], out)
 
@@ -130,7 +121,7 @@ def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) ->
     hidden = typing.cast(type, known.hidden)
     raise Unkeyable(
         f"a {_full_name(type(value))} cannot be read in full, because {_full_name(hidden)} keeps state where Python "
-        f"cannot see it; give the class a {PROTOCOL} method, or name the variable in `ignore`"
+        f"cannot see it; give the class a {NAME} method, or name the variable in `ignore`"
     )
 
 

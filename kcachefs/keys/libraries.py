@@ -11,7 +11,8 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
+from importlib.machinery import ModuleSpec
+from typing import Any, NamedTuple
 
 
 @functools.lru_cache(maxsize=4096)
@@ -23,28 +24,46 @@ def is_library_file(file: str) -> bool:
     return any(file.startswith(folder + "/") for folder in _LIBRARY_FOLDERS)
 
 
+_OURS = __name__.partition(".")[0]
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def is_library(module_name: str, home: str = "") -> bool:
-    """Whether a module is installed. The package `home` never counts as installed: it is the one asked about."""
+    """Whether a module is installed. The package `home` never counts as installed: it is the one asked about.
+
+    This package always does, so that what it offers counts alike wherever it is imported from.
+    """
     if home and top_of(module_name) == home:
         return False
-    if top_of(module_name) == "kcachefs":
-        return True  # wherever it lies: a function that uses a cache depends on its version, not on its code
+    if top_of(module_name) == _OURS:
+        return True
     module = sys.modules.get(module_name)
     if module is None or module_name == "__main__":
         return False
-    file = getattr(module, "__file__", None)
-    if file is not None:
-        return is_library_file(file)
-    if folders := list(getattr(module, "__path__", ())):
-        return all(map(is_library_file, folders))
+    place = place_of(module)
+    if place.file is not None:
+        return is_library_file(place.file)
+    if place.folders:
+        return all(map(is_library_file, place.folders))
     # Built in, frozen, or made by an extension module, which is its parent.
-    origin = getattr(getattr(module, "__spec__", None), "origin", None)
+    origin = getattr(place.spec, "origin", None)
     if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
         return True
     return is_library(module_name.rpartition(".")[0])
+
+
+class Place(NamedTuple):
+    """Where a module comes from: its file, the folders that a package searches, and how it was found."""
+
+    file: str | None
+    folders: list[str]
+    spec: ModuleSpec | None
+
+
+def place_of(module: object) -> Place:
+    """Where a module comes from, by its own dictionary: a module may answer `getattr` as it likes."""
+    held = getattr(module, "__dict__", {})
+    return Place(held.get("__file__"), list(held.get("__path__") or ()), held.get("__spec__"))
 
 
 def library_name(value: Any) -> tuple[str, str] | None:
@@ -85,13 +104,13 @@ def version_of(module_name: str) -> str:
     A namespace package such as `cuda` states no version; the packages inside it do.
     """
     top = top_of(module_name)
-    stated = [getattr(sys.modules.get(top), "__version__", "")]
-    while module_name != top:
+    stated = []
+    while module_name:
         # Not through `getattr`, which would have a lazy module import what it has not.
         stated.append(getattr(sys.modules.get(module_name), "__dict__", {}).get("__version__", ""))
         module_name = module_name.rpartition(".")[0]
     found = [str(version) for version in stated if isinstance(version, str) and version]  # torch's is a subclass of str
-    return " ".join(found) or installed_version(top, getattr(sys.modules.get(top), "__file__", None) is None)
+    return " ".join(found) or installed_version(top, place_of(sys.modules.get(top)).file is None)
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from blake3 import blake3
 
@@ -16,46 +16,60 @@ _IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache
 _IGNORED_ENDINGS = (".pyc", ".pyo", ".swp", "~")
 
 _Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+_Entry = tuple[str, str, bytes]
 
 
 def project_fingerprint(paths: _Paths) -> str:
     """The digest of files and folders, the same wherever they lie and whenever they were written.
 
-    A folder counts by the names inside it and a file by its own name, so moving the whole changes nothing. Symbolic
-    links to folders count by where they point.
+    A folder counts by the names inside it and a file by its own name, so moving the whole changes nothing. A symbolic
+    link to a folder inside counts by where it points; one that leads out counts by what is there.
     """
     roots = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    content = sorted(encode(entry) for root in roots for entry in _entries(Path(root)))
+    content = sorted(encode(entry) for root in roots for entry in _entries(os.fspath(root)))
     return digest("project", encode(len(roots)), *content).hex()
 
 
-def _entries(root: Path) -> Iterator[tuple[str, str, bytes]]:
-    if root.is_file():
-        yield ("file", root.name, _content(root))
-        return
-    if not root.is_dir():
+def _entries(root: str) -> Iterator[_Entry]:
+    if os.path.isfile(root):
+        yield ("file", os.path.basename(root), _content(root))
+    elif os.path.isdir(root):
+        real = os.path.realpath(root)
+        yield from _inside(real, "", real, frozenset({real}))
+    else:
         raise UsageError(f"{root} is neither a file nor a folder, so it has no fingerprint")
-    for folder, folders, files in os.walk(root, onerror=_raise):
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        folders[:] = sorted(set(folders) - _IGNORED_FOLDERS - set(links))
-        for name in links:
-            path = Path(folder, name)
-            yield ("link", str(path.relative_to(root)), os.fsencode(os.readlink(path)))
-        for name in files:
-            if not name.endswith(_IGNORED_ENDINGS):
-                path = Path(folder, name)
-                yield ("file", str(path.relative_to(root)), _content(path))
 
 
-def _content(path: Path) -> bytes:
-    if path.is_symlink() and not path.exists():
+def _inside(folder: str, name: str, root: str, above: frozenset[str]) -> Iterator[_Entry]:
+    """What is in a folder, called `name` in the project; `above` are the folders that it was reached through."""
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        inner = os.path.join(name, entry.name)
+        if entry.is_dir():
+            if entry.name in _IGNORED_FOLDERS:
+                continue
+            real = os.path.realpath(entry.path)
+            if not entry.is_symlink():
+                yield from _inside(entry.path, inner, root, above)
+            elif real == root or real.startswith(root + "/"):
+                yield ("link", inner, os.fsencode(os.path.relpath(real, root)))
+            elif real in above:
+                yield ("link to a folder above", inner, b"")
+            else:
+                yield from _inside(entry.path, inner, root, above | {real})
+        elif not entry.name.endswith(_IGNORED_ENDINGS):
+            yield ("file", inner, _content(entry.path))
+
+
+def _content(path: str) -> bytes:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for a writer
+            return b"no regular file"
+    except FileNotFoundError:
         return b"dangling " + os.fsencode(os.readlink(path))
     hasher = blake3()
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         while chunk := file.read(1 << 20):
             hasher.update(chunk)
     return hasher.digest()
-
-
-def _raise(error: OSError) -> None:
-    raise error

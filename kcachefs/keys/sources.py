@@ -1,11 +1,10 @@
 """What a function says: its source text where that is provably the code that runs, its bytecode where it is not.
 
 Text is preferred because it is the same under every Python version. But a file may have been edited since it was
-imported, and a key made of the new text for the old code would later serve the old kernel to the new code. So the whole
-file is compiled again, once, and a function's text is taken only if it compiles to the very code at hand. (The whole
-file, because Python compiles `tl.load(x)` differently where `tl` comes from an import at the top.) Functions made
-without a file, or from a file that no longer says what runs, count by their bytecode, which is stable for one Python
-version only.
+imported, and a key made of the new text for the old code would later serve the old kernel to the new code. So text is
+compiled again, and taken only if that gives the very code at hand: a function's own lines where they are enough, which
+is quick, or else the whole file, once. Functions made without a file, or from a file that no longer says what runs,
+count by their bytecode, which is stable for one Python version only.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import linecache
 import sys
 import weakref
 from collections.abc import Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from kcachefs.keys.encoding import encode
+from kcachefs.keys.references import global_paths
 
 _FUTURE_FLAGS = 0
 for _name in __future__.all_feature_names:
@@ -90,7 +90,12 @@ def _constant(value: object) -> object:
 
 def _source_text(function: FunctionType) -> str | None:
     code = function.__code__
-    named = _definitions(function).get(code.co_name, [])
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    text = _text_of_lines(function, lines)
+    if text is not None:
+        return text
+    named = _definitions(code, lines).get(code.co_name, [])
     same = [found for found in named if _same(found.code, code)]
     if not same:
         return None
@@ -99,11 +104,28 @@ def _source_text(function: FunctionType) -> str | None:
     return min(here or (found.text for found in same))
 
 
-def _definitions(function: FunctionType) -> dict[str, list[_Found]]:
-    """Every function that the file of `function` defines now, by name."""
-    name, flags = function.__code__.co_filename, function.__code__.co_flags & _FUTURE_FLAGS
-    linecache.checkcache(name)
-    lines = linecache.getlines(name, function.__globals__)
+def _text_of_lines(function: FunctionType, lines: list[str]) -> str | None:
+    """The text of a function at the top of a file, if its own lines prove it."""
+    code = function.__code__
+    start = code.co_firstlineno - 1
+    if code.co_freevars or start >= len(lines) or lines[start][:1] not in ("d", "a", "@"):
+        return None
+    end = max((line for _, _, line in code.co_lines() if line is not None), default=start + 1)
+    while end < len(lines) and (not lines[end].strip() or lines[end][0] in " \t)]}"):
+        end += 1
+    # Python compiles `tl.load(x)` differently where `tl` comes from an import at the top.
+    scope = function.__globals__
+    imports = sorted({path[0] for path in global_paths(code) if isinstance(scope.get(path[0]), ModuleType)})
+    block = [f"import {', '.join(imports)}\n" if imports else "\n", *lines[start:end]]
+    for found in _read(block, code.co_flags & _FUTURE_FLAGS).get(code.co_name, []):
+        if found.line == 2 and _same(found.code, code):
+            return found.text
+    return None
+
+
+def _definitions(code: CodeType, lines: list[str]) -> dict[str, list[_Found]]:
+    """Every function that the lines of a file define, by name."""
+    name, flags = code.co_filename, code.co_flags & _FUTURE_FLAGS
     known = _files.get((name, flags))
     if known is None or known[0] is not lines:
         if len(_files) >= _FILES_LIMIT:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kcachefs.errors import Unkeyable
-from kcachefs.keys.cache_key import Dim
+from kcachefs.errors import Unkeyable, UsageError
+from kcachefs.keys.cache_key import Dim, dimension
 from kcachefs.keys.dtypes import dtype_name
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.functions import hash_value
@@ -15,13 +16,36 @@ from kcachefs.keys.functions import hash_value
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor without its data. Strides count in elements and default to a row-major tensor's."""
+    """A tensor without its data. Strides count in elements and default to those of a row-major tensor.
+
+    A dimension is a size, a `Dim` or a symbol's name. `jagged_dim` is the index of a dimension whose size differs from
+    one item to the next, which therefore has a name and no size.
+
+    >>> TensorSpec(["batch", 128], "torch.float16").dtype
+    'float16'
+    """
 
     shape: Sequence[int | str | Dim]
     dtype: Any
     strides: Sequence[int | str | Dim] | None = None
     layout: str | None = None
     padding: Any = None
+    jagged_dim: int | None = None
+
+    def __post_init__(self) -> None:
+        shape = tuple(dimension(size) for size in self.shape)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
+        if self.strides is not None:
+            object.__setattr__(self, "strides", tuple(_stride(step) for step in self.strides))
+            if len(self.strides) != len(shape):
+                raise UsageError(f"a tensor of {len(shape)} dimensions has {len(self.strides)} strides")
+        if self.jagged_dim is not None:
+            if not -len(shape) <= self.jagged_dim < len(shape):
+                raise UsageError(f"jagged_dim is {self.jagged_dim} for a tensor of {len(shape)} dimensions")
+            object.__setattr__(self, "jagged_dim", self.jagged_dim % len(shape))
+            if isinstance(shape[self.jagged_dim], int):
+                raise UsageError(f"dimension {self.jagged_dim} is jagged and has no one size; give it a name instead")
 
 
 def hash_tensor_signature(*tensors: Any, constexprs: Mapping[str, Any] | None = None) -> str:
@@ -33,47 +57,70 @@ def hash_tensor_signature(*tensors: Any, constexprs: Mapping[str, Any] | None = 
     >>> hash_tensor_signature(a) == hash_tensor_signature(TensorSpec((8, 16), "float32", padding=-0.0))
     False
     """
-    said = [_signature(tensor) for tensor in tensors]
+    said = [_signature(tensor if isinstance(tensor, TensorSpec) else _spec(tensor)) for tensor in tensors]
     constants = sorted((name, hash_value(value)) for name, value in (constexprs or {}).items())
     return digest("tensors", encode((said, constants))).hex()
 
 
-def _signature(tensor: Any) -> tuple[Any, ...]:
-    if isinstance(tensor, TensorSpec):
-        shape = tuple(_size(size) for size in tensor.shape)
-        strides = None if tensor.strides is None else tuple(_size(size) for size in tensor.strides)
-        layout, padding, dtype = tensor.layout, tensor.padding, tensor.dtype
-    else:
-        shape, dtype, strides, layout = _of_array(tensor)
-        padding = None
+def _signature(spec: TensorSpec) -> tuple[Any, ...]:
+    shape = tuple(_fields(size) for size in spec.shape)
+    strides = None if spec.strides is None else tuple(_fields(step) for step in spec.strides)
     steps = "row-major" if strides is None or strides == _row_major(shape) else strides
-    return (shape, dtype_name(dtype), steps, layout, hash_value(padding))
+    return (shape, spec.dtype, steps, spec.layout, hash_value(spec.padding), spec.jagged_dim)
 
 
-def _of_array(tensor: Any) -> tuple[Any, ...]:
+def _spec(tensor: Any) -> TensorSpec:
+    """What a tensor of torch or an array of numpy is, without its data."""
+    if getattr(tensor, "is_nested", False):
+        return _jagged(tensor)
     try:
-        shape, dtype = tuple(int(size) for size in tensor.shape), tensor.dtype
+        sizes, dtype = tuple(tensor.shape), tensor.dtype
     except (AttributeError, TypeError):
         kind = type(tensor).__qualname__
         raise Unkeyable(f"a {kind} is no tensor; pass one of torch or numpy, or a TensorSpec") from None
-    layout = getattr(tensor, "layout", None)
-    named = None if layout is None or str(layout) == "torch.strided" else str(layout)
+    layout = _layout(tensor)
+    shape = tuple(_size(size) for size in sizes)
     if callable(getattr(tensor, "stride", None)):
-        return shape, dtype, tuple(int(step) for step in tensor.stride()) if named is None else None, named
+        return TensorSpec(shape, dtype, None if layout else tuple(_size(step) for step in tensor.stride()), layout)
     steps = getattr(tensor, "strides", None)
     if steps is None:
-        return shape, dtype, None, named
+        return TensorSpec(shape, dtype, layout=layout)
     # numpy counts strides in bytes. One that is no multiple of the element size belongs to a view into records.
-    size = tensor.itemsize
-    if any(step % size for step in steps):
-        return shape, dtype, tuple(("bytes", int(step)) for step in steps), named
-    return shape, dtype, tuple(int(step) // size for step in steps), named
+    if any(step % tensor.itemsize for step in steps):
+        return TensorSpec(shape, dtype, layout=f"strides of {tuple(steps)} bytes")
+    return TensorSpec(shape, dtype, tuple(int(step) // tensor.itemsize for step in steps))
 
 
-def _size(size: int | str | Dim) -> Any:
-    if isinstance(size, Dim):
-        return size.fields()
-    return Dim(size).fields() if isinstance(size, str) else int(size)
+def _layout(tensor: Any) -> str | None:
+    """What of a tensor a kernel has to know besides its strides; None for a plain strided one."""
+    layout = str(getattr(tensor, "layout", "torch.strided"))
+    told = [] if layout == "torch.strided" else [layout]
+    # The memory of such a tensor holds the conjugate, or the negative, of what it stands for.
+    told += [bit for bit in ("is_conj", "is_neg") if getattr(tensor, bit, bool)()]
+    return " ".join(told) or None
+
+
+def _jagged(tensor: Any) -> TensorSpec:
+    index = getattr(tensor, "_ragged_idx", None)
+    if index is None:
+        raise Unkeyable("a nested tensor of strided layout has no one shape; pass one of jagged layout or a TensorSpec")
+    shape = tuple(Dim("jagged") if at == index else _size(size) for at, size in enumerate(tensor.shape))
+    return TensorSpec(shape, tensor.dtype, layout=_layout(tensor), jagged_dim=index)
+
+
+def _size(size: Any) -> int:
+    if type(size) is not int:
+        raise Unkeyable(f"{size} is a symbolic size; pass a TensorSpec with a Dim in its place")
+    return size
+
+
+def _stride(step: int | str | Dim) -> int | Dim:
+    """A stride, which may be negative where a size may not."""
+    return dimension(step) if isinstance(step, str | Dim) else operator.index(step)
+
+
+def _fields(size: Any) -> Any:
+    return size.fields() if isinstance(size, Dim) else size
 
 
 def _row_major(shape: tuple[Any, ...]) -> tuple[int, ...] | None:

@@ -492,3 +492,29 @@ def test_keys_meet_only_where_all_parts_do(modules: Modules, one: tuple[int, ...
     """
     same = key(modules.load(text.format(*one)), "kernel") == key(modules.load(text.format(*two)), "kernel")
     assert same == (one == two)
+
+
+def test_a_key_that_depends_on_what_an_object_says_is_remembered_until_it_says_something_else(modules: Modules) -> None:
+    text = """
+        class Speaker:
+            def __init__(self, n):
+                self.n, self.asked = n, 0
+            def __kcachefs_key__(self):
+                self.asked += 1
+                return (self.n, helper)
+        def helper(x):
+            return x
+        speaker = Speaker(1)
+        def kernel(x):
+            return speaker.n
+    """
+    module = modules.load(text)
+    before = key(module, "kernel")
+    asked = module.speaker.asked
+    assert key(module, "kernel") == before
+    assert module.speaker.asked == asked + 1
+    module.speaker.n = 2
+    after = key(module, "kernel")
+    assert after != before
+    module.helper.block = 3
+    assert key(module, "kernel") not in (before, after)

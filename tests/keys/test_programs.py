@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kcachefs.errors import UsageError
+from kcachefs.errors import Unkeyable, UsageError
 from kcachefs.keys import program_key, project_fingerprint
 
 texts = st.text(max_size=6)
@@ -113,6 +113,7 @@ def headers(tmp_path: Path) -> Headers:
     made.write("detail/inner.h", '#include "beside.h"\n')
     made.write("detail/beside.h", "#define N 1\n")
     made.write("unused.h", "#define U 1\n")
+    made.write("names.h", '#define WHICH "outer.h"\n')
     return made
 
 
@@ -133,7 +134,8 @@ def headers(tmp_path: Path) -> Headers:
         '#if __has_include("outer.h")\n#endif',
         '#if __has_include /* why */ (/* what */ "outer.h")\n#endif',
         '#define WHICH "outer.h"\n#include WHICH',
-        '#include /* why */ WHICH /* what */ "nothing.h"',
+        "#define WHICH OTHER // what\n#define OTHER <outer.h>\n#include WHICH",
+        '#include "names.h"\n#include WHICH',
     ],
 )
 def test_the_contents_of_includes_are_in_the_key(headers: Headers, directive: str) -> None:
@@ -143,6 +145,33 @@ def test_the_contents_of_includes_are_in_the_key(headers: Headers, directive: st
     assert headers.key(directive) != before
     headers.write("detail/beside.h", "#define N 1\n")
     assert headers.key(directive) == before
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#include WHICH",
+        '#include /* why */ WHICH /* what */ "nothing.h"',
+        "#define OF(x) #x\n#include OF(outer.h)",
+        "#define WHICH OF(x)\n#include WHICH",
+        "#define N outer.h\n#define WHICH <N>\n#include WHICH",
+        "#if __has_include(WHICH)\n#endif",
+        '#include "asks.h"',
+    ],
+)
+def test_an_include_that_cannot_be_followed_is_refused(headers: Headers, source: str) -> None:
+    headers.write("asks.h", "#include UNKNOWN\n")
+    with pytest.raises(Unkeyable, match=r"whose value cannot be read; include the file by its name.*`headers`"):
+        headers.key(source)
+
+
+def test_a_macro_that_the_options_define_is_followed(headers: Headers) -> None:
+    def key() -> str:
+        return program_key("#include WHICH", ['-DWHICH="outer.h"'], include_paths=headers.folders, **PLAIN)
+
+    before = key()
+    headers.write("detail/beside.h", "#define N 2\n")
+    assert key() != before
 
 
 def test_a_header_that_is_not_included_does_not_count(headers: Headers) -> None:

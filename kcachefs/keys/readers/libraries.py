@@ -50,6 +50,11 @@ def _holds_no_pointer(cls: Any) -> bool:
     return False
 
 
+def _model_decorator(value: Any) -> Any:
+    # It also holds the address of its class.
+    return (value.cls_var_name, value.func, value.shim, value.info)
+
+
 def _member(value: Any) -> Any:
     if type(value).__members__.get(value.name) != value:
         raise Unkeyable(f"{value!r} is a combination that its enumeration has no name for")
@@ -66,6 +71,7 @@ READERS: dict[str, Reader] = {
     "numba.core.ccallback.CFunc": Reader("numba callback", _numba_callback, attributes="noise"),
     "numba.core.types.abstract.Type": Reader("numba type", _text, attributes="noise"),
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
+    "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),
     "_ctypes.Structure": Reader("ctypes value", _structure),
     "_ctypes.Union": Reader("ctypes value", _structure),

@@ -20,6 +20,8 @@ class Reader:
     # Attributes are counted beside what was read, or were read already, or are caches and the like. The last holds for
     # classes of libraries only: a subclass in the project may keep anything there.
     attributes: Literal["counted", "read", "noise"] = "counted"
+    # Attributes that come with use.
+    noise: frozenset[str] = frozenset()
     # Reads what subclasses written in C add, too.
     covers_subclasses: bool = False
 

@@ -38,7 +38,8 @@ def _read(torch: Any, value: Any) -> Any:
         str(value.layout),
         value.device.type,
         (value.requires_grad, value.is_leaf, value.is_conj(), value.is_neg(), value.is_inference()),
-        value.names if any(value.names) else None,
+        # Removed from torch after 2.12.
+        names if any(names := getattr(value, "names", ())) else None,
         _tensor(value.grad) if value.is_leaf and value.grad is not None else None,
     )
     return (_class_label(torch, cls), about, _content(torch, value))
@@ -115,9 +116,14 @@ def compile_settings(context: Any) -> Any:
         if inner is None:
             break
         backend = inner
-    names = ("fullgraph", "error_on_graph_break", "_dynamic", "export", "compiler_config", "msg", "wrapping")
+    names = ("fullgraph", "error_on_graph_break", "_dynamic", "export", "msg", "wrapping")
     held = {name: getattr(context, name, None) for name in names}
     return (type(context).__qualname__, backend, held, version_of("torch"))
+
+
+def _graph(value: Any) -> Any:
+    code = value.python_code("self")
+    return (code.src, code.globals)
 
 
 def _operator(value: Any) -> Any:
@@ -128,9 +134,12 @@ def _custom_operator(value: Any) -> Any:
     return (value._qualname, value._init_fn, value._backend_fns, value._abstract_fn, version_of("torch"))
 
 
+# torch.compile marks the parameters that it has met.
+_MARKS = frozenset({"_dynamo_static_input_type"})
+
 READERS: dict[str, Reader] = {
-    "torch.Tensor": Reader("tensor", _tensor, is_inline=True),
-    "torch.nn.parameter.Parameter": Reader("tensor", _tensor, is_inline=True),
+    "torch.Tensor": Reader("tensor", _tensor, is_inline=True, noise=_MARKS),
+    "torch.nn.parameter.Parameter": Reader("tensor", _tensor, is_inline=True, noise=_MARKS),
     "torch._subclasses.fake_tensor.FakeTensor": Reader("fake tensor", _fake, is_inline=True, attributes="noise"),
     "torch.dtype": Reader("dtype", dtype_name, is_inline=True),
     "torch.Size": Reader("size", lambda value: tuple(_size(size) for size in value), is_inline=True),
@@ -139,6 +148,7 @@ READERS: dict[str, Reader] = {
     "torch.memory_format": Reader("memory format", str, is_inline=True),
     "torch.qscheme": Reader("quantisation scheme", str, is_inline=True),
     "torch._dynamo.eval_frame.OptimizedModule": Reader("compiled module", _optimised_module, attributes="noise"),
+    "torch.fx.graph.Graph": Reader("graph", _graph, attributes="noise"),
     "torch._ops.OpOverload": Reader("operator", _operator, is_inline=True, attributes="noise"),
     "torch._ops.OpOverloadPacket": Reader("operator", _operator, is_inline=True, attributes="noise"),
     "torch._library.custom_ops.CustomOpDef": Reader("custom operator", _custom_operator, attributes="noise"),

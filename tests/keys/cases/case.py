@@ -33,11 +33,11 @@ def values(
     section: str, expect: Expectation, prelude: str, lines: str, needs: str = "", is_portable: bool = True
 ) -> list[Case]:
     """One case for each line `one || two` of expressions whose values are compared."""
-    source = {"main.py": _dedent(prelude)}
+    source = {"main.py": dedent(prelude)}
     cases = []
     for line in filter(None, map(str.strip, lines.splitlines())):
         one, _, two = line.partition(" || ")
-        before, after = (f"hash_value({value.strip()})" for value in (one, two or one))
+        before, after = (_key_of(value.strip()) for value in (one, two or one))
         name, packages = f"{section}: {line}", _words(needs)
         cases.append(Case(name, expect, source, before, after, needs=packages, is_portable=is_portable))
     return cases
@@ -50,7 +50,7 @@ def edits(
 
     `\\_` stands for a blank, for where one is needed at an end of the line.
     """
-    text = _dedent(source)
+    text = dedent(source)
     cases = []
     for line in filter(None, map(str.strip, lines.splitlines())):
         old, new = (part.strip().replace("\\n", "\n").replace("\\_", " ") for part in line.split("||"))
@@ -70,18 +70,22 @@ def mutations(
     is_portable: bool = True,
 ) -> list[Case]:
     """One case for each line, a statement that is executed between two questions in one process."""
-    text = {"main.py": _dedent(source)}
+    text = {"main.py": dedent(source)}
     return [
         Case(f"{section}: {line}", expect, text, key, key, then=line, needs=_words(needs), is_portable=is_portable)
         for line in filter(None, map(str.strip, lines.splitlines()))
     ]
 
 
+def _key_of(value: str) -> str:
+    return value if value.startswith("hash_") else f"hash_value({value})"
+
+
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def _dedent(text: str) -> str:
+def dedent(text: str) -> str:
     lines = text.strip("\n").split("\n")
     margin = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
     return "\n".join(line.removeprefix(margin) for line in lines).rstrip() + "\n"

@@ -33,15 +33,22 @@ def kernel(x: int, y=1, *, z=2) -> int:
 """
 
 FROZEN = """
-import builtins
 N = 2
-TABLE = [1]
 def helper(x):
     return x + N
 def another(x):
     return x - N
 def kernel(x: int, y=1, *, z=2) -> int:
-    return helper(x) * y + abs(z) + len(TABLE)
+    return helper(x) * y + abs(z)
+"""
+
+SMALL = """
+TABLE = [1]
+NAMES = {"a": 1}
+CHOICES = {1, 2}
+PAIR = (1, [2])
+def kernel(x):
+    return len(TABLE) + NAMES["a"] + len(CHOICES) + PAIR[0]
 """
 
 USED = """
@@ -147,9 +154,6 @@ CASES: list[Case] = [
         """
         N = 3
         N = True
-        TABLE.append(2)
-        TABLE[0] = True
-        TABLE = [2]
         kernel.__defaults__ = (2,)
         kernel.__defaults__ = None
         kernel.__kwdefaults__ = {"z": 3}
@@ -168,8 +172,22 @@ CASES: list[Case] = [
         helper.__defaults__ = (1,)
         helper.__kwdefaults__ = {"x": 1}
         helper.__code__ = another.__code__
-        len = helper
+        abs = helper
         del N
+        """,
+    ),
+    *mutations(
+        "small container changed in between",
+        "change",
+        SMALL,
+        """
+        TABLE.append(2)
+        TABLE[0] = True
+        TABLE = [2]
+        NAMES["a"] = 1.0
+        NAMES["b"] = 1
+        CHOICES.add(3)
+        PAIR[1].append(3)
         """,
     ),
     *mutations(
@@ -189,7 +207,6 @@ CASES: list[Case] = [
         FROZEN,
         """
         N = 3; N = 2
-        TABLE.append(2); TABLE.pop()
         kernel.__kwdefaults__ = {"z": 3}; kernel.__kwdefaults__ = {"z": 2}
         kernel.__annotations__["x"] = float; kernel.__annotations__["x"] = int
         kernel.block = 1; del kernel.block

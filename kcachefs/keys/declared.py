@@ -1,0 +1,136 @@
+"""Dependencies that no key can see, declared: `env`, `file` and `version`.
+
+A function may read the environment, files, or programs that are installed. Nothing in it shows what it finds there, so
+its author says so:
+
+    @cached(depends=[env("CUDA_ARCH_LIST"), file("kernels/table.csv"), version("triton")])
+    def build(source): ...
+
+Whoever makes keys of calls adds `hash_depends(depends)` to them, anew for each call. A declared dependency is also a
+value like any other: `hash_value(env("X"))` is a key of what the variable holds now.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from kcachefs.errors import UsageError
+from kcachefs.keys.functions import hash_value
+from kcachefs.keys.projects import project_fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """An environment variable: its value, or that it is not set."""
+
+    name: str
+
+    def __kcachefs_key__(self) -> Any:
+        return ("env", self.name, os.environ.get(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file by its content, or a folder by all that is in it; the path counts by its last part only."""
+
+    path: str
+
+    def __kcachefs_key__(self) -> Any:
+        return ("file", os.path.basename(self.path.rstrip("/")), _content(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The version of an installed distribution, or that it is not installed."""
+
+    distribution: str
+
+    def __kcachefs_key__(self) -> Any:
+        return ("version", self.distribution, _version(self.distribution))
+
+
+def env(name: str) -> Env:
+    """Declares that a result depends on an environment variable.
+
+    >>> os.environ["KCACHEFS_EXAMPLE"] = "1"
+    >>> one = hash_value(env("KCACHEFS_EXAMPLE"))
+    >>> os.environ["KCACHEFS_EXAMPLE"] = "2"
+    >>> one == hash_value(env("KCACHEFS_EXAMPLE"))
+    False
+    """
+    if not isinstance(name, str) or not name or "=" in name:
+        raise UsageError(f"{name!r} names no environment variable")
+    return Env(name)
+
+
+def file(path: str | os.PathLike[str]) -> File:
+    """Declares that a result depends on what is in a file or a folder.
+
+    A relative path is relative to the current directory when the key is made. Where the file lies does not count, so
+    that `file(Path(__file__).with_name("table.csv"))` is the same in every checkout; a missing file counts as missing.
+    """
+    return File(os.fspath(path))
+
+
+def version(distribution: str) -> Version:
+    """Declares that a result depends on the version of an installed distribution, as `pip` names it."""
+    if not isinstance(distribution, str) or not distribution:
+        raise UsageError(f"{distribution!r} names no distribution")
+    return Version(distribution)
+
+
+def hash_depends(depends: Iterable[Any]) -> str:
+    """The key of declared dependencies as they are now; of any other value among them, its `hash_value`.
+
+    >>> hash_depends([]) == hash_depends([]), hash_depends([]) == hash_depends([env("PATH")])
+    (True, False)
+    """
+    if isinstance(depends, str | bytes):
+        raise UsageError(f"depends is {depends!r}; pass a list, such as [env('X'), file('y'), version('z')]")
+    return hash_value([_declared(item) for item in depends])
+
+
+def _declared(item: Any) -> Any:
+    return item.__kcachefs_key__() if isinstance(item, Env | File | Version) else item
+
+
+# How long a file must have been left alone before its times prove its content.
+_SETTLED_NS = 2_000_000_000
+# Digests by path, as long as nothing about the file has changed.
+_digests: dict[str, tuple[tuple[int, ...], bytes]] = {}
+
+
+def _content(path: str) -> Any:
+    if os.path.isdir(path):
+        return project_fingerprint(path)
+    try:
+        with open(path, "rb") as opened:
+            facts = os.fstat(opened.fileno())
+            identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+            known = _digests.get(path)
+            if known is None or known[0] != identity:
+                known = (identity, blake3(opened.read()).digest())
+                # A file that has just been written may change again without its times changing.
+                if facts.st_ctime_ns < time.time_ns() - _SETTLED_NS:
+                    _digests[path] = known
+            return known[1]
+    except FileNotFoundError:
+        return None
+
+
+@functools.cache
+def _version(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed(distribution)
+    except PackageNotFoundError:
+        return None
