@@ -57,7 +57,7 @@ def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
         walk.slot("attribute", vars(wrapper), name, out)
     text = getattr(wrapper, "src", None)
     if isinstance(wrapper.fn, types.FunctionType) and type(text) is str:
-        walk.dependencies.slots.append((vars(wrapper), "_src", vars(wrapper).get("_src", MISSING)))
+        walk.dependencies.add_place(vars(wrapper), "_src", vars(wrapper).get("_src", MISSING))
         _write_own(walk, wrapper.fn, out, text)
     else:
         write(wrapper.fn, out, walk)
@@ -121,7 +121,6 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> 
     """What a function holds: defaults, closure, attributes."""
     write(function.__defaults__, out, walk)
     if function.__kwdefaults__:
-        walk.dependencies.add_mapping(function.__kwdefaults__)
         for name in sorted(function.__kwdefaults__):
             walk.slot("default", function.__kwdefaults__, name, out)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -129,7 +128,6 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> 
             value = cell_value(cell)
             walk.dependencies.add_cell(cell, value)
             walk.named("closure variable", name, value, out)
-    walk.dependencies.add_mapping(function.__dict__)
     for name in sorted(function.__dict__.keys() - walk.rules.ignore - _NOISE):
         walk.slot("attribute", function.__dict__, name, out)
 
@@ -142,7 +140,7 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
             continue
         value = scope.get(name, MISSING)
         if value is MISSING and name in _BUILTINS:
-            walk.dependencies.slots.append((scope, name, value))
+            walk.dependencies.add_place(scope, name, value)
             _write_builtin_name(walk, name, out)
         elif not isinstance(value, types.ModuleType) or len(path) == 1:
             walk.slot("global", scope, name, out)
@@ -150,14 +148,14 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
             walk.slot("global", scope, name, out)
             library = name  # paths are sorted: the others into the same library come next and add nothing
         else:
-            walk.dependencies.slots.append((scope, name, value))
+            walk.dependencies.add_place(scope, name, value)
             write_attribute(walk, value, path[1:], out)
 
 
 def _write_builtin_name(walk: Walk, name: str, out: list[bytes]) -> None:
     held = vars(builtins)
     if held.get(name, MISSING) is _BUILTINS[name]:
-        walk.dependencies.slots.append((held, name, _BUILTINS[name]))
+        walk.dependencies.add_place(held, name, _BUILTINS[name])
     else:
         walk.slot("built-in", held, name, out)
 
@@ -176,7 +174,6 @@ def _write_annotations(walk: Walk, function: types.FunctionType, out: list[bytes
     annotations = annotations_of(function)
     if not walk.rules.annotations or annotations is None:
         return
-    walk.dependencies.add_mapping(annotations)
     for name in sorted(annotations):
         value = annotations[name]
         walk.slot("annotation", annotations, name, out)

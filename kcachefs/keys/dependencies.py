@@ -1,13 +1,12 @@
-"""What a function's key was read from, so that a microsecond tells whether it would still come out the same."""
+"""What a function's key was read from, so that a few microseconds tell whether it would still come out the same."""
 
 from __future__ import annotations
 
 import enum
-import sys
+import operator
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
-from kcachefs.errors import Unkeyable
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.libraries import is_library, top_of
 from kcachefs.keys.protocol import protocol_of
@@ -17,98 +16,143 @@ MISSING = object()
 _SCALARS = frozenset({type(None), type(...), bool, int, float, complex, str, bytes, range})
 _CONTAINERS = frozenset({list, dict, set})
 _TRITON_VALUES = frozenset({"constexpr", "dtype"})
-# Plain containers of up to this many bytes are compared by content; larger ones make the key be read again each time.
-_CONTENT_LIMIT = 512
+# Longer containers are not compared item by item: a key that was read from one is made anew each time.
+_LENGTH_LIMIT = 64
+
+
+class _Function(NamedTuple):
+    """A function's own parts. What the mappings hold was added by name, so their lengths tell the rest."""
+
+    function: types.FunctionType
+    code: types.CodeType
+    defaults: Any
+    keyword_defaults: Any
+    name: str
+    qualified_name: str
+    attributes: dict[str, Any]
+    attribute_count: int
+    annotations: dict[str, Any] | None
+    annotation_count: int
 
 
 class Dependencies:
     """The places that a key was read from, each with what was found there.
 
-    An object that cannot change in place is compared by identity, a small container of plain data by content, and one
-    that speaks for itself by what it says. With the first object that is none of these, `is_complete` turns false, and
-    the key has to be made anew each time.
+    An object that cannot change in place is compared by identity, a container item by item, and an object that speaks
+    for itself by what it says. With the first object that is none of these, `is_complete` turns false, and the key has
+    to be made anew each time.
     """
 
     __slots__ = (
-        *("_annotations", "_contents", "_functions", "_home", "_mappings", "_said", "cells", "is_complete", "slots"),
+        *("_annotations", "_cells", "_containers", "_functions", "_home", "_said", "_seen", "_slots"),
+        "is_complete",
     )
 
     def __init__(self, home: str, annotations: bool = True) -> None:
+        self.is_complete = True
         self._home = home
         self._annotations = annotations
-        self.is_complete = True
-        self.slots: list[tuple[dict[str, Any], str, Any]] = []
-        self.cells: list[tuple[types.CellType, Any]] = []
-        self._functions: list[tuple[types.FunctionType, tuple[Any, ...]]] = []
-        self._mappings: list[tuple[dict[str, Any], int]] = []
-        self._contents: list[tuple[Any, bytes]] = []
+        self._slots: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
+        self._cells: list[tuple[types.CellType, Any]] = []
+        self._functions: list[_Function] = []
+        self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._said: list[tuple[Any, Any]] = []
+        self._seen: set[int] = set()
 
     def hold(self) -> bool:
-        """Whether everything that was read is still the same."""
-        for mapping, name, value in self.slots:
+        """Whether everything that was read is still the same. Plain loops: this runs with every call of a kernel."""
+        for mapping, name, value in self._slots.values():
             if mapping.get(name, MISSING) is not value:
                 return False
-        for function, parts in self._functions:
-            for now, before in zip(self._parts(function), parts, strict=True):
-                if now is not before:
-                    return False
-        for mapping, length in self._mappings:
-            if len(mapping) != length:
+        for function in self._functions:
+            if not self._is_unchanged(*function):
                 return False
-        for container, content in self._contents:
-            if _content(container) != content:
+        for container, items in self._containers:
+            if container if not items else not _are_same(_items(container), items):
                 return False
-        if not all(cell_value(cell) is value for cell, value in self.cells):
-            return False
-        return all(_is_same(_speak(value), said) for value, said in self._said)
+        for cell, value in self._cells:
+            if cell_value(cell) is not value:
+                return False
+        for value, said in self._said:  # noqa: SIM110
+            if not _is_same(_speak(value), said):
+                return False
+        return True
 
     def add_function(self, function: types.FunctionType) -> None:
-        """A function's own parts; what they hold is added as slots."""
-        self._functions.append((function, self._parts(function)))
+        """A function, whose defaults, attributes and annotations are added by name as well."""
+        held = function.__dict__
+        annotations = annotations_of(function) if self._annotations else None
+        self._functions.append(
+            _Function(
+                function,
+                function.__code__,
+                function.__defaults__,
+                function.__kwdefaults__,
+                function.__name__,
+                function.__qualname__,
+                held,
+                len(held),
+                annotations,
+                len(annotations or ()),
+            )
+        )
         self.add_value(function.__defaults__)
 
-    def add_mapping(self, mapping: dict[str, Any]) -> None:
-        """A mapping all of whose names count; each is added as a slot too, so its length tells the rest."""
-        self._mappings.append((mapping, len(mapping)))
-
     def add_slot(self, mapping: dict[str, Any], name: str, value: object) -> None:
-        self.slots.append((mapping, name, value))
+        """What a mapping held under a name."""
+        self.add_place(mapping, name, value)
         self.add_value(value)
 
+    def add_place(self, mapping: dict[str, Any], name: str, value: object) -> None:
+        """What a mapping held under a name, where only its identity counts."""
+        self._slots[id(mapping), name] = (mapping, name, value)
+
     def add_cell(self, cell: types.CellType, value: object) -> None:
-        self.cells.append((cell, value))
+        """What a closure held."""
+        self._cells.append((cell, value))
         self.add_value(value)
 
     def add_value(self, value: object) -> None:
         """A value that the key depends on."""
-        if not self.is_complete or self._is_frozen(value):
-            return
-        content = _content(value) if type(value) in _CONTAINERS else None
-        if content is None:
+        if self.is_complete and not self._is_frozen(value):
             self.is_complete = False
-        else:
-            self._contents.append((value, content))
 
-    def _parts(self, function: types.FunctionType) -> tuple[Any, ...]:
-        return (
-            function.__code__,
-            function.__defaults__,
-            function.__kwdefaults__,
-            function.__dict__,
-            function.__name__,
-            function.__qualname__,
-            annotations_of(function) if self._annotations else None,
-        )
+    def _is_unchanged(
+        self,
+        function: types.FunctionType,
+        code: types.CodeType,
+        defaults: Any,
+        keyword_defaults: Any,
+        name: str,
+        qualified_name: str,
+        attributes: dict[str, Any],
+        attribute_count: int,
+        annotations: dict[str, Any] | None,
+        annotation_count: int,
+    ) -> bool:
+        if (
+            function.__code__ is not code
+            or function.__defaults__ is not defaults
+            or function.__kwdefaults__ is not keyword_defaults
+            or function.__name__ is not name
+            or function.__qualname__ is not qualified_name
+            or function.__dict__ is not attributes
+            or len(attributes) != attribute_count
+        ):
+            return False
+        if not self._annotations:
+            return True
+        return annotations_of(function) is annotations and len(annotations or ()) == annotation_count
 
     def _is_frozen(self, value: Any) -> bool:
+        """Whether a value cannot change in place, or would be noticed to."""
         kind = type(value)
         if kind in _SCALARS or value is MISSING:
             return True
-        if kind is tuple:
+        if kind is tuple or kind is frozenset:
             return all(self._is_frozen(item) for item in value)
-        if kind is frozenset:
-            return all(type(item) in _SCALARS for item in value)
+        if kind in _CONTAINERS:
+            return self._is_watched(value)
         # A function is a node of its own, with its own places here.
         if kind is types.FunctionType or kind is types.BuiltinFunctionType:
             return True
@@ -127,6 +171,16 @@ class Dependencies:
             return kind.__name__ in _TRITON_VALUES or isinstance(getattr(value, "fn", None), types.FunctionType)
         return top == "torch" and kind.__name__ == "dtype"
 
+    def _is_watched(self, container: Any) -> bool:
+        if id(container) in self._seen:
+            return True
+        self._seen.add(id(container))
+        items = _items(container)
+        if len(items) > _LENGTH_LIMIT or not all(self._is_frozen(item) for item in items):
+            return False
+        self._containers.append((container, items))
+        return True
+
 
 def cell_value(cell: types.CellType) -> Any:
     """What a closure cell holds, or MISSING where it is still empty."""
@@ -144,6 +198,14 @@ def annotations_of(function: types.FunctionType) -> dict[str, Any] | None:
         return None
 
 
+def _items(container: Any) -> tuple[Any, ...]:
+    return (*container, *container.values()) if type(container) is dict else tuple(container)
+
+
+def _are_same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
+    return len(one) == len(two) and all(map(operator.is_, one, two))
+
+
 def _speak(value: Any) -> Any:
     method = protocol_of(type(value))
     return None if method is None else method(value)
@@ -158,13 +220,3 @@ def _is_same(one: Any, two: Any) -> bool:
     if type(one) is tuple:
         return len(one) == len(two) and all(map(_is_same, one, two))
     return type(one) in _SCALARS and encode(one) == encode(two)
-
-
-def _content(container: Any) -> bytes | None:
-    if sys.getsizeof(container) > _CONTENT_LIMIT:
-        return None
-    try:
-        content = encode(container)
-    except (Unkeyable, RecursionError):
-        return None
-    return content if len(content) <= _CONTENT_LIMIT else None

@@ -17,6 +17,7 @@ from kcachefs.keys.walk import Rules, Walk
 # it is small, so that what they refer to is not kept for long.
 _MEMO_LIMIT = 1024
 _memo: dict[tuple[int, frozenset[str], bool], tuple[Any, Dependencies, str]] = {}
+_NOTHING: frozenset[str] = frozenset()
 _INNER = ("func", "fn", "__func__", "py_func")
 
 
@@ -37,7 +38,7 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     >>> hash_function(scale) == hash_function(scale), hash_function(scale) == hash_function(grow)
     (True, False)
     """
-    number = (id(function), frozenset(ignore), annotations)
+    number = (id(function), frozenset(ignore) if ignore else _NOTHING, annotations)
     known = _memo.get(number)
     if known is not None and known[0] is function and known[1].hold():
         return known[2]

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ def include_closure(
     `pre_includes` are included before its first line; they are looked for in the current directory too. `macros` are
     those that the compiler's options define. Raises `Unkeyable` for a directive that cannot be followed.
     """
-    return read_includes(source, folders, headers, pre_includes, macros).told
+    return read_includes(source, folders, headers, pre_includes, lambda: macros or {}).told
 
 
 class Includes(NamedTuple):
@@ -66,15 +66,15 @@ def read_includes(
     folders: Sequence[str | os.PathLike[str]] = (),
     headers: Mapping[str, str | bytes] | None = None,
     pre_includes: Sequence[str] = (),
-    macros: Mapping[str, str] | None = None,
+    macros: Callable[[], Mapping[str, str]] = dict,
 ) -> Includes:
-    """As `include_closure`, with all that is known."""
+    """As `include_closure`, with all that is known; `macros` is asked only where there may be an include."""
     text = as_bytes(source)
     if not headers and not pre_includes and not _may_include(text):
         return Includes([], False)
     given = {name: as_bytes(content) for name, content in sorted((headers or {}).items())}
     walk = _Walk([os.fspath(folder) for folder in folders])
-    for name, value in (macros or {}).items():
+    for name, value in macros().items():
         walk.definitions.setdefault(name.encode(), set()).add(value.encode())
     walk.add("", None, _text_of(text))
     for name, content in given.items():

@@ -38,7 +38,7 @@ def encode_options(
     program would hold the path, as debug information does, or as `tells_paths` says.
     """
     words = _words(options)
-    if not tells_paths and _DEBUG.isdisjoint(words):
+    if folders and not tells_paths and _DEBUG.isdisjoint(words):
         words = _placed(words, list(folders))
     if order == "preserved":
         return [b"preserved", *(word.encode() for word in words)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -50,7 +51,7 @@ def program_key(
         raise UsageError(f"option_order is {option_order!r}; it can be 'preserved' or 'normalised'")
     source = as_bytes(code)
     folders = [os.fspath(folder) for folder in include_paths]
-    includes = read_includes(source, folders, headers, pre_includes, defined_macros(options))
+    includes = read_includes(source, folders, headers, pre_includes, functools.partial(defined_macros, options))
     told = [
         flat([language.encode(), target.encode(), arch.encode(), compiler_version.encode(), name.encode(), source]),
         flat(encode_options(options, option_order, folders, includes.tells_paths)),

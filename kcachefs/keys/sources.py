@@ -117,9 +117,15 @@ def _text_of_lines(function: FunctionType, lines: list[str]) -> str | None:
     scope = function.__globals__
     imports = sorted({path[0] for path in global_paths(code) if isinstance(scope.get(path[0]), ModuleType)})
     block = [f"import {', '.join(imports)}\n" if imports else "\n", *lines[start:end]]
-    for found in _read(block, code.co_flags & _FUTURE_FLAGS).get(code.co_name, []):
-        if found.line == 2 and _same(found.code, code):
-            return found.text
+    try:
+        tree = ast.parse("".join(block))
+        compiled = compile(tree, "", "exec", code.co_flags & _FUTURE_FLAGS, True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    for node in tree.body[-1:]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _first_line(node) == 2:
+            same = (inner for inner in _inside(compiled) if inner.co_name == code.co_name and _same(inner, code))
+            return _text(node, block) if any(inner.co_firstlineno == 2 for inner in same) else None
     return None
 
 
