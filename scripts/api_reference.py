@@ -27,7 +27,9 @@ class Section:
 
 
 SECTIONS = (
-    Section("kcachefs", ("Cache", "ObjectCache", "cached", "Entry", "ContentStore", "AsyncContentStore", "init")),
+    Section(
+        "kcachefs", ("Cache", "ObjectCache", "cached", "Entry", "ContentStore", "AsyncContentStore", "init", "TooLate")
+    ),
     Section("kcachefs.caches", ("CachedFunction", "CacheInfo", "Stats", "ObjectStats")),
     Section("kcachefs.keys", ("*",)),
     Section("kcachefs.cuda", ("ProgramCache", "NvrtcCache", "Compiled")),
