@@ -1,9 +1,9 @@
-"""Keeps what `torch.compile` made: load its cache artefacts before a run, save them after one.
+"""Keeps what `torch.compile` made: load its cache artefacts before a run, save them after it.
 
 `torch.compiler` bundles the results of a process's compilations into one byte string. An `ArtifactStore` keeps such
-bundles by a name of yours, bound to the versions of torch and Triton and to the machine's device class, checked as
-they are read. The bundle itself is torch's format and may hold pickles: share a store only with those whom you would
-let run code.
+bundles under names that you choose, bound to the versions of torch and Triton and to the machine's kind of device, and
+verifies them as they are read. The bundle itself is torch's format and may contain pickles: share a store only with
+people whom you would let run code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcachefs.keys.encoding import digest, encode
 
 
 class ArtifactStore:
-    """Bundles of compile artefacts by name.
+    """Bundles of compile artefacts by name. `max_bytes` bounds the folder where it is a plain directory.
 
     with ArtifactStore().session("llama-8b"):
         ...  # torch.compile finds what the last run made
@@ -33,29 +33,30 @@ class ArtifactStore:
         self.cache: Cache = Cache(path, name="torch", memory_entries=0, max_bytes=max_bytes)
 
     def load(self, name: str) -> bool:
-        """Put the artefacts kept under `name` into torch's caches; whether there were any that torch took."""
+        """Put the artefacts kept under `name` into torch's caches; whether there were any and torch took them."""
         found = self.cache.get(self.key(name))
         return found is not None and torch.compiler.load_cache_artifacts(found) is not None
 
     def save(self, name: str) -> int:
-        """Keep what this process has compiled or loaded, under `name`; the size, or 0 where there was nothing."""
+        """Keep what this process has compiled or loaded under `name`; returns its size, or 0 if nothing is kept."""
         made: tuple[bytes, Any] | None = torch.compiler.save_cache_artifacts()
         if made is None:
             return 0
-        self.cache.put(self.key(name), made[0], {"name": name, "torch": str(torch.__version__)})
-        return len(made[0])
+        is_kept = self.cache.put(self.key(name), made[0], {"name": name, "torch": str(torch.__version__)})
+        return len(made[0]) if is_kept else 0
 
     @contextlib.contextmanager
     def session(self, name: str) -> Iterator[bool]:
-        """Load before and save after; yields whether anything was loaded. A run that fails is not saved."""
+        """Load before and save after; yields whether anything was loaded. A run that raises is not saved."""
         yield self.load(name)
         self.save(name)
 
     def key(self, name: str) -> str:
-        """The key of a name on this kind of machine, with these versions."""
+        """The key of a name on this kind of machine with these versions."""
         return digest("torch artefacts", encode((name, str(torch.__version__), _triton_version(), _device()))).hex()
 
     def close(self) -> None:
+        """Close the cache behind it; what is on disk stays."""
         self.cache.close()
 
     def __enter__(self) -> ArtifactStore:
@@ -66,7 +67,7 @@ class ArtifactStore:
 
 
 def _triton_version() -> str:
-    # Asked of the installation: Triton is imported by the first compilation, between a load and a save.
+    # Not Triton's own variable: it is imported by the first compilation, between a load and a save.
     try:
         return importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -74,7 +75,7 @@ def _triton_version() -> str:
 
 
 def _device() -> list[Any]:
-    """What the artefacts were compiled for: the devices' names and capabilities, and the CPU's instruction set."""
+    """What the artefacts are compiled for: the GPUs' names and capabilities, and the CPU's instruction set."""
     gpus = []
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):

@@ -20,8 +20,8 @@ def run(store: Path, caches: Path) -> dict[str, Any]:
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(caches),
-        # The header that Inductor precompiles takes longer than the test and lies outside of its cache; and so do the
-        # programs it compiles to find out what this CPU can do.
+        # Precompiling Inductor's header takes longer than the test and happens outside its cache; so do the programs
+        # that it compiles to find out what this CPU can do.
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",

@@ -1,4 +1,4 @@
-"""Who writes to a folder: each process holds a locked file, and by it its temporary files are known for its own."""
+"""Who writes to a folder: each process holds a file locked, and its temporary files carry the name of that file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Writers:
-    """The writers of one folder: this process, which signs up with its first write, and the others."""
+    """The writers of one folder: this process, which signs up before its first write, and the others."""
 
     def __init__(self, folder: str, entries: str) -> None:
         self._folder = folder
@@ -26,20 +26,22 @@ class Writers:
         self._leave: weakref.finalize[[str, int], Writers] | None = None
 
     def temporary(self, path: str) -> str:
-        """A new name beside `path`, signed by this process."""
+        """A new temporary name beside `path` that shows which process it belongs to."""
         name = self._name or self._sign_up()
         return f"{os.path.dirname(path)}/.{name}-{next(self._numbers)}"
 
     def sweep(self, everywhere: bool) -> None:
-        """Remove the temporary files of writers that are dead; `everywhere` also of those that nobody knows any more.
+        """Remove the temporary files of dead writers.
 
-        Looking through the folders of the entries is only needed after a crash, and when they are scanned anyway.
+        With `everywhere`, also files whose writer nobody knows any more. That looks through all folders of entries,
+        which is otherwise needed only after a crash.
         """
-        # Held until their files are gone, so that a process about to lock one of them waits, and takes another name.
+        # Kept locked until their files are gone: a process that has just made one of them waits, finds it gone, and
+        # takes another name.
         dead = {file.name: held for file in listed(self._folder) if (held := _locked(file.path)) is not None}
         if dead or everywhere:
             found = list(self._temporaries())
-            # Read after the files were found: whoever wrote one had signed up before.
+            # Listed after the files were found, because a writer signs up before it writes.
             living = {file.name for file in listed(self._folder)} - dead.keys()
             for file in found:
                 name = _writer_of(file)
@@ -78,9 +80,9 @@ class Writers:
                 os.makedirs(self._folder, exist_ok=True)
                 name = f"{os.getpid()}-{os.urandom(6).hex()}"
                 file = os.open(self._folder + name, _CREATE, 0o666)
-                with contextlib.suppress(OSError):  # a filesystem without locks: then nobody is ever found dead
+                with contextlib.suppress(OSError):  # without locks, nobody is ever found dead
                     fcntl.flock(file, fcntl.LOCK_EX)
-                if not os.path.exists(self._folder + name):  # a sweep took it in the instant before it was locked
+                if not os.path.exists(self._folder + name):  # a sweep removed it before it was locked
                     os.close(file)
                     continue
                 self._leave = weakref.finalize(self, _sign_off, self._folder + name, file)
@@ -89,9 +91,9 @@ class Writers:
 
 
 def remove_if_free(path: str) -> None:
-    """Remove a file that nobody holds a lock on.
+    """Remove a file that nobody has locked.
 
-    Whoever removes such a file holds its lock, so once we hold it the name cannot change hands.
+    Only the holder of its lock removes such a file, so while we hold it the name stands for this very file.
     """
     held = _locked(path)
     if held is not None:
@@ -110,7 +112,7 @@ def listed(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _locked(path: str) -> int | None:
-    """The descriptor of a file that nobody else holds, locked; else None."""
+    """The descriptor of a file, locked by us; None where somebody else has locked it."""
     try:
         file = os.open(path, _READ)
     except OSError:

@@ -1,4 +1,4 @@
-"""Where caches are when nobody says where: on the mount, in the chosen directory, or in the user's cache."""
+"""Where caches lie without a path: on the mount, in the chosen directory, or in the user's cache directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cache promises between processes: whole values, no lost entry, one computation, no harm by the killed."""
+"""What a cache promises between processes: whole values, no lost entries, one computation, no harm from a kill."""
 
 from __future__ import annotations
 

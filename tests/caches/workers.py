@@ -24,7 +24,7 @@ def say(what: object) -> None:
 
 
 def value_of(key: str, version: int) -> bytes:
-    """A value that tells what it should be: its first bytes, repeated as often as they say."""
+    """A value that can be checked by itself: its first bytes, repeated as often as they say."""
     seed = blake3(f"{key} {version}".encode()).digest()
     return seed * (1 + seed[0] * 4)
 
