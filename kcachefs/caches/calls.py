@@ -71,7 +71,7 @@ class Calls:
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The key of a call."""
-        told = [hash_function(self._function, ignore=self._ignore), hash_value(self._arguments.bind(args, kwargs))]
+        told = [self._function_key(), hash_value(self._arguments.bind(args, kwargs))]
         if self._codec is not None:
             told.append(self._codec.name or hash_function(self._codec.encode, ignore=self._ignore))
         if self._depends:
@@ -82,14 +82,8 @@ class Calls:
         """What tells this function from others in the key of one that calls it."""
         if not self._ignore:
             return (self._function, self._depends)
-        being_keyed = _being_keyed.get()
-        if self in being_keyed:
-            return ("itself", self._name)
-        before = _being_keyed.set((*being_keyed, self))
-        try:
-            return (hash_function(self._function, ignore=self._ignore), self._depends)
-        finally:
-            _being_keyed.reset(before)
+        # What this function ignores may matter to the one that calls it, so it has a key of its own.
+        return ("itself" if self in _being_keyed.get() else self._function_key(), self._depends)
 
     def clear(self) -> int:
         """Remove every result that a function of this module and name has made; returns how many."""
@@ -101,6 +95,13 @@ class Calls:
     def objects(self) -> int:
         """How many decoded results are in memory."""
         return 0 if self._objects is None else self._objects.stats().memory_entries
+
+    def _function_key(self) -> str:
+        before = _being_keyed.set((*_being_keyed.get(), self))
+        try:
+            return hash_function(self._function, ignore=self._ignore)
+        finally:
+            _being_keyed.reset(before)
 
     @property
     def _cache(self) -> Cache:

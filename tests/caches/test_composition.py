@@ -330,3 +330,32 @@ def test_none_is_a_result_like_any_other() -> None:
     assert [nothing(), nothing()] == [None, None]
     assert ran == [1]
     assert nothing.cache_info() == CacheInfo(hits=1, misses=1, objects=1)
+
+
+noise: list[int] = []
+
+
+@cached(cache=folder, encode=number, decode=int, ignore=["noise"])
+def noisy_even(n: int) -> int:
+    noise.append(n)
+    return 1 if n == 0 else noisy_odd(n - 1)
+
+
+@cached(cache=folder, encode=number, decode=int, ignore=["noise"])
+def noisy_odd(n: int) -> int:
+    noise.append(n)
+    return 0 if n == 0 else noisy_even(n - 1)
+
+
+@cached(cache=folder, encode=number, decode=int)
+def asks_noisy(n: int) -> int:
+    return noisy_even(n)
+
+
+def test_what_a_function_ignores_is_ignored_in_those_that_call_it() -> None:
+    functions = (noisy_even, noisy_odd, asks_noisy)
+    before = [function.cache_key(3) for function in functions]
+    assert len(set(before)) == 3
+    assert asks_noisy(4) == 1
+    noise.append(99)
+    assert [function.cache_key(3) for function in reversed(functions)] == before[::-1]
