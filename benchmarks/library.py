@@ -1,7 +1,7 @@
 """Measures the library beside its peers, in one run: `python -m benchmarks.library [--quick]`.
 
-Peers take turns within each round, so that what else the machine does falls on all alike; figures are medians. Trust
-the ratios rather than the microseconds.
+Peers take turns within each round, so that whatever else the machine does affects all of them alike; figures are
+medians. Trust the ratios rather than the microseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import kernels
+from benchmarks import kernels, tile_kernels
 from kcachefs import Cache, cached
 from kcachefs.keys import hash_function, program_key
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; a limit is met where the figure is at most that, or at least that for a speed-up."""
+    """One line of the table. A limit is met by a figure that is at most that, or at least that for a speed-up."""
 
     what: str
     figure: float
@@ -52,7 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds: seconds instead of a minute")
     rounds = 200 if parser.parse_args().quick else 2000
-    rows = [*levels(rounds), *programs(rounds), *keys(rounds), *handles(rounds), *processes(rounds // 2)]
+    rows = [*imports(), *levels(rounds), *sizes(rounds), *programs(rounds), *keys(rounds)]
+    rows += [*handles(rounds), *makes(rounds), *processes(rounds // 2)]
     table = Table("what", "figure", "asked", "", "beside", title="kcachefs library")
     for row in rows:
         asked = "" if row.limit is None else f"{row.limit:g}"
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def take_turns(rounds: int, *calls: Callable[[], Any], batch: int = 1) -> list[float]:
-    """The median of each call in microseconds, each round in another order; calls of less than some µs in batches."""
+    """The median of each call in microseconds, each round in another order; very short calls are timed in batches."""
     times: list[list[float]] = [[] for _ in calls]
     turns = list(zip(calls, times, strict=True))
     rng = random.Random(rounds)
@@ -74,6 +75,19 @@ def take_turns(rounds: int, *calls: Callable[[], Any], batch: int = 1) -> list[f
                 call()
             seen.append((time.perf_counter() - begin) / batch)
     return [statistics.median(seen) * 1e6 for seen in times]
+
+
+def imports() -> list[Row]:
+    """What it costs a program to get at a cache: the best of several processes."""
+    rows = []
+    for code, limit in (("import kcachefs", None), ("import kcachefs; kcachefs.Cache", 30.0)):
+        timed = f"import time; begin = time.perf_counter()\n{code}\nprint(time.perf_counter() - begin)"
+        told = [
+            float(subprocess.run([sys.executable, "-c", timed], capture_output=True, check=True, cwd=ROOT).stdout)
+            for _ in range(10)
+        ]
+        rows.append(Row(code, min(told) * 1e3, "ms", limit))
+    return rows
 
 
 def levels(rounds: int) -> list[Row]:
@@ -119,6 +133,29 @@ def levels(rounds: int) -> list[Row]:
         Row("L2 hit / FileStreamProgramCache hit", statistics.median(alone), "ratio", 0.8, "median over kernels"),
         Row("the same, making the key included", statistics.median(with_key), "ratio", 0.8, "median over kernels"),
     ]
+
+
+def sizes(rounds: int) -> list[Row]:
+    """Hits on disk by size: of a file that this process has read before, and of one that it reads first."""
+    from cuda.core.utils import FileStreamProgramCache
+
+    rows = []
+    for size, name in ((4 << 10, "4 KiB"), (60 << 10, "60 KiB"), (1 << 20, "1 MiB")):
+        with tempfile.TemporaryDirectory() as folder:
+            ours, theirs = Cache(f"{folder}/ours", memory_entries=0), FileStreamProgramCache(f"{folder}/theirs")
+            names = [os.urandom(32) for _ in range(32)]
+            for key in names:
+                ours[key] = theirs[key] = os.urandom(size)
+            time.sleep(0.2)  # a file that has just been written is not taken for verified
+            first: list[list[float]] = []
+            for _ in range(max(2, rounds // 200)):
+                fresh = (Cache(f"{folder}/ours", memory_entries=0), FileStreamProgramCache(f"{folder}/theirs"))
+                first += [take_turns(1, *(partial(cache.get, key) for cache in fresh)) for key in names]
+            again = take_turns(rounds // 2, partial(ours.get, names[0]), partial(theirs.get, names[0]))
+        once = [statistics.median(pair[index] for pair in first) for index in (0, 1)]
+        for what, (one, two), limit in (("again", again, 1.0), ("first in a process", once, None)):
+            rows.append(Row(f"L2 hit of {name}, {what}", one / two, "ratio", limit, f"{one:.1f} to {two:.1f} µs"))
+    return rows
 
 
 def programs(rounds: int) -> list[Row]:
@@ -177,7 +214,7 @@ def keys(rounds: int) -> list[Row]:
 
 
 def _module(folder: str, number: int) -> Any:
-    """The kernels' module imported anew, from a file of its own: nothing about its functions is known yet."""
+    """The kernels' module, imported from a file of its own, so that nothing is known about its functions yet."""
     path = Path(folder, f"triton_kernels_{number}.py")
     path.write_text((ROOT / "benchmarks" / "triton_kernels.py").read_text() + f"\n# {number}\n")
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -225,6 +262,29 @@ def handles(rounds: int) -> list[Row]:
     ]
 
 
+def makes(rounds: int) -> list[Row]:
+    """Calling the `make` of a kernel language again, with fresh tensors each time."""
+    from cuda.core import ObjectCode
+
+    with tempfile.TemporaryDirectory() as folder:
+        kept = cached(
+            cache=Cache(folder),
+            encode=lambda made: bytes(made.code),
+            decode=lambda code: ObjectCode.from_cubin(code),
+            annotations=False,
+        )(tile_kernels.make)
+
+        def call(make: Callable[..., Any]) -> Any:
+            return make(tile_kernels.arrangement, tile_kernels.application, tile_kernels.tensors())
+
+        first = call(kept)
+        (without,) = take_turns(max(5, rounds // 100), lambda: call(tile_kernels.make))
+        (again,) = take_turns(rounds // 4, lambda: call(kept))
+        assert call(kept) is first
+    beside = f"{without:.0f} µs to {again:.1f} µs"
+    return [Row("make() of a tiled kernel again", without / again, "times faster", 100, beside)]
+
+
 def processes(operations: int) -> list[Row]:
     """Mixed operations by one process and by eight on one folder, in the time of a core."""
     cores = len(os.sched_getaffinity(0))
@@ -232,7 +292,7 @@ def processes(operations: int) -> list[Row]:
     for _ in range(3):
         one.append(_mixed(1, operations))
         eight.append(_mixed(8, operations))
-        # What eight processes cost on these cores if they share nothing: the machine's part of the slow-down.
+        # What eight processes cost on these cores if they share nothing: the machine's share of the slow-down.
         beside.append(_mixed(8, operations, shared=False))
     cpu = [statistics.median(cpu for cpu, _ in runs) for runs in (one, eight, beside)]
     wall = [statistics.median(wall for _, wall in runs) for runs in (one, eight, beside)]

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from kcachefs.caches.arguments import Arguments
@@ -40,6 +41,7 @@ class Calls:
         codec: Codec | None,
         ignore: Collection[str],
         depends: Sequence[object],
+        annotations: bool,
     ) -> None:
         self.hits: int = 0
         self.misses: int = 0
@@ -50,6 +52,7 @@ class Calls:
         self._codec = codec
         self._ignore = tuple(sorted(set(ignore)))
         self._depends = tuple(depends)
+        self._annotations = annotations
         self._lock = threading.Lock()
         self._objects: ObjectCache[Any] | None = None
 
@@ -71,7 +74,13 @@ class Calls:
 
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The key of a call."""
-        told = [self._function_key(), hash_value(self._arguments.bind(args, kwargs))]
+        values = self._arguments.bind(args, kwargs)
+        # Functions by themselves: that their keys still hold is told much quicker than that of a value.
+        functions = {
+            name: hash_function(values.pop(name), annotations=self._annotations)
+            for name in [name for name, value in values.items() if _is_function(value)]
+        }
+        told: list[Any] = [self._function_key(), hash_value(values), functions]
         if self._codec is not None:
             told.append(self._codec.name or hash_function(self._codec.encode, ignore=self._ignore))
         if self._depends:
@@ -99,7 +108,7 @@ class Calls:
     def _function_key(self) -> str:
         before = _being_keyed.set((*_being_keyed.get(), self))
         try:
-            return hash_function(self._function, ignore=self._ignore)
+            return hash_function(self._function, ignore=self._ignore, annotations=self._annotations)
         finally:
             _being_keyed.reset(before)
 
@@ -137,6 +146,11 @@ class Calls:
                 self.misses += 1
             else:
                 self.hits += 1
+
+
+def _is_function(value: object) -> bool:
+    """Whether a value is a plain function, or one that Triton wraps."""
+    return type(value) is FunctionType or type(getattr(value, "fn", None)) is FunctionType
 
 
 class AsyncCalls(Calls):

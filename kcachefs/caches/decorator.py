@@ -124,7 +124,11 @@ def cached(function: Callable[P, Value], /) -> CachedFunction[P, bytes]: ...
 
 @overload
 def cached(
-    *, cache: Cache | None = None, ignore: Collection[str] = (), depends: Sequence[object] = ()
+    *,
+    cache: Cache | None = None,
+    ignore: Collection[str] = (),
+    depends: Sequence[object] = (),
+    annotations: bool = True,
 ) -> BytesDecorator: ...
 
 
@@ -137,6 +141,7 @@ def cached(
     encoding: str | None = None,
     ignore: Collection[str] = (),
     depends: Sequence[object] = (),
+    annotations: bool = True,
 ) -> CodecDecorator[T, T]: ...
 
 
@@ -149,6 +154,7 @@ def cached(
     encoding: str | None = None,
     ignore: Collection[str] = (),
     depends: Sequence[object] = (),
+    annotations: bool = True,
 ) -> CodecDecorator[M_contra, R_co]: ...
 
 
@@ -162,13 +168,15 @@ def cached(
     encoding: str | None = None,
     ignore: Collection[str] = (),
     depends: Sequence[object] = (),
+    annotations: bool = True,
 ) -> Any:
     """Run the function once for each set of arguments, in whichever process comes first.
 
     The key is `hash_function` of the function and `hash_value` of its arguments, bound to its parameters: `f(1)` and
     `f(x=1)` are one call. An edited function or helper starts anew. `ignore` names parameters, variables and imported
-    modules that do not matter; `depends` lists what matters and cannot be seen, as `kcachefs.keys` describes it.
-    Functions may call other cached functions and themselves, be methods, and be coroutine functions.
+    modules that do not matter; `depends` lists what matters and cannot be seen: `kcachefs.keys` has `env`, `file` and
+    `version` for it. With `annotations=False` those of the function, and of functions among its arguments, do not
+    count. Functions may call other cached functions and themselves, be methods, and be coroutine functions.
 
     Results are bytes. `encode` and `decode` turn others into bytes and back: any pair will do, and the result of a call
     is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. An
@@ -191,7 +199,9 @@ def cached(
     def decorate(wrapped: Callable[..., Any]) -> CachedFunction[..., Any]:
         plain = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
         kind = AsyncCalls if inspect.iscoroutinefunction(plain) else Calls
-        return CachedFunction(wrapped, kind(plain, _default_cache if cache is None else cache, codec, ignore, depends))
+        return CachedFunction(
+            wrapped, kind(plain, _default_cache if cache is None else cache, codec, ignore, depends, annotations)
+        )
 
     return decorate if function is None else decorate(function)
 

@@ -359,3 +359,35 @@ def test_what_a_function_ignores_is_ignored_in_those_that_call_it() -> None:
     assert asks_noisy(4) == 1
     noise.append(99)
     assert [function.cache_key(3) for function in reversed(functions)] == before[::-1]
+
+
+def test_annotations_need_not_count(tmp_path: Path) -> None:
+    """Kernel languages put what they arranged into the annotations of the function that they are given."""
+
+    def application(x: int) -> int:
+        return x
+
+    def make(application: Callable[..., Any], tile: int) -> bytes:
+        ran.append(tile)
+        application.__annotations__ = {"x": object()}
+        return b"made"
+
+    counted = cached(cache=Cache(tmp_path), ignore=["ran"])(make)
+    uncounted = cached(cache=Cache(tmp_path), ignore=["ran"], annotations=False)(make)
+    before = uncounted.cache_key(application, 1), counted.cache_key(application, 1)
+    assert [uncounted(application, 1), uncounted(application, 1), uncounted(application, 2)] == [b"made"] * 3
+    assert ran == [1, 2]
+    assert uncounted.cache_key(application, 1) == before[0]
+    application.__annotations__ = {"x": "text"}
+    assert counted.cache_key(application, 1) != before[1]
+
+
+def test_a_function_and_its_key_are_different_arguments() -> None:
+    @cached(cache=folder)
+    def make(what: Any) -> bytes:
+        return b""
+
+    from kcachefs.keys import hash_function
+
+    assert make.cache_key(number) != make.cache_key(hash_function(number))
+    assert make.cache_key(number) == make.cache_key(number) != make.cache_key(_reversed)
