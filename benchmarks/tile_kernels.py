@@ -1,21 +1,18 @@
 """A small kernel language of the kind of ninetoothed: an arrangement tiles tensors, an application is written on tiles.
 
-What matters here is how such a `make` is called: with two functions and fresh tensors each time, whose names are
-counters; and that it puts what it arranged into the annotations of the application, and so changes its argument.
+What matters here is how such a `make` is called: with two functions and fresh tensors each time, no two of which have
+the same name; and that it puts what it arranged into the annotations of the application, and so changes its argument.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import textwrap
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks import kernels
-
-_numbers = itertools.count()
 
 
 class Tensor:
@@ -25,7 +22,7 @@ class Tensor:
         self.ndim = ndim
         self.dtype = dtype
         self.tiles = tile
-        self.name = f"tensor_{next(_numbers)}"
+        self.name = f"tensor_{id(self)}"
 
     def tile(self, shape: tuple[int, ...]) -> Tensor:
         return Tensor(self.ndim, self.dtype, shape)
