@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kcachefs import config
+from kcachefs.daemon import registry
+from kcachefs.errors import MountError
 from kcachefs.frameworks import headers
-from kcachefs.frameworks.environment import environment, make_folders, select
-from kcachefs.mounts.finding import find
+from kcachefs.frameworks.environment import MOUNT_VARIABLE, environment, make_folders, select
+from kcachefs.mounts.finding import find, mount_at
 
 
 class TooLate(UserWarning):
@@ -27,29 +29,32 @@ def init(
     mount: bool = False,
     store: str | os.PathLike[str] | None = None,
     max_size: str = config.DEFAULT_MAX_SIZE,
+    dir: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Point every framework in this process and its children at a mount, and return the mount's path.
 
     `directory` is the mount; by default $KCACHEFS_MOUNT, else the only mount there is. With `mount=True` a mount is
-    made if none is running, and unmounted when the last process that uses it ends. Call this before importing any
-    framework: one that was imported earlier may have read its variable already, and a warning names it.
+    made if none is running, and unmounted when the last process that uses it ends. Where there is no mount, or none
+    can be made, `dir` is used instead: a plain directory with a folder for each framework, and for the library's own
+    caches; then that path is returned. Call this before importing any framework: one that was imported earlier may have
+    read its variable already, and a warning names it.
     """
     chosen = tuple(only)
     wanted = Path(directory) if directory is not None else None
-    if mount:
-        from kcachefs.session.temporary_mount import session_mount
-
-        scope = contextlib.ExitStack()
-        store_path = Path(store) if store is not None else None
-        path = scope.enter_context(session_mount(wanted, store_path, max_size))
-        atexit.register(scope.close)
-    else:
+    path = _mount(wanted, store, max_size, can_fail=dir is not None) if mount else None
+    if path is None and (dir is None or (not mount and _is_mounted(wanted))):
         path = find(wanted)
+    if path is not None:
+        values = environment(path, chosen)
+    else:
+        assert dir is not None
+        path = Path(dir).absolute()
+        values = {**environment(path, chosen), "KCACHEFS_CACHE_DIR": str(path / config.LIBRARY_NAMESPACE)}
+        del values[MOUNT_VARIABLE]
     make_folders(path, chosen)
-    values = environment(path, chosen)
     late = list(_imported_too_early(values, chosen))
     os.environ.update(values)
-    if not chosen:
+    if not chosen and MOUNT_VARIABLE in values:
         headers.link(path)
     for name in late:
         warnings.warn(
@@ -58,6 +63,27 @@ def init(
             stacklevel=2,
         )
     return path
+
+
+def _mount(wanted: Path | None, store: str | os.PathLike[str] | None, max_size: str, can_fail: bool) -> Path | None:
+    """A mount that lasts as long as this process; None where none can be made and that `can_fail`."""
+    from kcachefs.session.temporary_mount import session_mount
+
+    scope = contextlib.ExitStack()
+    try:
+        path = scope.enter_context(session_mount(wanted, None if store is None else Path(store), max_size))
+    except MountError:
+        if can_fail:
+            return None
+        raise
+    atexit.register(scope.close)
+    return path
+
+
+def _is_mounted(wanted: Path | None) -> bool:
+    """Whether there is a mount where one is wanted, or without a wish anywhere."""
+    wanted = wanted or config.configured_mount()
+    return bool(registry.all_mounts()) if wanted is None else mount_at(wanted) is not None
 
 
 def _imported_too_early(values: Mapping[str, str], only: tuple[str, ...]) -> Iterable[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,3 +136,46 @@ except MountError as error:
     print(error)
 """
     assert "kcachefs mount DIR" in python(script)
+
+
+def folders(folder: Path, how: dict[str, Any], **environment: str) -> list[str]:
+    """Where `init(dir=...)` leads the library and two frameworks, and which mount it leaves in the environment."""
+    script = f"""
+import kcachefs, os, json
+where = kcachefs.init(dir={str(folder)!r}, **{how!r})
+cache = kcachefs.Cache(name="mine")
+cache["key"] = b"value"
+told = [os.environ[name] for name in ("TRITON_CACHE_DIR", "JAX_COMPILATION_CACHE_DIR")]
+assert all(map(os.path.isdir, told))
+print(json.dumps([str(where), str(cache.path), *told, os.environ["KCACHEFS_MOUNT"]]))
+"""
+    told: list[str] = json.loads(python(script, KCACHEFS_CACHE_DIR="", **environment))
+    return told
+
+
+@pytest.mark.parametrize("how", [{}, {"only": ["triton", "jax"]}], ids=["all", "some"])
+def test_without_a_mount_plain_folders_are_used(base: Path, how: dict[str, Any]) -> None:
+    plain = base / "plain"
+    told = folders(plain, how, KCACHEFS_RUNTIME_DIR=str(base / "runtime"), KCACHEFS_MOUNT="")
+    assert told == [*(str(plain / name) for name in ("", "library/mine", "triton", "jax")), ""]
+
+
+def test_so_they_are_where_the_wanted_mount_is_missing(base: Path) -> None:
+    (base / "wanted").mkdir()
+    told = folders(base / "plain", {}, KCACHEFS_MOUNT=str(base / "wanted"))
+    assert told[0] == str(base / "plain")
+    assert list((base / "wanted").iterdir()) == []
+    how = {"directory": str(base / "wanted")}
+    assert folders(base / "plain", how, KCACHEFS_MOUNT="")[0] == str(base / "plain")
+
+
+def test_so_they_are_where_no_mount_can_be_made(base: Path) -> None:
+    (base / "in the way").write_text("")
+    how = {"mount": True, "directory": str(base / "in the way")}
+    assert folders(base / "plain", how, KCACHEFS_MOUNT="")[0] == str(base / "plain")
+
+
+def test_a_mount_comes_before_plain_folders(mount: Mount, base: Path) -> None:
+    told = folders(base / "plain", {}, KCACHEFS_MOUNT=str(mount.mountpoint))
+    assert told == [str(mount.mountpoint / name) for name in ("", "library/mine", "triton", "jax", "")]
+    assert not (base / "plain").exists()
