@@ -21,6 +21,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from kcachefs import filelock
 from kcachefs.caches.bound import BLOCK, LOW_WATER, Bound, check_limit, on_disk
 
 _PRIVATE = ".kcachefs"
@@ -110,8 +111,10 @@ class Groups:
         target = self.root / key
         while not _moved(staged.path, target):
             there = self.pin(key)
-            if there is None:  # evicted since the attempt to move
-                continue
+            if there is None:
+                if target.exists():
+                    return False  # in somebody's way, and not ours to open
+                continue  # evicted since the attempt to move
             if is_whole(target):
                 there.close()
                 return False
@@ -166,23 +169,10 @@ def file_facts(path: Path) -> tuple[int, str]:
 
 def _pinned(path: Path, how: int) -> Pin | None:
     """A locked folder that still has its name; None where there is none, or it is locked against us."""
-    while True:
-        try:
-            file = os.open(path, _FOLDER)
-        except OSError:
-            return None
-        try:
-            fcntl.flock(file, how)
-            if os.fstat(file).st_ino == os.stat(path).st_ino:
-                return Pin(path, file)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            os.close(file)
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return None
-            raise
-        os.close(file)
+    try:
+        return Pin(path, filelock.open_locked(path, _FOLDER, how))
+    except OSError:
+        return None
 
 
 def _moved(source: Path, target: Path) -> bool:

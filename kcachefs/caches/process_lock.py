@@ -7,6 +7,8 @@ import enum
 import fcntl
 import os
 
+from kcachefs import filelock
+
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 # Descriptors of the locks held or waited for here. A forked child inherits them, and with them the locks: it would keep
@@ -26,8 +28,7 @@ class Attempt(enum.Enum):
 class ProcessLock:
     """A lock on `path`; without a path there is nothing to lock.
 
-    The file is removed while it is still locked, so that the folder does not fill up. Whoever then gets the lock of a
-    file that has lost its name tries again with the new one.
+    The file is removed while it is still locked, so that the folder does not fill up.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -61,12 +62,9 @@ class ProcessLock:
                 return Attempt.UNAVAILABLE
             _open_files.add(file)
             try:
-                fcntl.flock(file, how)
-                if os.fstat(file).st_ino == os.stat(self._path).st_ino:
+                if filelock.lock(file, self._path, how):
                     self._file = file
                     return Attempt.HELD
-            except FileNotFoundError:
-                pass
             except BlockingIOError:
                 _close(file)
                 return Attempt.BUSY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.caches.record import Entry, Head, head_of, head_size
 
 _HEAD_SIZE = 4096
@@ -25,7 +26,7 @@ class Verified:
     LIMIT = 4096
 
     def __init__(self) -> None:
-        self._files: dict[str, Identity] = {}
+        self._files: BoundedDict[str, Identity] = BoundedDict(self.LIMIT)
 
     def read(self, key: bytes, path: str, file: int, status: os.stat_result) -> tuple[Entry | None, bytes]:
         """The entry of `key` in an open file and its checksum; None where the file is not a whole record of it."""
@@ -38,13 +39,8 @@ class Verified:
             if not head.is_valid(value):
                 return None, b""
             if time.time_ns() - status.st_ctime_ns > self.SETTLED_NS:
-                self._add(path, seen)
+                self._files[path] = seen
         return head.entry(value), head.checksum
-
-    def _add(self, path: str, seen: Identity) -> None:
-        if len(self._files) >= self.LIMIT:
-            self._files.clear()
-        self._files[path] = seen
 
 
 def identity(status: os.stat_result) -> Identity:

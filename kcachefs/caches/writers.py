@@ -10,6 +10,8 @@ import threading
 import weakref
 from collections.abc import Iterator
 
+from kcachefs import filelock
+
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
@@ -114,17 +116,9 @@ def listed(folder: str) -> Iterator[os.DirEntry[str]]:
 def _locked(path: str) -> int | None:
     """The descriptor of a file, locked by us; None where somebody else has locked it."""
     try:
-        file = os.open(path, _READ)
+        return filelock.open_locked(path, _READ, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(file).st_ino == os.stat(path).st_ino:
-            return file
-    except OSError:
-        pass
-    os.close(file)
-    return None
 
 
 def _writer_of(file: os.DirEntry[str]) -> str:
