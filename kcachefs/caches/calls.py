@@ -13,6 +13,7 @@ from kcachefs.caches.arguments import Arguments
 from kcachefs.caches.cache import Cache
 from kcachefs.caches.objects import ObjectCache
 from kcachefs.caches.record import Entry, Meta, Value
+from kcachefs.keys.declared import hash_depends
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.functions import hash_function, hash_value
 
@@ -84,7 +85,7 @@ class Calls:
         if self._codec is not None:
             told.append(self._codec.name or hash_function(self._codec.encode, ignore=self._ignore))
         if self._depends:
-            told.append(hash_value(self._depends))
+            told.append(hash_depends(self._depends))
         return digest("call", encode(told))
 
     def meaning(self) -> Any:

@@ -15,7 +15,7 @@ from kcachefs.caches import Cache, Entry
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
 from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
-from kcachefs.keys.objects import file_digest
+from kcachefs.keys.files import file_digest
 from kcachefs.keys.programs import OptionOrder, program_key
 
 _ARCH = re.compile(r"(sm|compute)_(\d+)([af]?)")

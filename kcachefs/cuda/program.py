@@ -19,8 +19,9 @@ from kcachefs.cuda.compiler import compiler_version
 from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
 from kcachefs.keys.encoding import digest, encode
+from kcachefs.keys.files import file_digest
 from kcachefs.keys.includes import include_closure
-from kcachefs.keys.objects import file_digest
+from kcachefs.keys.program_options import defined_macros
 
 _FROM_BYTES = {"cubin": ObjectCode.from_cubin, "ptx": ObjectCode.from_ptx, "ltoir": ObjectCode.from_ltoir}
 
@@ -117,7 +118,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         *,
         name_expressions: Sequence[str] = (),
     ) -> bytes:
-        """cuda.core's own key, with the contents of all includes and the compiler's exact build in it.
+        """cuda.core's own key, with the contents of includes or of libdevice, and NVRTC's exact build, in it.
 
         Options with effects besides the result, such as writing a precompiled header, raise ValueError as there.
         """
@@ -127,8 +128,10 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
                 raise ValueError("pch=True writes a precompiled header, and a hit would not; compile without it")
             words = [word.decode() for word in options.as_bytes("nvrtc", target_type)]
             folders = include_folders(words, options.name or "")
-            told = [compiler_version(), include_closure(code, folders, pre_includes=pre_includes(words))]
-            told += map(file_digest, precompiled_headers(words))
+            includes = include_closure(code, folders, pre_includes=pre_includes(words), macros=defined_macros(words))
+            told = [compiler_version(), includes, *map(file_digest, precompiled_headers(words))]
+        elif code_type.lower() == "nvvm" and getattr(options, "use_libdevice", None):
+            told = ["libdevice", _libdevice_digest()]
         return bytes(
             make_program_cache_key(
                 code=code,
@@ -136,7 +139,8 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
                 options=options,
                 target_type=target_type,
                 name_expressions=name_expressions,
-                extra_digest=digest("cuda.core", encode(told)),
+                # Without one, cuda.core refuses whatever reads files that are not in the key.
+                extra_digest=digest("cuda.core", encode(told)) if told else None,
             )
         )
 
@@ -168,6 +172,17 @@ def _content(value: object) -> bytes:
         code = value.code
         return _file_content(code) if isinstance(code, str) else bytes(code)
     raise TypeError(f"what a program cache keeps must be bytes-like or ObjectCode, not {type(value).__name__}")
+
+
+def _libdevice_digest() -> bytes:
+    """The digest of the library that NVVM links, found as cuda.core finds it."""
+    from cuda.pathfinder import find_bitcode_lib
+
+    path = find_bitcode_lib("device")
+    found = file_digest(path)
+    if found is None:
+        raise ValueError(f"{path} cannot be read, so a program that links libdevice cannot be cached")
+    return found
 
 
 def _file_content(path: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from kcachefs import Cache, cached
 from kcachefs.caches import CacheInfo
+from kcachefs.keys import env, file, version
 from tests.caches.processes import ROOT
 
 ran: list[Any] = []
@@ -391,3 +393,23 @@ def test_a_function_and_its_key_are_different_arguments() -> None:
 
     assert make.cache_key(number) != make.cache_key(hash_function(number))
     assert make.cache_key(number) == make.cache_key(number) != make.cache_key(_reversed)
+
+
+def test_what_no_key_can_see_can_be_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "table.csv"
+
+    @cached(cache=folder, depends=[env("KCACHEFS_TEST_FLAGS"), file(table), version("pytest")])
+    def build() -> bytes:
+        return (os.environ["KCACHEFS_TEST_FLAGS"] + table.read_text()).encode()
+
+    @cached(cache=folder)
+    def builds() -> bytes:
+        return build()
+
+    made = []
+    for flags, content in (("a", "1"), ("b", "1"), ("b", "2"), ("a", "1")):
+        monkeypatch.setenv("KCACHEFS_TEST_FLAGS", flags)
+        table.write_text(content)
+        made.append((build(), builds()))
+    assert made == [(b"a1", b"a1"), (b"b1", b"b1"), (b"b2", b"b2"), (b"a1", b"a1")]
+    assert build.cache_info().misses == builds.cache_info().misses == 3

@@ -190,6 +190,33 @@ def test_includes_are_in_the_key(tmp_path: Path, how: str, monkeypatch: pytest.M
     assert cache.cache.stats().computed == 2
 
 
+def test_libdevice_is_in_the_key_of_programs_that_link_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "libdevice.10.bc"
+    monkeypatch.setattr("cuda.pathfinder.find_bitcode_lib", lambda name: str(library))
+    cache, linked = ProgramCache(tmp_path / "cache"), options(use_libdevice=True)
+    keys = []
+    for content in (b"one", b"two", b"one"):
+        library.write_bytes(content)
+        keys.append(cache.key("source", "nvvm", "ptx", linked))
+    assert keys[0] == keys[2] != keys[1]
+    library.unlink()
+    with pytest.raises(ValueError, match="libdevice"):
+        cache.key("source", "nvvm", "ptx", linked)
+    assert cache.key("source", "nvvm", "ptx", options()) not in keys
+
+
+def test_a_header_that_an_option_names_through_a_macro_is_in_the_key(tmp_path: Path) -> None:
+    cache = ProgramCache(tmp_path / "cache")
+    chosen = options(include_path=[str(tmp_path)], define_macro=[("HEADER", '"value.h"')])
+    made = []
+    for value in (1, 2, 1):
+        (tmp_path / "value.h").write_text(f"#define VALUE {value}\n")
+        made.append(
+            bytes(cache.compile("#include HEADER\n" + SOURCE.replace("1", "VALUE"), "c++", "cubin", chosen).code)
+        )
+    assert made[0] == made[2] != made[1]
+
+
 def test_effects_beside_the_result_are_not_cached(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="side effects"):
         ProgramCache(tmp_path).compile(SOURCE, "c++", "cubin", options(time=str(tmp_path / "times.csv")))
