@@ -49,7 +49,7 @@ class Dependencies:
     )
 
     def __init__(self, home: str, annotations: bool = True) -> None:
-        self.is_complete = True
+        self.is_complete: bool = True
         self._home = home
         self._annotations = annotations
         self._slots: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}

@@ -49,7 +49,7 @@ class Walk:
 
     def __init__(self, kinds: Kinds, rules: Rules, outer: _Outer | None = None, path: tuple[str, ...] = ()) -> None:
         self.rules = rules
-        self.dependencies = Dependencies(rules.home, rules.annotations)
+        self.dependencies: Dependencies = Dependencies(rules.home, rules.annotations)
         self._kinds = kinds
         self._outer: _Outer = outer or {}
         self._numbers: dict[int, int] = {}
