@@ -3,10 +3,11 @@
 
     scripts/peer_suites.py --cuda-python DIR --ninetoothed DIR --triton DIR
 
-DIR is a clone of NVIDIA/cuda-python, InfiniTensor/ninetoothed or triton-lang/triton, bare or not; DIR@REVISION takes
-another revision than the default. Nothing of it is copied into this project: the tests are unpacked into a temporary
-folder, run once against the peer's own cache and then against ours in its place, and compared test by test. What
-differs by choice is listed with the reason in tests/peers/differences.py; anything else that differs is an error.
+DIR is a clone of NVIDIA/cuda-python, InfiniTensor/ninetoothed or triton-lang/triton, bare or not, or a folder with its
+files; DIR@REVISION takes another revision of a clone than the default. Nothing of it is copied into this project: the
+tests are unpacked into a temporary folder, run once against the peer's own cache and then against ours in its place,
+and compared test by test. What differs by choice is listed with the reason in tests/peers/differences.py; anything else
+that differs is an error.
 
 Needs what the peers need (cuda-core; sympy, numpy, torch, triton; expecttest), and for a mount /dev/fuse.
 Tests that fail or are skipped with the peer's own cache too, for want of a GPU or of that version, are counted apart.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -81,7 +83,7 @@ SUITES = {
         "Triton",
         "HEAD",
         ("python/test/unit/runtime/test_cache.py",),
-        others=("python/conftest.py",),
+        others=("python/conftest.py", "python/test/conftest.py"),  # the fixtures have moved
         variables={"KCACHEFS_PEER": "triton", "TRITON_CACHE_MANAGER": "kcachefs.triton:CacheManager"},
     ),
 }
@@ -118,16 +120,29 @@ def compare(suite: Suite, clone: Path, revision: str, verbose: bool) -> bool:
 
 
 def unpack(suite: Suite, clone: Path, revision: str, root: Path) -> None:
-    """The files of a revision, as the tests need them."""
+    """The files of a revision, as the tests need them; of a folder without a repository, as they are."""
     root.mkdir()
-    archive = subprocess.run(
-        ["git", "-C", str(clone), "archive", revision, *suite.tests, *suite.others], check=True, capture_output=True
-    )
-    subprocess.run(["tar", "-x", "-C", str(root)], input=archive.stdout, check=True)
+    wanted = [*suite.tests, *suite.others]
+    if is_repository(clone):
+        git = ["git", "-C", str(clone)]
+        listed = subprocess.run([*git, "ls-tree", "--name-only", revision, *wanted], check=True, capture_output=True)
+        archive = subprocess.run(
+            [*git, "archive", revision, *listed.stdout.decode().split()], check=True, capture_output=True
+        )
+        subprocess.run(["tar", "-x", "-C", str(root)], input=archive.stdout, check=True)
+    else:
+        for path in filter(lambda path: (clone / path).exists(), wanted):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (clone / path).is_dir() else shutil.copy
+            copy(clone / path, root / path)
     if suite.conftest:
         (root / "conftest.py").write_text(suite.conftest)
     markers = "\n".join(f"    {marker}: of the peer" for marker in MARKERS)
     (root / "pytest.ini").write_text(f"[pytest]\nmarkers =\n{markers}\n")
+
+
+def is_repository(clone: Path) -> bool:
+    return (clone / ".git").exists() or (clone / "objects").is_dir()
 
 
 def run(

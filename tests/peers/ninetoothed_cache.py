@@ -22,7 +22,8 @@ DEFAULT_CACHE_ROOT = Path.home() / ".ninetoothed"
 
 
 def hash_function_source(function: Callable[..., Any]) -> str:
-    return f"src:{hash_function(function)}"
+    # `make` puts what it arranged into the annotations of the application that it is given.
+    return f"src:{hash_function(function, annotations=False)}"
 
 
 def hash_tensor_signature(tensor: Any) -> tuple[str, ...]:
