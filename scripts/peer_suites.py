@@ -133,8 +133,10 @@ def unpack(suite: Suite, clone: Path, revision: str, root: Path) -> None:
     else:
         for path in filter(lambda path: (clone / path).exists(), wanted):
             (root / path).parent.mkdir(parents=True, exist_ok=True)
-            copy = shutil.copytree if (clone / path).is_dir() else shutil.copy
-            copy(clone / path, root / path)
+            if (clone / path).is_dir():
+                shutil.copytree(clone / path, root / path, dirs_exist_ok=True)
+            else:
+                shutil.copy(clone / path, root / path)
     if suite.conftest:
         (root / "conftest.py").write_text(suite.conftest)
     markers = "\n".join(f"    {marker}: of the peer" for marker in MARKERS)
