@@ -42,7 +42,7 @@ class Account:
 
 
 def read(mount: Path, *, wait: bool = True) -> Account:
-    """The counters now, from our own daemon, else from the mount's file; that needs a wait for what was just written."""
+    """The counters now, from our own daemon, else from the mount's file, which needs a wait for the last writes."""
     try:
         state = registry.read(str(mount))
         if state is not None:
