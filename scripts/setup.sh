@@ -7,7 +7,7 @@ venv=$root/.venv
 die() { printf 'kcachefs: %s\n' "$*" >&2; exit 3; }
 say() { printf 'kcachefs: %s\n' "$*" >&2; }
 
-# need_packages PACKAGE...: Debian packages, installed only where they are missing.
+# need_packages PACKAGE...: Debian packages. Where they are missing, says so; installs them only if $yes is set.
 need_packages() {
     local missing=() package
     for package in "$@"; do
@@ -15,6 +15,7 @@ need_packages() {
     done
     [ ${#missing[@]} -eq 0 ] && return 0
     command -v apt-get >/dev/null || die "missing: ${missing[*]}; install them with this system's package manager and run again"
+    [ -n "${yes-}" ] || die "missing: ${missing[*]}; install them (apt-get install ${missing[*]}), or have it done: scripts/kcachefs --yes ..."
     local sudo=()
     if [ "$(id -u)" -ne 0 ]; then
         sudo -n true 2>/dev/null || die "missing: ${missing[*]}; ask an administrator to run: apt-get install ${missing[*]}"

@@ -8,6 +8,6 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"
 one_at_a_time || exit 0
 touch "$jobs/${SLURM_JOB_ID:?}"
 if ! [ -r "$cache/.kcachefs/stats.json" ]; then
-    kcachefs mount "$cache" --store "$store" --max-size "$size" 9>&- || say "runs without a cache"
+    kcachefs mount "$cache" --store "$store" --policy "$policy" --max-size "$size" 9>&- || say "runs without a cache"
 fi
 exit 0

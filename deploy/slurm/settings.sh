@@ -6,6 +6,7 @@ PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 cache=/srv/kcachefs/cache
 store=/var/cache/kcachefs
 size=200GiB
+policy=publish # jobs of different users share the node
 jobs=/run/kcachefs-jobs # one empty file per job on the node
 
 say() { printf 'kcachefs: job %s: %s\n' "${SLURM_JOB_ID:-?}" "$*" >&2; }

@@ -183,7 +183,17 @@ def test_a_user_without_a_runtime_directory_has_one_in_tmp_for_himself_alone(vis
         visitor.must("umount", visitor.mountpoint)
     shutil.rmtree(fallback)
     fallback.mkdir(mode=0o755)  # root's, as if somebody else had created it first
-    visitor.run("status").refused_with(6, str(fallback), "yours alone", "KCACHEFS_RUNTIME_DIR")
+    try:
+        assert "no mounts" in visitor.must("status")
+        [beside] = fallback.parent.glob(f"{fallback.name}-*")
+        assert (beside.lstat().st_uid, stat.S_IMODE(beside.lstat().st_mode)) == (NOBODY.uid, 0o700)
+        visitor.environment["KCACHEFS_RUNTIME_DIR"] = str(squat := visitor.scene.folder / "squat")
+        squat.mkdir()
+        visitor.run("status").refused_with(6, str(squat), "yours alone", "KCACHEFS_RUNTIME_DIR")
+    finally:
+        fallback.rmdir()
+        for beside in fallback.parent.glob(f"{fallback.name}-*"):
+            shutil.rmtree(beside)
 
 
 @in_own_namespace

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,37 @@ def test_the_commands_are_found_where_they_are() -> None:
         "deploy/systemd/user/kcachefs.service",
     }
     assert sum(path == DEPLOY / "README.md" for path, _ in ALL) >= 8
+
+
+def test_every_mount_names_its_policy_and_one_for_several_users_is_not_shared() -> None:
+    for path, arguments in ALL:
+        if path.is_relative_to(DEPLOY) and arguments[0] == "mount" and len(arguments) > 2:
+            assert "--policy" in arguments, path
+            chosen = arguments[arguments.index("--policy") + 1]
+            assert chosen == (
+                "shared" if path.parent.name == "user" else "$policy" if "slurm" in path.parts else "publish"
+            )
+    assert "\npolicy=publish " in (DEPLOY / "slurm" / "settings.sh").read_text()
+
+
+def test_the_image_gets_only_what_it_needs() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert ignored[0] == "*", "nothing is sent to the builder that is not named"
+    needed = {"!kcachefs", "!pyproject.toml", "!README.md", "!LICENSE", "!deploy/docker/requirements.txt"}
+    assert {word for word in ignored if word.startswith("!")} == needed
+    recipe = (DEPLOY / "docker" / "Dockerfile").read_text()
+    assert "--require-hashes" in recipe
+
+
+def test_every_package_of_the_image_is_pinned_with_its_hashes() -> None:
+    text = (DEPLOY / "docker" / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    names = {line.partition("==")[0] for line in lines}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {re.match(r"[\w-]+", one)[0] for one in project["project"]["dependencies"]}  # type: ignore[index]
+    assert wanted <= names, wanted - names
+    for line in lines:
+        assert re.fullmatch(r"[\w.-]+==\S+( +--hash=sha256:[0-9a-f]{64})+ *", line), line
 
 
 def test_a_flag_that_does_not_exist_would_be_noticed(tmp_path: Path) -> None:

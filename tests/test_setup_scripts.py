@@ -1,0 +1,50 @@
+"""The scripts that set a checkout up install nothing on the system unless they are asked to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.scene import PACKAGE
+from tests.waiting import PATIENCE
+
+SCRIPTS = PACKAGE.parent / "scripts"
+
+
+def need_a_package(tmp_path: Path, yes: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Ask for a package that is missing, on a system whose installers only write down how they were called."""
+    calls = tmp_path / "calls"
+    for name, code in (("sudo", 0), ("apt-get", 0), ("dpkg-query", 1)):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\n[ {name} = dpkg-query ] || echo {name} "$@" >>{calls}\nexit {code}\n')
+        program.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f'source "{SCRIPTS}/setup.sh"; yes={yes}; need_packages fuse3'],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return done, calls.read_text() if calls.exists() else ""
+
+
+def test_unasked_it_says_what_it_needs_and_runs_nothing(tmp_path: Path) -> None:
+    done, calls = need_a_package(tmp_path, "")
+    assert calls == ""
+    assert done.returncode == 3
+    assert "fuse3" in done.stderr
+    assert "--yes" in done.stderr
+
+
+def test_asked_it_installs(tmp_path: Path) -> None:
+    done, calls = need_a_package(tmp_path, "1")
+    assert done.returncode == 0, done.stderr
+    assert "install -y -q fuse3" in calls
+
+
+@pytest.mark.parametrize("name", ["kcachefs", "setup.sh", "test", "pythons.sh"])
+def test_the_scripts_parse(name: str) -> None:
+    subprocess.run(["bash", "-n", SCRIPTS / name], check=True)
