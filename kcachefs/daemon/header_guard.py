@@ -10,12 +10,13 @@ import contextlib
 import logging
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from kcachefs import own_python
 
 log = logging.getLogger(__name__)
 
-_WAIT = 'read -r _; exec "$0" -m kcachefs.daemon.header_guard'
+_WAIT = 'read -r _; exec "$@"'
 _MOUNT = "HEADERS_OF_MOUNT"
 
 
@@ -29,12 +30,12 @@ class HeaderGuard:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("KCACHEFS_")}
         try:
             self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _WAIT, sys.executable],
+                ["/bin/sh", "-c", _WAIT, "sh", *own_python.command("kcachefs.daemon.header_guard")],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env={**environment, _MOUNT: mountpoint},
-                cwd="/",
+                cwd=own_python.DIRECTORY,
                 start_new_session=True,
             )
         except OSError as error:
