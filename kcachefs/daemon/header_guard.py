@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 from kcachefs import own_python
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 _WAIT = 'read -r _; exec "$@"'
 _MOUNT = "HEADERS_OF_MOUNT"
+_LINK = "precompiled_headers"
+"""The name of the link, and of the namespace that it leads to; frameworks/headers.py makes it."""
 
 
 class HeaderGuard:
@@ -45,20 +48,35 @@ class HeaderGuard:
 
     def end(self) -> None:
         """The mount is gone: remove the links now."""
-        from kcachefs.frameworks import headers
-
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         os.close(self.lifeline)
-        headers.unlink_all(self._mountpoint)
+        unlink_all(self._mountpoint)
+
+
+def unlink_all(mount: Path) -> None:
+    """Remove every user's link to this mount, as far as we may."""
+    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as folders:
+        for folder in folders:
+            if folder.name.startswith("torchinductor_"):
+                _unlink_in(folder.path, mount)
+
+
+def _unlink_in(folder: str, mount: Path) -> None:
+    """Through a descriptor: whoever owns the folder could replace it by a link between our looking and unlinking."""
+    with contextlib.suppress(OSError):
+        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.readlink(_LINK, dir_fd=opened) == str(mount / _LINK):
+                os.unlink(_LINK, dir_fd=opened)
+        finally:
+            os.close(opened)
 
 
 def main() -> None:
-    from kcachefs.frameworks import headers
-
     with contextlib.suppress(KeyError):
-        headers.unlink_all(Path(os.environ[_MOUNT]))
+        unlink_all(Path(os.environ[_MOUNT]))
 
 
 if __name__ == "__main__":

@@ -71,25 +71,6 @@ def unlink(mount: Path) -> None:
             place.unlink()
 
 
-def unlink_all(mount: Path) -> None:
-    """Remove every user's link to this mount, as far as we may."""
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as folders:
-        for folder in folders:
-            if folder.name.startswith("torchinductor_"):
-                _unlink_in(folder.path, mount)
-
-
-def _unlink_in(folder: str, mount: Path) -> None:
-    """Through a descriptor: whoever owns the folder could replace it by a link between our looking and unlinking."""
-    with contextlib.suppress(OSError):
-        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if os.readlink("precompiled_headers", dir_fd=opened) == str(mount / NAMESPACE):
-                os.unlink("precompiled_headers", dir_fd=opened)
-        finally:
-            os.close(opened)
-
-
 def link_target(place: Path) -> Path | None:
     """The target of a link of ours at that place; None for anything else."""
     try:
