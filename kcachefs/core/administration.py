@@ -74,7 +74,8 @@ class Administration:
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
         found = self._matching(patterns)
         for info in found:
-            self._fs.evictor.pin(info.entry, pinned)
+            with self._fs.nodes.change() as txn:
+                self._fs.table.pin(txn, info.entry, pinned)
         return Outcome(entries=[info.path for info in found], stored_bytes=sum(info.stored_bytes for info in found))
 
     def evict(self, patterns: list[str], dry_run: bool = False) -> Outcome:

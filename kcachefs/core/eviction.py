@@ -345,11 +345,6 @@ class Evictor:
             return True  # used since it was chosen
         return any(self._nodes.in_use(ino) and not self._was_let_go(ino) for ino, _, _ in members)
 
-    def pin(self, entry: int, pinned: bool) -> bool:
-        """Keep an entry whatever happens, or let it grow old like the others."""
-        with self._nodes.change() as txn:
-            return self._table.pin(txn, entry, pinned)
-
     # --- entries that have no name left -------------------------------------------------------------------------------
 
     def _clear_out(self, empty: set[int]) -> None:
