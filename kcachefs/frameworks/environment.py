@@ -18,10 +18,10 @@ MOUNT_VARIABLE = "KCACHEFS_MOUNT"
 
 
 def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
-    """The frameworks that `only` names, by namespace or by name in any case; all of them if it is empty."""
+    """The frameworks that `only` names, by namespace or by name in any case; if empty, all but those on request."""
     wanted = [name.strip() for part in only for name in part.split(",") if name.strip()]
     if not wanted:
-        return FRAMEWORKS
+        return tuple(one for one in FRAMEWORKS if not one.on_request)
     chosen: list[Framework] = []
     for name in wanted:
         key = _key(name)

@@ -32,6 +32,8 @@ class Framework:
     modules: tuple[str, ...] = ()
     """Modules that read the variable when they are imported; setting it later has no effect."""
     note: str = ""
+    on_request: bool = False
+    """Whether only `--only` moves it: a compiler cache that people have set up for all of their builds."""
 
     @property
     def obeys(self) -> bool:
@@ -353,6 +355,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "flock, rename over a file, explicit mtimes",
         "its manual",
         {"CCACHE_DIR": "ccache"},
+        note="only moved on request: --only ccache",
+        on_request=True,
     ),
     Framework(
         "sccache",
@@ -362,6 +366,8 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "rename over a file",
         "its manual",
         {"SCCACHE_DIR": "sccache"},
+        note="only moved on request: --only sccache",
+        on_request=True,
     ),
     Framework(
         "ninetoothed",

@@ -78,3 +78,13 @@ def test_the_list_tells_what_is_installed_and_what_obeys() -> None:
     assert "TRITON_CACHE_DIR" in text
     assert "ninetoothed: " in text
     assert "vLLM" not in kcachefs("frameworks", "--installed").stdout
+
+
+def test_compiler_caches_are_moved_on_request_only() -> None:
+    everything = environment(Path("/m"))
+    assert not {"CCACHE_DIR", "SCCACHE_DIR"} & everything.keys()
+    assert environment(Path("/m"), ["ccache,sccache"]) == {
+        "KCACHEFS_MOUNT": "/m",
+        "CCACHE_DIR": "/m/ccache",
+        "SCCACHE_DIR": "/m/sccache",
+    }
