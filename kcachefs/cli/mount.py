@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +68,7 @@ def mount(
     log_format: Annotated[str, typer.Option(help="text, or json: one object per line.")] = "text",
 ) -> None:
     """Mount a cache at DIR and return once it answers."""
-    from kcachefs.mounts.making import serve_in_background, serve_in_foreground
+    from kcachefs.mounts.making import serve_in_background, serve_in_foreground, shortage
     from kcachefs.mounts.settings import mount_settings, sharing_settings
 
     settings = mount_settings(
@@ -88,7 +89,9 @@ def mount(
         log_format=log_format,
         hang_seconds=hang_timeout,
     )
+    if not foreground:
+        serve_in_background(settings)
+    if complaint := shortage(settings):
+        print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
     if foreground:
         serve_in_foreground(settings)
-    else:
-        serve_in_background(settings)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from kcachefs.config import format_size
 from kcachefs.daemon import registry
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
@@ -46,6 +47,20 @@ def serve_in_foreground(settings: MountConfig) -> None:
         if refusals:
             raise DaemonError(refusals[0].message, refusals[0].exit_code)
     sys.exit(code)
+
+
+def shortage(settings: MountConfig) -> str:
+    """What to tell people whose disk has less free space than the mount is to leave; empty if there is enough."""
+    store = Path(settings.store)
+    existing = next(folder for folder in (store, *store.parents) if os.path.exists(folder))
+    disk = os.statvfs(existing)
+    free, wanted = disk.f_bavail * disk.f_frsize, settings.limits.min_free
+    if free >= wanted:
+        return ""
+    return (
+        f"{settings.store}: its disk has {format_size(free)} free, less than --min-free {format_size(wanted)}, "
+        "so new entries replace old ones, or fail; free some space or lower --min-free"
+    )
 
 
 @contextlib.contextmanager

@@ -12,8 +12,11 @@ from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing, check, parse_writers
 from kcachefs.daemon.logs import FORMATS
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.engines import ENGINES
+from kcachefs.engines import ENGINES, mounting
 from kcachefs.errors import UsageError
+
+LEAST_MAX_SIZE = 1 << 20
+_ID_MAX = (1 << 32) - 2
 
 
 def mount_settings(
@@ -50,12 +53,20 @@ def mount_settings(
             raise UsageError(f"{path!r}: is not UTF-8; choose another name") from None
     if _is_inside(os.path.realpath(store_path), mountpoint) or _is_inside(mountpoint, os.path.realpath(store_path)):
         raise UsageError(f"{mountpoint}: a mount and its store cannot be inside each other; choose another --store")
+    inside = mounting.filesystem_of(Path(store_path))
+    if inside is not None and inside.fstype == mounting.FSTYPE:
+        raise UsageError(f"{store_path}: is inside the mount {inside.mountpoint}; choose another --store")
+    quota = config.parse_size(max_size, least=1)
+    if quota < LEAST_MAX_SIZE:
+        least = config.format_size(LEAST_MAX_SIZE)
+        raise UsageError(f"--max-size {max_size}: is too small for any cache; give at least {least}")
+    _check_bounds(quota, _sizes_by_namespace(floors), _sizes_by_namespace(ceilings))
     return MountConfig(
         mountpoint=mountpoint,
         store=store_path,
         engine=engine,
         limits=Limits(
-            max_size=config.parse_size(max_size, least=1),
+            max_size=quota,
             max_files=max_files,
             max_size_per_uid=config.parse_size(max_size_per_uid),
             min_free=config.parse_size(min_free),
@@ -87,6 +98,9 @@ def sharing_settings(
         raise UsageError(f"--read-only: means --policy read-only, so --policy {policy} contradicts it; drop one")
     if umask is not None and not re.fullmatch("[0-7]{1,4}", umask):
         raise UsageError(f"--umask {umask}: is not an octal mask; write it like 022")
+    for option, number in (("--uid", uid), ("--gid", gid)):
+        if number is not None and number > _ID_MAX:
+            raise UsageError(f"{option} {number}: is no possible id; the largest is {_ID_MAX}")
     uids, gids = parse_writers(writers)
     if base and not writers and os.geteuid() == 0:
         # In most containers every user is root, so root must not become a writer without being named.
@@ -103,6 +117,14 @@ def sharing_settings(
             idmap=idmap,
         )
     )
+
+
+def _check_bounds(quota: int, floors: dict[str, int], ceilings: dict[str, int]) -> None:
+    for name, floor in floors.items():
+        if name in ceilings and floor > ceilings[name]:
+            raise UsageError(f"--floor {name}: is above its --ceiling, so both cannot hold; lower it")
+    if sum(floors.values()) > quota:
+        raise UsageError("--floor: together the floors are above --max-size, so nothing could be evicted; lower them")
 
 
 def _sizes_by_namespace(texts: Sequence[str]) -> dict[str, int]:

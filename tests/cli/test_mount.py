@@ -87,6 +87,10 @@ def test_a_symlink_leads_to_the_mount(scene: Scene) -> None:
     [
         (["mount", "--max-size", "20 parsecs"], 2, ["20 parsecs", "20GiB"]),
         (["mount", "--max-size", "0"], 2, ["'0'", "20GiB"]),
+        (["mount", "--max-size", "10"], 2, ["--max-size 10", "too small", "1.0 MiB"]),
+        (["mount", "--floor", "triton=2G", "--ceiling", "triton=1G"], 2, ["--floor triton", "--ceiling"]),
+        (["mount", "--max-size", "1G", "--floor", "triton=2G"], 2, ["--floor", "above --max-size"]),
+        (["mount", "--uid", "99999999999"], 2, ["--uid 99999999999", "largest"]),
         (["mount", "--max-size", "-1"], 2, ["-1", "20GiB"]),
         (["mount", "--max-size", "9" * 19 + "T"], 2, ["9" * 19 + "T", "20GiB"]),
         (["mount", "--engine", "steam"], 2, ["steam", "direct", "pyfuse3"]),
@@ -308,3 +312,10 @@ def test_other_users_see_the_mount_unless_it_is_kept_to_its_owner(scene: Scene) 
             os.listdir(folder)
 
     in_child(look, OTHER)
+
+
+def test_less_free_space_than_the_mount_is_to_leave_is_said(scene: Scene) -> None:
+    outcome = scene.run("mount", scene.mountpoint, "--min-free", "1000T")
+    assert outcome.code == 0
+    assert "less than --min-free 1000.0 TiB" in outcome.err
+    assert scene.mounted() == [str(scene.mountpoint)]
