@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -87,6 +88,9 @@ def main() -> None:
     _keep_only_command_in(sys.argv[1:])
     try:
         sys.exit(app(prog_name="kcachefs", standalone_mode=False))
+    except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (KcachefsError, OSError) as error:
         if _debug:
             raise

@@ -10,6 +10,7 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.config import format_size
+from kcachefs.errors import UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def stats(
 
     from kcachefs.core import report
 
+    if watch and as_json:
+        raise UsageError("--watch: does not work with --json; leave out one of the two")
     numbers = _ask(mount, store)
     if as_json:
         print(report.as_json(numbers).decode(), end="")

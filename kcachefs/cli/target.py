@@ -44,6 +44,8 @@ def _find_mount(mount: Path | None, store: Path | None) -> str | None:
         if not found:
             named = " (named by KCACHEFS_MOUNT)" if configured else ""
             raise MountError(f"{wanted}{named}: is not one of your kcachefs mounts; see: kcachefs status")
+        if store is not None and os.path.realpath(found[0].store) != os.path.realpath(store):
+            raise UsageError(f"--mount {wanted} has the store {found[0].store}, not {store}; give only one of the two")
         return found[0].mountpoint
     if store is not None:
         found = [state for state in mounts if os.path.realpath(state.store) == os.path.realpath(store)]

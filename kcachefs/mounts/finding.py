@@ -20,6 +20,11 @@ def find(directory: Path | None) -> Path:
         if found is None:
             raise MountError(f"{wanted}: no kcachefs is mounted there; mount one with: kcachefs mount {wanted}")
         return found
+    return the_only_one()
+
+
+def the_only_one() -> Path:
+    """The one mount that this user has."""
     mounts = [Path(state.mountpoint) for state in registry.all_mounts()]
     if not mounts:
         raise MountError("nothing is mounted; make a mount with: kcachefs mount DIR")

@@ -196,3 +196,13 @@ def test_a_copy_keeps_nobody_waiting_when_the_supervisor_is_dead(scene: Scene) -
         assert scene.is_over()
         with scene.open_store() as store:
             assert store.recovered == 0, "something was left in the journal"
+
+
+def test_the_only_mount_needs_no_name(scene: Scene) -> None:
+    scene.run("umount").refused_with(4, "nothing is mounted")
+    scene.mount()
+    other = scene.folder / "other store"
+    scene.run("stats", "--mount", scene.mountpoint, "--store", other).refused_with(2, str(scene.store), str(other))
+    scene.run("stats", "--watch", "--json").refused_with(2, "--watch", "--json")
+    scene.must("umount")
+    assert scene.is_over()
