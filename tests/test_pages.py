@@ -24,6 +24,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 import typer
 
 from kcachefs.cli import app
@@ -460,8 +461,13 @@ def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     assert interval is not None
     assert f"`kcachefs-slow`, up to {slow[1]} |" in page
     assert f"a turn every {float(interval[1]) * 1000:g} ms" in page
+    assert f"at most {trio.run(threads_of_trio)} at a time" in page
     timers = worker.count("self._every, ")
     assert f"| {['no', 'one', 'two', 'three', 'four', 'five', 'six', 'seven', 'eight'][timers]} timers |" in page
+
+
+async def threads_of_trio() -> float:
+    return trio.to_thread.current_default_thread_limiter().total_tokens
 
 
 # --- what the page promises of the code -------------------------------------------------------------------------------
