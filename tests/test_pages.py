@@ -442,7 +442,7 @@ def test_every_thread_that_has_a_name_is_on_the_page() -> None:
 
 def test_every_place_that_takes_a_file_lock_is_on_the_page() -> None:
     assert set(column(CONCURRENCY, "File locks", 0)) == places_of(
-        "fcntl.flock", "fcntl.lockf", "open_locked", "filelock.open_locked"
+        "fcntl.flock", "fcntl.lockf", "open_locked", "filelock.open_locked", "filelock.lock"
     )
 
 
@@ -460,6 +460,9 @@ def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     assert slow is not None
     assert interval is not None
     assert f"`kcachefs-slow`, up to {slow[1]} |" in page
+    waiting = re.search(r"_WAITING_THREADS = (\d+)", direct)
+    assert waiting is not None
+    assert f"`kcachefs-wait`, up to {waiting[1]} |" in page
     assert f"a turn every {float(interval[1]) * 1000:g} ms" in page
     assert f"at most {trio.run(threads_of_trio)} at a time" in page
     timers = worker.count("self._every, ")
