@@ -14,7 +14,7 @@ keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay u
 
 Above the quota itself the grace period shrinks to `SHORT_GRACE_SECONDS`, and to `SHORTEST_GRACE_SECONDS` where that
 leaves nothing to take. Writers wait meanwhile. Deleted bytes leave the disk when their volume
-is compacted, which a turn does as soon as they are a twentieth of the quota.
+is compacted, which a turn does as soon as they are a fiftieth of the quota.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ class Nodes:
         self._store = store
         self._catalog = store.catalog
         self._kernel = kernel
+        self.lock = store.catalog.lock
         self._cache: BoundedDict[int, Inode] = BoundedDict(CACHE_MAX)
         raw = store.catalog.get(META_INO)
         self._next_ino = self._reserved_ino = unpack_number(raw) if raw is not None else ROOT_INO + 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
@@ -36,8 +37,18 @@ _FLUSH_CHUNK = 200
 _REMEMBERED = 65536
 
 
+class _Use(NamedTuple):
+    """A use that is taken back if its caller goes on to list the entry's folder."""
+
+    entry: int
+    caller: Caller
+    before: int | None
+    """When the entry was last used before that, as far as it was not written down."""
+    is_hit: bool
+
+
 class Uses:
-    """The uses of one filesystem's entries."""
+    """The uses of one filesystem's entries. The catalog's lock guards what is not written down yet."""
 
     def __init__(self, nodes: Nodes, table: EntryTable) -> None:
         self._nodes = nodes
@@ -50,8 +61,7 @@ class Uses:
         """Entries and the processes that have used them: each process has one hit."""
         self.listed: BoundedDict[tuple[int, int], int] = BoundedDict(_REMEMBERED)
         """When a process last listed a folder."""
-        self._newest: tuple[int, Caller, int | None, bool] | None = None
-        """The newest use: its entry and caller, when the entry was used before, and whether it was a hit."""
+        self._newest: _Use | None = None
         self._hits: dict[int, Counter[int]] = {}
         """Hits that are not written down yet, by entry and user."""
         self.last: dict[int, int] = {}
@@ -70,32 +80,37 @@ class Uses:
         self._writers[entry] = caller.pid
 
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
-        """The kernel asked for an entry's name in a folder on behalf of a caller."""
+        """The kernel asked for an entry's name in a folder on behalf of a caller. The catalog's lock is held."""
         now = time.time_ns()
         if self.listed and now - self.listed.get((caller.pid, parent), 0) < LISTED_NS:
             return
         before = self.last.get(entry)
-        self._newest = (entry, caller, before, self._touch(entry, caller, now))
+        self._newest = _Use(entry, caller, before, self._touch(entry, caller, now))
 
     def list_folder(self, folder: int, entry: int, caller: Caller) -> None:
         """A caller lists a folder. If that is an entry's, coming to it was no use yet."""
         if not caller.pid:
             return
         self.listed[caller.pid, folder] = time.time_ns()
-        newest, self._newest = self._newest, None
-        if entry and newest is not None and (newest[0], newest[1].pid) == (entry, caller.pid):
-            if newest[2] is None:
-                self.last.pop(entry, None)
-            else:
-                self.last[entry] = newest[2]
-            if newest[3]:
-                self._hits[entry][caller.uid] -= 1
-                self._seen.pop((entry, caller.pid), None)
-                self._seen.pop((entry, process_of(caller.pid)), None)
+        with self._nodes.lock:
+            newest, self._newest = self._newest, None
+            if entry and newest is not None and (newest.entry, newest.caller.pid) == (entry, caller.pid):
+                self._take_back(newest)
+
+    def _take_back(self, use: _Use) -> None:
+        if use.before is None:
+            self.last.pop(use.entry, None)
+        else:
+            self.last[use.entry] = use.before
+        if use.is_hit:
+            self._hits[use.entry][use.caller.uid] -= 1
+            for pid in (use.caller.pid, process_of(use.caller.pid)):
+                self._seen.pop((use.entry, pid), None)
 
     def use(self, entry: int, caller: Caller) -> None:
         """A caller opened or read a file of an entry."""
-        self._touch(entry, caller, time.time_ns())
+        with self._nodes.lock:
+            self._touch(entry, caller, time.time_ns())
 
     def _touch(self, entry: int, caller: Caller, now: int) -> bool:
         """Note a use; returns whether it is a hit."""
@@ -126,8 +141,10 @@ class Uses:
 
     def flush(self) -> None:
         """Write down what was used since the last time."""
-        used, self.last = self.last, {}
-        hits, self._hits = self._hits, {}
+        with self._nodes.lock:
+            used, self.last = self.last, {}
+            hits, self._hits = self._hits, {}
+            self._newest = None
         pending = sorted(used.items(), key=lambda item: item[1])
         for start in range(0, len(pending), _FLUSH_CHUNK):
             with self._nodes.change() as txn:

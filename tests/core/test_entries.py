@@ -24,6 +24,7 @@ from tests.core.trees import (
     nothing_acknowledged,
     opened,
     rename,
+    user,
     write,
 )
 
@@ -288,3 +289,21 @@ def test_a_name_that_was_not_changed_after_all_is_still_temporary_or_not(tmp_pat
             fs.create(ROOT, find(fs, "inductor/ab"), b".4713.1.tmp", 0o644)
         assert fs.temporaries.inodes == {ino}
         fs.unlink(ROOT, find(fs, "inductor/ab"), b".4712.1.tmp")
+
+
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["at_once", "after_a_flush"])
+def test_coming_to_an_entry_and_listing_it_is_no_use_of_it(tmp_path: Path, is_flushed: bool) -> None:
+    with opened(tmp_path / "store") as fs:
+        write(fs, "triton/KEY/kernel.ptx", b"content")
+        fs.settle()
+        look_up(fs, "triton/KEY", READER)
+        if is_flushed:
+            fs.uses.flush()
+        fs.note_listing(user(0, READER), find(fs, "triton/KEY"))
+        fs.uses.flush()
+        [found] = entries(fs).values()
+        assert found.hits == is_flushed, "what was written down is not taken back"
+        fs.note_use(user(0, READER), find(fs, "triton/KEY/kernel.ptx"))
+        fs.uses.flush()
+        [found] = entries(fs).values()
+        assert found.hits == 1
