@@ -18,6 +18,7 @@ from tests.disks import Disk, ext4, tmpfs
 
 # The mounts of the tests are listed apart from those of the machine, and their logs go with them. This is set here and
 # not in a fixture because modules of tests read the environment when they are imported.
+_TESTS = Path(__file__).parent
 _OWN = Path(tempfile.mkdtemp(prefix="kcachefs-test-run-"))
 os.environ["KCACHEFS_RUNTIME_DIR"] = str(_OWN / "run")
 os.environ["KCACHEFS_LOG_DIR"] = str(_OWN / "log")
@@ -36,6 +37,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis begins with our seed too, unless it was given one."""
     if getattr(config.option, "hypothesis_seed", 0) is None:
         config.option.hypothesis_seed = os.environ["KCACHEFS_SEED"]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Do not import what the tests run in processes of their own, only to look for examples in it: some load torch."""
+    is_module = collection_path.suffix == ".py" and collection_path.is_relative_to(_TESTS)
+    return True if is_module and not collection_path.name.startswith("test_") else None
 
 
 def pytest_unconfigure() -> None:
