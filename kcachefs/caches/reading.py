@@ -20,6 +20,9 @@ class Verified:
     those it had when it was verified, so are its bytes. Two things do not show. One is a write within the clock tick of
     an earlier change, so a file that was changed a moment ago is not taken for verified. The other is bytes that rot on
     the disk beneath the kernel; the next process that reads the file finds those.
+
+    Hashing in parallel instead is no help: BLAKE3's pool of threads does not survive a fork, so a child would wait for
+    it for ever, and it gains nothing below several MiB.
     """
 
     SETTLED_NS = 100_000_000
