@@ -195,6 +195,7 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> NoReturn
         os.close(err)
         os.environ.clear()
         os.environ.update(request["environment"])
+        tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
         os.chdir(request["folder"])
         sys.argv = ["kcachefs", *request["arguments"]]
         from kcachefs.cli import main
