@@ -1,4 +1,4 @@
-"""Small real disks for tests: an ext4 image on a loop device, a tmpfs with a size. Unmounted whatever happens."""
+"""Small real disks for tests: an ext4 image on a loop device, or a tmpfs of a given size. Always unmounted again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Disk:
         self._ballast = path / "ballast"
 
     def fill(self, leave: int = 0) -> None:
-        """Take every free byte but about `leave`."""
+        """Fill the disk until only about `leave` bytes are free."""
         with open(self._ballast, "ab", buffering=0) as file:
             size = 1 << 20
             while size:
@@ -30,7 +30,7 @@ class Disk:
                     file.write(bytes(size))
                 except OSError:
                     size //= 2
-            # Inodes and directory blocks count too: whatever a write might need first must be gone.
+            # Inodes and directory blocks count too: nothing may be left that a write needs first.
             os.fsync(file.fileno())
         if leave:
             os.truncate(self._ballast, max(0, self._ballast.stat().st_size - leave))
@@ -44,7 +44,7 @@ class Disk:
 
 @contextlib.contextmanager
 def ext4(folder: Path, name: str = "disk", megabytes: int = 24, image: Path | None = None) -> Iterator[Disk]:
-    """A new ext4, or the one in `image`. It does no one a favour: what is not synced stays in memory."""
+    """A new ext4, or the one in `image`. It writes nothing early: what is not synced stays in memory."""
     if image is None:
         image = folder / f"{name}.img"
         with open(image, "wb") as file:
@@ -67,7 +67,7 @@ def _mounted(path: Path, *arguments: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        # A failed test may leave a file open; the mount goes all the same, and the loop device with its last user.
+        # A failed test may leave a file open; the mount is detached anyway, the loop device goes with its last user.
         if subprocess.run(["umount", str(path)], capture_output=True, check=False).returncode:
             _run("umount", "--lazy", str(path))
 

@@ -1,4 +1,4 @@
-"""Processes that use a mount as compilers do: they look for entries, read whole ones, and make what is missing."""
+"""Processes that use a mount as compilers do: they look up entries, read whole ones, and make missing ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SUFFIXES = ("source", "ttir", "ttgir", "llir", "ptx", "cubin", "json")
 
 
 def content(key: str, part: str, size: int) -> bytes:
-    """What a file must hold: incompressible, and known from its name."""
+    """What a file must hold: incompressible, and determined by its name."""
     return random.Random(f"{key}/{part}").randbytes(size)
 
 
 @dataclass
 class Cacher:
-    """One process. Keys are drawn from a working set much larger than the quota; newer ones are likelier."""
+    """One process. It draws keys from a working set much larger than the quota, newer ones more often."""
 
     root: Path
     number: int
@@ -29,7 +29,7 @@ class Cacher:
     deeds: dict[str, int] = field(default_factory=lambda: {"read": 0, "made": 0, "mapped": 0})
 
     def work(self, stop: Path) -> dict[str, int]:
-        """Until there is a file `stop`; returns how often it did what."""
+        """Work until the file `stop` exists; returns how often it did what."""
         choose = random.Random(self.number)
         held: list[tuple[str, mmap.mmap]] = []
         while not stop.exists():
@@ -45,7 +45,7 @@ class Cacher:
         return self.deeds
 
     def kernel(self, key: str) -> None:
-        """As Triton: a group file that names the others means that they are all there."""
+        """As Triton: once the group file exists, all the files that it names must exist."""
         folder = self.root / "triton" / key
         if (folder / "__grp__kernel.json").exists():
             for suffix in SUFFIXES:
@@ -67,7 +67,7 @@ class Cacher:
             os.removedirs(temporary)
 
     def module(self, key: str) -> None:
-        """As Inductor: one Python file, written beside and renamed."""
+        """As Inductor: one Python file, written under another name and renamed."""
         stem = hashlib.sha256(key.encode()).hexdigest()[:40]
         folder = self.root / "inductor" / stem[:2]
         path = folder / f"c{stem}.py"

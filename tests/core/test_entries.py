@@ -1,4 +1,4 @@
-"""Entries in the core: what belongs to one, what it adds up to, and when it was used."""
+"""Entries in the core: what belongs to an entry, its totals, and when it was used."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def take(fs: Filesystem, step: tuple[str, str, object]) -> None:
         elif verb == "use":
             look_up(fs, path, READER)
     except (FsError, FileNotFoundError):
-        pass  # what a filesystem refuses, it must refuse without a trace: the end of `opened` looks for one
+        pass  # what is refused must leave no trace: `opened` checks the store at its end
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -274,7 +274,7 @@ def test_accounts_are_exact_after_anything(
         fs.settle()
         held = sum(info.files for info in entries(fs).values())
         assert held == Administration(fs).stats().total.files
-        for _ in range(len(PLACES)):  # what has names in several entries goes from one to the other
+        for _ in range(len(PLACES)):  # a file with names in several entries moves from one to the next
             fs.evictor.evict_all([info.entry for info in entries(fs).values()])
         assert entries(fs) == {}
 

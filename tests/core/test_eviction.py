@@ -1,4 +1,4 @@
-"""Eviction in the core: who goes, in which order, and what is never taken."""
+"""Eviction in the core: what is evicted, in which order, and what never is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 
 
 def filled(fs: Filesystem, *keys: str, size: int = 20_000) -> None:
-    """Entries of incompressible bytes, used in the order in which they are named."""
+    """Make entries of incompressible bytes, used in this order."""
     for key in keys:
         kernel(fs, key, size)
         fs.settle()
@@ -49,7 +49,7 @@ def alive(fs: Filesystem) -> list[str]:
 
 
 def shrink(fs: Filesystem, share: float) -> None:
-    """Evict as if the quota were that share of what is in use."""
+    """Evict as if the quota were this share of what is stored."""
     used = fs.store.used_bytes()
     fs.room.limits = Limits(max_size=int(used * share), grace=0.0, min_free=0)
     while fs.evictor.turn():
@@ -119,7 +119,7 @@ def test_an_entry_being_written_stays(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_the_kernel_holds_is_used_now(tmp_path: Path) -> None:
-    """An open or mapped file is an inode that the kernel does not forget, whatever it is told."""
+    """The kernel never forgets the inode of an open or mapped file, whatever it is told."""
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B", "C", size=200_000)
         held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
@@ -137,7 +137,7 @@ def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(tmp_path: Path)
         held: list[int | None] = []
 
         def look_up_meanwhile(batch: list[int]) -> None:
-            assert batch == []  # nobody had it a moment ago
+            assert batch == []  # nobody used it a moment ago
             held.append(fs.lookup(ROOT, entries[0], b"kernel.cubin"))
 
         fs.evictor._probe = look_up_meanwhile  # type: ignore[method-assign]
@@ -162,7 +162,7 @@ def test_requests_go_first_while_nobody_waits_for_room(tmp_path: Path, monkeypat
         assert pauses == [BREATH_SECONDS] * 2
         shrink(fs, 0.01)
         assert alive(fs) == []
-        assert len(pauses) == 2  # above the quota somebody may be waiting
+        assert len(pauses) == 2  # above the quota somebody may be waiting for room
 
 
 def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_what_others_went_on_with_is_not_reaped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [100, SLOT_SIZE + 1], ids=["slot", "spool"])
 def test_a_folder_is_not_reaped_while_somebody_works_below_it(tmp_path: Path, size: int) -> None:
-    """As after `mktemp -d`, whose process is gone at once."""
+    """As after `mktemp -d`, whose process ends at once."""
     with opened(tmp_path / "store", NO_GRACE) as fs:
         ino = write(fs, "triton/KEY/tmp.x/below/kernel.ptx", bytes(size))
         temporary, long_ago = find(fs, "triton/KEY/tmp.x"), time.time_ns() - int(61e9)
@@ -292,11 +292,11 @@ def test_a_folder_is_not_reaped_while_somebody_works_below_it(tmp_path: Path, si
             txn.put(temporary_key(temporary), pack_number(long_ago) + pack_number(WRITER))
         for old in (temporary, find(fs, "triton/KEY/tmp.x/below")):
             fs.set_attributes(ROOT, old, mtime=long_ago)
-        fs.nodes.get(ino).mtime = long_ago  # of what is being written to, the spool file tells
+        fs.nodes.get(ino).mtime = long_ago  # for a file that is being written, its spool file counts
         fs.write(ino, 0, b"more")
         assert fs.reaper.reap() == 0
         fs.set_attributes(ROOT, ino, mtime=long_ago)
-        fs.hold(ino)  # somebody has it mapped, to read what they wrote
+        fs.hold(ino)  # somebody has it mapped, to read what was written
         assert fs.reaper.reap() == 0
         fs.forget(ino, 1)
         assert fs.reaper.reap() == 1
@@ -344,7 +344,7 @@ def link(fs: Filesystem, path: str, new: str) -> None:
 
 
 def remove(fs: Filesystem, path: str) -> None:
-    """As rm -rf does."""
+    """As `rm -rf` does."""
     ino = find(fs, path)
     for below, parent, name in reversed(list(fs.walk.below(ino))):
         (fs.rmdir if fs.nodes.get(below).is_dir else fs.unlink)(ROOT, parent, name)
@@ -384,7 +384,7 @@ def test_a_file_published_by_a_link_is_counted(tmp_path: Path) -> None:
 def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store of an earlier version may be full of them; and now they come of names that are not found quickly."""
+    """A store of an earlier version may be full of them; and names that are not found quickly still make some."""
     with opened(tmp_path / "store", NO_GRACE) as fs:
         strays = [f"{number:02}" for number in range(BATCH + 1)]
         for key in strays:

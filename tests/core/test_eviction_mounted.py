@@ -48,7 +48,7 @@ def stats(mount: Mount) -> dict[str, Any]:
 
 
 def _told(mount: Mount) -> dict[str, dict[str, int]]:
-    """What the mount itself tells: less, and much sooner, than the command."""
+    """The numbers in the mount itself: fewer than the command prints, but much quicker to read."""
     told: dict[str, dict[str, int]] = json.loads((mount.mountpoint / ".kcachefs" / "stats.json").read_text())
     return told
 
@@ -62,7 +62,7 @@ def kernel(root: Path, key: str, size: int = 40_000) -> None:
 
 
 def clean(store: Path) -> None:
-    """The store is at rest, and nothing is wrong with it."""
+    """The store is not mounted, and nothing is wrong with it."""
     done = command_server.run("fsck", "--store", store, "--json")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -81,8 +81,8 @@ def disk_bytes(store: Path) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
 def test_nobody_sees_half_an_entry_while_a_tenth_fits(base: Path, engine: str) -> None:
-    """8 processes on a working set of ten quotas. Each checks every byte it reads, and keeps some files mapped, until
-    enough entries were evicted under them."""
+    """Eight processes on a working set of ten quotas. Each checks every byte it reads and keeps some files mapped,
+    until enough entries were evicted under them."""
     keys, size = 500, 20_000
     working_set = keys * size * (len(SUFFIXES) + 1)
     quota = working_set // 10
@@ -125,12 +125,12 @@ def test_reads_through_a_warm_kernel_cache_protect_an_entry(base: Path) -> None:
             number += 1
             assert number < 500, "nothing was evicted"
         assert (root / "triton" / "used" / "kernel.ptx").read_bytes() == content("used", "ptx", 40_000)
-        # The reads themselves were the kernel's: far fewer READ requests than reads.
+        # The kernel served the reads itself: there were far fewer READ requests than reads.
         assert requests(mount).get("read", 0) - before.get("read", 0) < number
 
 
 def listed(root: Path, key: str) -> bool:
-    """Whether an entry is there, without the lookup that would be a use of it."""
+    """Whether an entry exists, without a lookup, which would count as a use."""
     return key in os.listdir(root / "triton")
 
 
@@ -178,7 +178,7 @@ def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:
 
         in_child(write)
         until(lambda: _files(mount) == 30 * (len(SUFFIXES) + 1))
-        mount.remount()  # so that the kernel asks for each name again, at once
+        mount.remount()  # so that the kernel asks for each name again
         in_child(read)
         in_child(lambda: (root / "triton/absent").exists())
         total = stats(mount)["total"]
@@ -214,7 +214,7 @@ def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
                 assert free.f_bavail * free.f_frsize > 0
                 if number % 10 == 0:
                     until(lambda: _free(disk.path) > 4 << 20)
-            until(lambda: _told(mount)["total"]["misses"] == 300)  # the last is counted when it is sealed
+            until(lambda: _told(mount)["total"]["misses"] == 300)  # the last one counts once it is sealed
             assert _evictions(mount) > 0
             assert (mount.mountpoint / "triton/K299/kernel.ptx").read_bytes() == content("K299", "ptx", 60_000)
         clean(mount.store)
@@ -251,7 +251,7 @@ def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None
 
 
 def _evictions(mount: Mount) -> int:
-    """Read from the mount itself: a command would take longer than the eviction."""
+    """Read from the mount itself: a command would be slower than the eviction."""
     return _told(mount)["total"]["evictions"]
 
 
@@ -290,9 +290,9 @@ def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:
 
 @pytest.mark.slow
 def test_real_caches_shrink_as_measured_and_every_use_is_counted(base: Path) -> None:
-    """The caches of three workloads of an H200, unpacked, read by another process, and read by a third."""
+    """The caches of three workloads on an H200, unpacked by one process and read by two others."""
     with Mount(base / "mount", base / "store", "direct") as mount:
-        # Counted by who unpacks it: to look for the files from here would be a use of every entry.
+        # The child that unpacks them counts: looking for the files here would be a use of every entry.
         files = in_child(lambda: _unpack_corpus(mount.mountpoint))
         until(lambda: _files(mount) == files)
         numbers = stats(mount)
@@ -309,7 +309,7 @@ def test_real_caches_shrink_as_measured_and_every_use_is_counted(base: Path) -> 
 
 
 def _unpack_corpus(root: Path) -> int:
-    """How many files of entries it made: locks are none, nor is the index that the driver keeps open for all."""
+    """The number of files that belong to entries: locks do not, nor does the index that the driver keeps open."""
     made = set()
     with tarfile.open(CORPUS) as archive:
         for member in archive:

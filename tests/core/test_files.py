@@ -1,4 +1,4 @@
-"""Bytes of files, seen by one thread while another moves them."""
+"""The bytes of files, seen by one thread while another moves them."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def test_the_end_of_a_file_that_was_just_sealed_is_read_from_memory(
 
 
 LARGE = b"0123456789abcdef" * (128 << 10)
-"""Too large for a slot: it is in a spool file until it is sealed."""
+"""Too large for a slot: such a file is in the spool until it is sealed."""
 
 
 def _stage_and(overtake: Callable[[], object], fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have this happen once, when the sealer has read a large file and not committed it yet."""
+    """Do this once, after the sealer has read a large file and before it commits."""
     stage = fs.store.objects.stage_file
 
     def stage_and_be_overtaken(fd: int) -> Staged:
@@ -221,7 +221,7 @@ def test_two_who_write_to_a_large_object_at_once_both_have_their_bytes_in_it(
 
         def be_overtaken(*arguments: object) -> None:
             monkeypatch.undo()
-            fs.nodes._cache.clear()  # as any request that fails has it
+            fs.nodes._cache.clear()  # as after any request that failed
             fs.files.write(ino, 0, b"other")
             go_on(*arguments)
 
@@ -266,7 +266,7 @@ def test_a_write_that_fails_takes_no_slot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_file_that_does_not_fit_where_it_is_to_be_written_stays_whole(small_disk: Disk, sealed: bool) -> None:
-    """Neither is anything left of the spool file that it did not fit into."""
+    """The spool file that it did not fit into is gone too."""
     content = os.urandom(900 << 10)
     with opened(small_disk.path / "store") as fs:
         ino = write(fs, "triton/key/file", content)

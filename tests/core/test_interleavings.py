@@ -1,4 +1,4 @@
-"""What one thread sees while another is in the middle of something. Each interleaving is forced, none is waited for.
+"""What one thread sees while another is in the middle of something. Each interleaving is forced, not waited for.
 
 A test stops a thread at the call between two steps, lets another thread act there, and goes on.
 """
@@ -19,11 +19,11 @@ from tests.core.trees import ROOT, find, folder, opened, rename, write
 from tests.waiting import PATIENCE
 
 LARGE = 2 << 20
-"""More than a slot holds: such a file is in the spool."""
+"""More than fits into a slot: such a file is in the spool."""
 
 
 def beside(action: Callable[[], object]) -> None:
-    """Have another thread do it, and go on when it is done."""
+    """Have another thread do it, and continue when it is done."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -123,7 +123,7 @@ def test_a_file_that_joins_an_entry_is_not_evicted_with_it_before_the_kernel_kno
 
         def hold_late(ino: int) -> int:
             evict.start()
-            if not owns_lock(fs):  # else it has to wait for us
+            if not owns_lock(fs):  # otherwise it would have to wait for us
                 evict.join(PATIENCE)
             return hold(ino)
 
@@ -142,7 +142,7 @@ def test_a_path_is_not_remembered_when_a_folder_in_it_moves_meanwhile(
     with opened(tmp_path / "store") as fs:
         ino, above = folder(fs, "inductor/ab"), find(fs, "inductor")
         write(fs, "inductor/ab/code.py", b"code")
-        fs.namespaces.folder_moved()  # nothing is remembered
+        fs.namespaces.folder_moved()  # forget everything
         move = threading.Thread(target=lambda: rename(fs, "inductor/ab", "inductor/cd"), daemon=True)
         get = fs.nodes.get
 
@@ -150,7 +150,7 @@ def test_a_path_is_not_remembered_when_a_folder_in_it_moves_meanwhile(
             node = get(wanted)
             if wanted == above and threading.current_thread() is not move and move.ident is None:
                 move.start()
-                if not owns_lock(fs):  # else it has to wait for us
+                if not owns_lock(fs):  # otherwise it would have to wait for us
                     move.join(PATIENCE)
             return node
 

@@ -1,4 +1,4 @@
-"""What an entry is: the real names of real caches, placed by the table."""
+"""What an entry is: real names from real caches, sorted into entries by the table."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
 
 
 def spot_of(namespace: str, path: str) -> Spot:
-    """As the core asks: from the top down, and no further than the first folder that is an entry."""
+    """As the core asks: from the top down, no further than the first folder that is an entry."""
     parts = path.rstrip("/").split("/")
     for depth in range(1, len(parts)):
         spot = place(namespace.encode(), tuple(part.encode() for part in parts[:depth]), True)
@@ -256,7 +256,7 @@ def test_only_a_row_with_a_stem_makes_a_group() -> None:
 
 
 def entries_of(listing: str) -> tuple[dict[str, Counter[Kind]], dict[tuple[str, str], list[str]]]:
-    """Per namespace how many paths are of each kind; and the files of each entry, by its folder or group."""
+    """How many paths of each kind a namespace has, and the files of each entry by its folder or group."""
     kinds: dict[str, Counter[Kind]] = defaultdict(Counter)
     entries: dict[tuple[str, str], list[str]] = defaultdict(list)
     for line in (DATA / listing).read_text(encoding="utf-8").splitlines():

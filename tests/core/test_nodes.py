@@ -1,4 +1,4 @@
-"""Inodes, as they come into the cache and go from it."""
+"""Inodes that enter and leave the cache."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_inodes_that_are_prefetched_are_those_that_are_got_one_by_one(tmp_path: 
         together, alone = Nodes(fs.store, Kernel()), Nodes(fs.store, Kernel())
         fs.unlink(ROOT, parent, b"3")
         for ino in made:
-            fs.forget(ino, 1)  # with the last reference the one without a name is gone
+            fs.forget(ino, 1)  # its last reference: an inode without a name is gone now
         made += [fs.create(ROOT, parent, b"%d" % number, 0o644)[0] for number in range(20, 25)]
         assert inode_key(made[-1]) in fs.store.catalog.unfolded_keys()
         together.prefetch([*made, 1 << 40])

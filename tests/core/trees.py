@@ -1,4 +1,4 @@
-"""A filesystem over a real store, used in this process as an engine would use it."""
+"""A filesystem over a real store, used in this process as an engine uses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kcachefs.store import Options, Store, fsck
 from kcachefs.store.inode_numbers import ROOT_INO
 
 WRITER, READER = 1_000_001, 1_000_002
-"""Processes that do not exist: the core takes their numbers as they are."""
+"""Processes that do not exist; the core does not check."""
 ROOT = Caller(0, 0, WRITER)
 
 
@@ -30,7 +30,7 @@ def user(uid: int, pid: int = WRITER) -> Caller:
 
 @contextmanager
 def opened(path: Path, limits: Limits = Limits(), kernel: Kernel | None = None) -> Iterator[Filesystem]:  # noqa: B008
-    """The filesystem of the store at `path`; afterwards the store is closed, and must be clean."""
+    """The filesystem of the store at `path`. At the end the store is closed and must be clean."""
     with Store(path, Options(background=False)) as store:
         fs = Filesystem(store, FsOptions(limits=limits), kernel)
         fs.evictor.certain_seconds = 0.0
@@ -41,7 +41,7 @@ def opened(path: Path, limits: Limits = Limits(), kernel: Kernel | None = None) 
 
 @contextmanager
 def nothing_acknowledged(fs: Filesystem) -> Iterator[None]:
-    """As on a disk that has no room for the journal."""
+    """As on a disk without room for the journal."""
 
     def refuse(changes: object) -> None:
         raise NoSpace("the disk is full")
@@ -74,7 +74,7 @@ def exists(fs: Filesystem, path: str) -> bool:
 
 
 def folder(fs: Filesystem, path: str, caller: Caller = ROOT) -> int:
-    """Make a folder and those above it, as far as they are missing."""
+    """Make a folder and its missing parents."""
     ino = ROOT_INO
     for name in path.split("/"):
         found = fs.tree.find(ino, os.fsencode(name))
@@ -95,7 +95,7 @@ def write(fs: Filesystem, path: str, data: bytes, caller: Caller = ROOT) -> int:
 
 
 def look_up(fs: Filesystem, path: str, pid: int, uid: int = 0) -> int:
-    """What the kernel asks when a process opens a path that it knows nothing of; it forgets it at once."""
+    """What the kernel asks when a process opens a path that is new to it; it forgets it at once."""
     ino = ROOT_INO
     for name in path.split("/"):
         found = fs.lookup(user(uid, pid), ino, os.fsencode(name))
@@ -113,7 +113,7 @@ def rename(fs: Filesystem, old: str, new: str) -> None:
 
 
 def kernel(fs: Filesystem, key: str, size: int = 3000) -> None:
-    """Write a Triton entry as Triton does: each file in a temporary folder, renamed out of it."""
+    """Write an entry as Triton does: each file in a temporary folder, and then renamed."""
     for suffix in ("source", "ttir", "llir", "ptx", "cubin", "json"):
         temporary = f"triton/{key}/tmp.pid_1_{suffix}"
         write(fs, f"{temporary}/kernel.{suffix}", os.urandom(size))

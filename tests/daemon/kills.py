@@ -55,7 +55,7 @@ def run(kills: int, seed: int = 0, *, reload: bool = False) -> Outcome:
                 children = [scope.enter_context(Child(user.run)) for user in users]
                 try:
                     for _ in range(kills):
-                        time.sleep(choose.uniform(0, 0.6))
+                        time.sleep(choose.uniform(0, 0.3))
                         pauses.append(reload_worker(mount) if reload else kill_worker(mount))
                 finally:
                     (base / "stop").touch()

@@ -1,1 +1,1 @@
-"""What a mount must do, asked of a plain directory, of the direct engine and of the pyfuse3 engine alike."""
+"""What a mount must do: the same tests on a plain directory, the direct engine and the pyfuse3 engine."""

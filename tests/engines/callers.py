@@ -1,4 +1,4 @@
-"""Who asks the filesystem: forked processes of any user, with their result or exception brought back."""
+"""Forked processes of any user that ask the filesystem; their result or exception comes back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Identity:
-    """User, group and further groups, none of which need a name on the system."""
+    """User, group and supplementary groups; the system need not know them."""
 
     uid: int
     gid: int
@@ -40,12 +40,12 @@ STRANGER = Identity(uid=42052, gid=42053)
 
 
 class Child(Generic[T]):
-    """A forked process that runs one function; `result` waits for it, leaving the scope kills it if it still runs."""
+    """A forked process that runs one function. `result` waits for it; leaving the scope kills it."""
 
     def __init__(self, function: Callable[[], T], identity: Identity | None = None) -> None:
         receive, send = os.pipe()
         with warnings.catch_warnings():
-            # The test run's watchdog is a thread; it holds no lock that a child needs.
+            # pytest's watchdog is a thread, but it holds no lock that a child needs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
@@ -56,7 +56,7 @@ class Child(Generic[T]):
         self._gathered = False
 
     def result(self, timeout: float = PATIENCE) -> T:
-        """What the function returned; raises what it raised."""
+        """Return what the function returned, or raise what it raised."""
         said = bytearray()
         while True:
             if not select.select([self._receive], [], [], timeout)[0]:
@@ -100,7 +100,7 @@ class Child(Generic[T]):
 
 
 def in_child(function: Callable[[], T], identity: Identity | None = None) -> T:
-    """Run the function in a process of its own, as `identity` if given."""
+    """Run the function in its own process, as `identity` if given."""
     with Child(function, identity) as child:
         return child.result()
 

@@ -1,4 +1,4 @@
-"""Waiting for the filesystem's clock, which may stand still for a few milliseconds."""
+"""Waits for the clock of the filesystem, which advances only every few milliseconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def wait_for_a_tick(root: Path) -> None:
-    """Return when a change made now gets a later time than any made before; leaves no trace in `root`."""
+    """Return once a change gets a later time than every change before it. Leaves `root` untouched."""
     probe = root.parent / f"probe-of-{os.geteuid()}"
     probe.touch()
     begun = probe.stat().st_ctime_ns

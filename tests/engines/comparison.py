@@ -1,4 +1,4 @@
-"""A state machine that does the same random things to a place and to a plain directory, and compares."""
+"""A state machine that performs the same random operations on a place and on a plain directory, and compares."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.engines.trees import Node, differences, snapshot
 
 T = TypeVar("T")
 
-# --- what is drawn: a small world, so that operations meet ----------------------------------------------------------
+# --- what is drawn: few names, so that operations collide -----------------------------------------------------------
 
 FOLDERS = ["", "d/", "d/e/", "f/"]
 ANYWHERE = [folder + name for folder in FOLDERS for name in "abdef"]
 
 
 def existing(kind: str) -> st.SearchStrategy[str]:
-    """A name that is there now, of this kind where there is one, and sometimes any at all."""
+    """A name that exists now, of this kind if there is one; sometimes any name."""
     found: st.SearchStrategy[str] = st.runner().flatmap(
         lambda machine: st.sampled_from(machine.present(kind) or ANYWHERE)
     )
@@ -63,7 +63,7 @@ openings = st.sampled_from(
     ]
 )
 
-# Times that are set are of the past, so that they tell themselves from those that an operation made.
+# Times that a rule sets lie in the past, which tells them from the times that operations set.
 SECOND = 10**9
 PRESENT = 1_700_000_000 * SECOND
 moments = st.integers(-10 * SECOND, PRESENT - 1)
@@ -77,7 +77,7 @@ class Handle(NamedTuple):
 
 
 class Comparison(RuleBasedStateMachine):
-    """Each rule does one thing to both sides and compares what came of it; the trees are compared after every rule."""
+    """Each rule does one thing to both sides and compares the outcomes; the trees are compared after every rule."""
 
     place: ClassVar[Place]
 
@@ -98,12 +98,12 @@ class Comparison(RuleBasedStateMachine):
         self.handles = [Handle(*(os.open(side / "f" / "f", os.O_RDWR) for side in self.sides))]
 
     def present(self, kind: str) -> list[str]:
-        """The names below the root that are of this kind: "-" a file, "d" a directory, "" anything."""
+        """The names below the root of this kind: "-" files, "d" directories, "" everything."""
         return [name for name, node in snapshot(self.reference, contents=False).items() if node.kind.startswith(kind)]
 
     def teardown(self) -> None:
         try:
-            # After a difference there is nothing to learn from another one.
+            # A second difference would only hide the first.
             if self.sound:
                 self.compare_contents()
                 self.close_handles()
@@ -113,7 +113,7 @@ class Comparison(RuleBasedStateMachine):
             self._scope.__exit__(None, None, None)
 
     def both(self, operation: Callable[[Path], object]) -> None:
-        """The same operation below either root, with the same outcome."""
+        """Do the operation below both roots; the outcomes must be the same."""
         self.steps += 1
         self.must_agree(outcome(operation, self.subject), outcome(operation, self.reference))
 
@@ -213,7 +213,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(path=files, offset=offsets, length=st.sampled_from([1, 5000, 100_000]))
     def allocate(self, path: str, offset: int, length: int) -> None:
-        # Not fallocate(2) itself, which pyfuse3 has not: then the C library writes what it would have allocated.
+        # Not fallocate(2), which pyfuse3 does not have: the C library writes zeros where it is missing.
         allocate = os.posix_fallocate
         self.both(lambda side: with_open(side / path, os.O_RDWR, lambda file: allocate(file, offset, length)))
 
@@ -299,7 +299,7 @@ class Comparison(RuleBasedStateMachine):
 
     # --- the mount goes and comes back ------------------------------------------------------------------------------
 
-    # Once in a run only: it costs more than all the other rules together.
+    # Only once per example: it costs more than all the other rules together.
     @rule()
     @precondition(lambda self: self.steps >= 15 and not self.restarted)
     def remount(self) -> None:
@@ -309,7 +309,7 @@ class Comparison(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.steps >= 15 and not self.restarted)
     def kill(self) -> None:
-        """The handles are open when it happens: what they wrote was acknowledged."""
+        """Kill it while handles are open: what they wrote was acknowledged and must survive."""
         self.restart(lambda: self.place.kill(self.close_handles))
 
     def restart(self, how: Callable[[], None]) -> None:
@@ -322,7 +322,7 @@ class Comparison(RuleBasedStateMachine):
     def close_handles(self) -> None:
         while self.handles:
             for descriptor in self.handles.pop():
-                # On a killed mount the kernel cannot tell the daemon, and says so; the descriptor is gone all the same.
+                # On a killed mount the kernel cannot reach the daemon and says so; the descriptor is closed anyway.
                 with suppress(OSError):
                     os.close(descriptor)
 
@@ -352,7 +352,7 @@ def comparison_in(place: Place) -> type[Comparison]:
 
 
 def outcome(operation: Callable[[T], object], argument: T) -> object:
-    """What it returned, or the name of the error it was refused with."""
+    """What the operation returned, or the name of the error it failed with."""
     try:
         return operation(argument)
     except OSError as error:
@@ -365,7 +365,7 @@ def shortened(value: object) -> str:
 
 
 def open_without_waiting(path: Path, how: int) -> int:
-    """A FIFO's other end will not come."""
+    """Nobody opens the other end of a FIFO here."""
     return os.open(path, how | os.O_NONBLOCK, 0o644)
 
 
@@ -378,7 +378,7 @@ def with_open(path: Path, how: int, operation: Callable[[int], T]) -> T:
 
 
 def poke(descriptor: int, offset: int, piece: bytes) -> int:
-    """Write through a shared mapping as much as lies inside the file."""
+    """Write through a shared mapping, as far as the file reaches."""
     size = os.fstat(descriptor).st_size
     if stat.S_ISREG(os.fstat(descriptor).st_mode) and size > offset:
         with mmap.mmap(descriptor, size) as mapped:
@@ -393,5 +393,5 @@ def attributes(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def comparable(tree: dict[str, Node]) -> dict[str, Node]:
-    """Times that an operation made differ from side to side; that it made them does not."""
+    """Operations set different times on the two sides; only whether they set one is compared."""
     return {name: node if node.mtime_ns < PRESENT else replace(node, mtime_ns=PRESENT) for name, node in tree.items()}

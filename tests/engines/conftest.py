@@ -15,14 +15,14 @@ from tests.engines.mounting import KINDS, Mount, Place, opened
 
 @pytest.fixture(scope="session", params=KINDS)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A plain directory, or a mount of each engine; one for the whole run, and mounted again should it have died."""
+    """A plain directory, or a mount of each engine. It lasts for the whole run, and is mounted again if it died."""
     with opened(request.param) as place:
         yield place
 
 
 @pytest.fixture
 def root(place: Place) -> Path:
-    """An empty folder of that place which every user may write to."""
+    """An empty folder in that place that every user may write to."""
     return place.fresh()
 
 
@@ -35,7 +35,7 @@ def mount(place: Place) -> Mount:
 
 @pytest.fixture(params=["root", "other"])
 def as_user(request: pytest.FixtureRequest) -> Identity | None:
-    """Runs the test twice: as the user who runs them all, and as one without rights (see pytest_pyfunc_call)."""
+    """Runs the test twice: as the current user, and as one without privileges (see pytest_pyfunc_call)."""
     if request.param == "root":
         return None
     if os.geteuid() != 0:
@@ -45,7 +45,7 @@ def as_user(request: pytest.FixtureRequest) -> Identity | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """The whole body of a test `as_user` runs in a process of that user: what it leaves open ends with it."""
+    """Run the body of a test `as_user` in a process of that user; whatever it leaves open ends with the process."""
     values: dict[str, Any] = pyfuncitem.funcargs
     if "as_user" not in values:
         return None

@@ -1,4 +1,4 @@
-"""Mounts for the tests: made by the command that people use, killed as a crash would, and always taken away again."""
+"""Mounts for the tests: made with the kcachefs command, killed as a crash would, and always removed again."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ KINDS = [
 of_a_mount_only = pytest.mark.parametrize(
     "place", [kind for kind in KINDS if kind.values != ("plain",)], indirect=True, scope="session"
 )
-"""For tests of what a plain directory does not have."""
+"""For tests of what plain directories do not have."""
 
 
 class Mount:
-    """One store mounted at one directory with one engine, for as long as the scope lasts."""
+    """A store that one engine serves at a directory, for as long as the scope lasts."""
 
     def __init__(self, mountpoint: Path, store: Path, engine: str, *options: str, lifeline: int = -1) -> None:
         self.mountpoint = mountpoint
@@ -55,18 +55,18 @@ class Mount:
         self.start()
 
     def sigkill(self) -> None:
-        """End the daemon as the kernel's memory killer would, and return when it is gone."""
+        """Kill the daemon as the kernel's OOM killer would, and return once it is gone."""
         daemon = self.daemon()
         assert daemon, f"{self.mountpoint} is not among the mounts that `kcachefs status` knows"
         kill(*daemon)
 
     def kill(self) -> None:
-        """SIGKILL, then mount again over what the crash left."""
+        """Kill the daemon, then mount again over what it left behind."""
         self.sigkill()
         self.start()
 
     def revive(self) -> None:
-        """Mount again if a test has left the mount dead, so that the next one is judged by itself."""
+        """Mount again if a test left the mount dead, so that the next test does not fail for it."""
         if not self.answers():
             self._detach()
             self.start()
@@ -90,7 +90,7 @@ class Mount:
             self._detach()
 
     def _detach(self) -> None:
-        """The last resort: off the tree at once, and the daemon gone."""
+        """The last resort: detach the mount and kill the daemon."""
         if _is_mounted(self.mountpoint):
             daemon: list[int] = []
             with suppress(RuntimeError, ValueError):
@@ -105,12 +105,12 @@ class Mount:
             return False
 
     def daemon(self) -> list[int]:
-        """The supervisor, then the worker: in the other order a dead worker would be replaced before it is its turn."""
-        state = registry.read(str(self.mountpoint))  # as `kcachefs status` does, which takes longer
+        """The supervisor, then the worker: killed in the other order, the supervisor would replace the worker first."""
+        state = registry.read(str(self.mountpoint))  # what `kcachefs status` reads, without its start
         return [state.supervisor_pid, state.worker_pid] if state is not None else []
 
     def _kcachefs(self, *arguments: str) -> str:
-        # Who mounts holds the lifeline too: a mount that is under way when the tests are killed is taken away as well.
+        # The command holds the lifeline too, so that a mount in the making is removed when the tests are killed.
         done = command_server.run(*arguments, hold=self._lifeline)
         if done.returncode != 0:
             said = done.stdout + done.stderr
@@ -120,7 +120,7 @@ class Mount:
 
 @dataclass
 class Place:
-    """Where tests work: a plain directory, or a mount, which alone can be remounted and killed."""
+    """Where tests work: a plain directory, or a mount. Only a mount can be remounted and killed."""
 
     folder: Path
     mount: Mount | None = None
@@ -144,7 +144,7 @@ class Place:
             self.mount.remount()
 
     def kill(self, then: Callable[[], None] = lambda: None) -> None:
-        """SIGKILL and mount again; `then` is what is done to a dead mount before it comes back."""
+        """Kill the daemon and mount again; `then` runs in between, while the mount is dead."""
         if self.mount is not None:
             self.mount.sigkill()
         then()
@@ -152,8 +152,8 @@ class Place:
             self.mount.start()
 
 
-# Nothing comes on the standard input but its end. A daemon, which has the folder among its arguments, leaves once its
-# mount is gone, and must have left before the folder goes, or it makes a part of it anew.
+# Standard input only ever ends. A daemon has the folder among its arguments, leaves once its mount is gone, and must
+# have left before the folder is removed, or it would make parts of it again.
 CLEAN_UP = """
 read -r _
 umount -l "$1/mount" 2>/dev/null
@@ -175,14 +175,14 @@ def opened(kind: str) -> Iterator[Place]:
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that every user can reach, gone at the end."""
+    """A folder that every user can reach, removed at the end."""
     with _guarded_folder() as (folder, _):
         yield folder
 
 
 @contextmanager
 def _guarded_folder() -> Iterator[tuple[Path, int]]:
-    """The folder, and a descriptor: when no process holds that any more, however they ended, the folder goes."""
+    """The folder and a descriptor: once no process holds the descriptor, however it ended, the folder is removed."""
     folder = Path(tempfile.mkdtemp(prefix="kcachefs-test-")).resolve()
     folder.chmod(0o755)
     watched, lifeline = os.pipe()
@@ -196,7 +196,7 @@ def _guarded_folder() -> Iterator[tuple[Path, int]]:
 
 
 def kill(*pids: int) -> None:
-    """SIGKILL each, in this order, and wait until all are gone."""
+    """Send SIGKILL to each, in this order, and wait until all are gone."""
     descriptors = []
     try:
         for pid in pids:
@@ -214,11 +214,11 @@ def kill(*pids: int) -> None:
 
 
 def _is_mounted(directory: Path) -> bool:
-    """Asks the mount table, which answers even where a dead mount does not."""
+    """Ask the mount table, which answers even for a dead mount."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
         return any(_unescape(line.split(" ")[4]) == str(directory) for line in table)
 
 
 def _unescape(text: str) -> str:
-    """The table writes what would break its lines, and the backslash itself, as three octal digits."""
+    """The table writes spaces, line breaks and backslashes as three octal digits."""
     return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), text)

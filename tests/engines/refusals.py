@@ -1,4 +1,4 @@
-"""How a test says which error it expects."""
+"""Says which error a test expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the random tests with seeds of its own for as long as asked: see scripts/posix_soak."""
+"""Runs the random tests with new seeds for a given time: see scripts/posix_soak."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _batch(kind: str, seed: int, wanted: argparse.Namespace) -> bool:
-    """One mount, one state machine run of many examples, one file exercised."""
+    """One mount, one run of the state machine with many examples, one file exercised."""
     try:
         with opened(kind) as place:
             _compare(place, seed, wanted)
@@ -66,8 +66,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="posix_soak", description=__doc__)
     parser.add_argument("hours", nargs="?", type=float, default=1.0, help="how long (default: 1)")
     parser.add_argument("--on", nargs="+", default=["direct", "pyfuse3"], choices=["plain", "direct", "pyfuse3"])
-    parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("--blob", help="this example only, as a failure printed it")
+    parser.add_argument("--seed", type=int, help="use only this seed")
+    parser.add_argument("--blob", help="run only this example, as a failure printed it")
     parser.add_argument("--examples", type=int, default=100, help="of the state machine, in a batch (default: 100)")
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""One process of a storm: what it does in the common directory, and the ledger of what it must find there."""
+"""One process of a storm: what it does in the shared directory, and a ledger of what it must find there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEEP = 30
 
 
 class Stormer:
-    """Has names that no one else touches, which are in `ledger`, and fights the others for the contested ones."""
+    """Owns the names in its `ledger`, which nobody else touches, and competes with others for the contested ones."""
 
     def __init__(self, root: Path, number: int) -> None:
         self.root = root
@@ -28,7 +28,7 @@ class Stormer:
         self.choose = random.Random(number)
 
     def rage(self, turns: int) -> Stormer:
-        """Do that many random things."""
+        """Do this many random things."""
         deeds: list[tuple[Callable[[], None], int]] = [
             (self.publish, 8),
             (self.create_in_place, 5),
@@ -53,7 +53,7 @@ class Stormer:
                 self.delete()
         return self
 
-    # --- its own names: whatever is in the ledger must be in the directory ------------------------------------------
+    # --- its own names: the directory must hold whatever the ledger says --------------------------------------------
 
     def publish(self) -> None:
         temporary = self.root / f".{self.number}.tmp"
@@ -74,7 +74,7 @@ class Stormer:
         self.ledger[name] = tag
 
     def publish_from_a_folder(self) -> None:
-        """As Triton does, up to the last try to remove what is not empty."""
+        """As Triton does, including its attempt to remove a folder that is not empty."""
         folder = self.root / f"tmp.pid_{self.number}"
         folder.mkdir()
         name, tag = self.own_name(), self.tag()
@@ -92,7 +92,7 @@ class Stormer:
             (self.root / name).write_bytes(body(tag))
 
     def append(self) -> None:
-        """Two steps of which the second restores what the ledger says."""
+        """Two steps; the second restores what the ledger says."""
         if self.ledger:
             path = self.root / self.any_own()
             size = path.stat().st_size
@@ -137,7 +137,7 @@ class Stormer:
         mine = f"of-{self.number}-"
         assert {name for name in os.listdir(self.root) if name.startswith(mine)} == set(self.ledger)
 
-    # --- everyone's names: what is there is whole, and errors are those of a race -----------------------------------
+    # --- contested names: whatever exists is whole, and errors are those of a race ----------------------------------
 
     def read_of_others(self) -> None:
         names = os.listdir(self.root)
@@ -186,12 +186,12 @@ class Stormer:
         return self.choose.choice(sorted(self.ledger))
 
     def twins(self, name: str) -> list[str]:
-        """Names of the same file: no two files of one stormer are written under the same tag."""
+        """Names of the same file: a stormer never writes two files with the same tag."""
         return [other for other, tag in self.ledger.items() if tag == self.ledger[name]]
 
 
 def body(tag: str) -> bytes:
-    """Content that tells its own tag, and so whether it is whole."""
+    """Content that repeats its tag, so that a reader can tell whether it is whole."""
     head = tag.encode() + b"\n"
     return head + head[:1] * int(tag.split()[2])
 
@@ -208,7 +208,7 @@ def check_contested(root: Path) -> None:
 
 
 def tolerating(deed: Callable[[], object], *numbers: int) -> bool:
-    """Whether it was done; these errors are what a race may bring."""
+    """Whether it succeeded; these errors may come from a race."""
     try:
         deed()
     except OSError as error:

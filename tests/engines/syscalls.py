@@ -1,4 +1,4 @@
-"""System calls that Python's `os` does not offer; each raises OSError as `os` would."""
+"""System calls that `os` does not offer; each raises OSError as `os` would."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Timespec(ctypes.Structure):
 
 @dataclass(frozen=True)
 class DirectoryEntry:
-    """One record of getdents64; `offset` is where a listing goes on after this entry."""
+    """One record of getdents64; a listing continues at `offset` after this entry."""
 
     inode: int
     offset: int
@@ -54,14 +54,14 @@ def fallocate(descriptor: int, mode: int, offset: int, length: int) -> None:
 
 
 def set_times(path: Path, atime: tuple[int, int], mtime: tuple[int, int], *, follow: bool = True) -> None:
-    """utimensat with seconds and nanoseconds as given, so that UTIME_NOW and UTIME_OMIT can be said."""
+    """utimensat with seconds and nanoseconds as given, so that UTIME_NOW and UTIME_OMIT can be passed."""
     times = (_Timespec * 2)(_Timespec(*atime), _Timespec(*mtime))
     flags = 0 if follow else AT_SYMLINK_NOFOLLOW
     _check(_libc.utimensat(AT_FDCWD, os.fsencode(path), times, flags))
 
 
 def read_directory(descriptor: int, size: int = 32768) -> list[DirectoryEntry]:
-    """One getdents64 call with a buffer of `size` bytes; an empty list is the end."""
+    """One getdents64 call with a buffer of `size` bytes; an empty list means the end."""
     buffer = ctypes.create_string_buffer(size)
     filled = _check(_libc.getdents64(descriptor, buffer, size))
     entries = []

@@ -1,4 +1,4 @@
-"""Looking ahead for requests: begun by a busy program, ended by a pause, and never while others need the processor."""
+"""Busy polling: a busy program starts it, a pause ends it, and it stops while others need the processor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK = 2500
 
 
 class Scene:
-    """Busy polling on a pipe, with a clock, a count of its looks, and as many busy processors as is said."""
+    """Busy polling on a pipe, with a clock, a count of its polls, and a given number of busy processors."""
 
     def __init__(self, device: int, patch: pytest.MonkeyPatch) -> None:
         self.now = self.due = 0
@@ -50,7 +50,7 @@ class Scene:
         self.weigh(processors=2, busy=0)
 
     def request(self, gap: int, *, is_alone: bool = True) -> int:
-        """One comes so many nanoseconds behind the last; returns how often it was looked for."""
+        """A request arrives this many nanoseconds after the last; returns how often it was polled for."""
         before, self.due = self.looks, self.now + gap
         self.made.poll(is_alone=is_alone)
         self.now = max(self.now, self.due)
@@ -58,7 +58,7 @@ class Scene:
         return self.looks - before
 
     def weigh(self, processors: int, busy: int) -> int:
-        """How long may be looked, on such a machine, while the one who looks sleeps."""
+        """How long polling may last on such a machine while the poller sleeps."""
         self.made._processors, self.busy = processors, busy
         self.made._is_awake = False
         self.made.adapt()
@@ -146,7 +146,7 @@ def test_how_long_depends_on_who_else_runs(scene: Scene, processors: int, busy: 
 
 def test_who_looks_does_not_count_as_somebody_else(scene: Scene) -> None:
     assert scene.weigh(processors=2, busy=2) == BRIEF_NS
-    scene.request(SOON)  # and it is at work on it
+    scene.request(SOON)  # and now it works on that
     scene.made.adapt()
     assert scene.made.allowed == USUAL_NS
 
@@ -166,7 +166,7 @@ def test_patience_is_paid_for(scene: Scene, gap: int) -> None:
     brief, begin, patient = BRIEF_NS // LOOK, scene.now, 0
     while scene.now < begin + 8 * BUDGET_NS:
         patient += max(0, scene.request(gap) - brief)
-        scene.now += 15_000  # to carry it out
+        scene.now += 15_000  # the time that it takes to carry out
     allowed = BUDGET_NS + (scene.now - begin) // EARNED
     assert 0.9 * allowed < patient * LOOK < 1.1 * allowed
     assert scene.request(gap) >= brief, "the briefest is free"

@@ -1,4 +1,4 @@
-"""Bytes that went bad on the disk, read through a mount: an error once, then a miss, and a rewrite heals."""
+"""Bytes that went bad on disk, read through a mount: one error, then a miss, and writing the file again heals it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_damaged_file_that_is_written_to_is_gone_too(root: Path, mount: Mount)
 
 
 def flip_a_bit(store: Path, content: bytes) -> None:
-    """In the volume that holds these bytes, which do not compress."""
+    """Flip it in the volume that holds these bytes, which do not compress."""
     for volume in (store / "volumes").rglob("*"):
         if not volume.is_file():
             continue

@@ -37,7 +37,7 @@ def exercise(path: Path, place: Place, seed: int) -> None:
 
 
 class Exerciser:
-    """The file, what it should hold, and the operations done so far, the last of which a failure shows."""
+    """The file, what it should hold, and the operations so far; a failure shows the last ones."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class Exerciser:
             try:
                 fallocate(self.descriptor, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, offset, length)
             except OSError as error:
-                # A filesystem need not have this one.
+                # Not every filesystem has this one.
                 if error.errno != errno.EOPNOTSUPP:
                     raise
             else:
@@ -154,7 +154,7 @@ class Exerciser:
         self.descriptor = os.open(self.path, os.O_RDWR)
 
     def restart(self, how: Callable[[], None]) -> None:
-        """The mount goes away and comes back; what is mapped and not synced yet goes to the file by the close."""
+        """Unmount and mount again; closing writes back what was mapped and not synced yet."""
         self.note(f"restart: {how.__name__}", 0, 0)
         os.close(self.descriptor)
         how()

@@ -1,4 +1,4 @@
-"""Large files on a mount: written as compilers write them, mapped, sparse; and others served meanwhile."""
+"""Large files on a mount: written as compilers write them, mapped, and sparse, while others are served."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_precompiled_header_is_written_in_pieces_and_mapped_while_others_are_s
 
 
 def _write_like_a_compiler(path: Path) -> bytearray:
-    """150 MB in 40,000 writes of a page, a third of them after a seek, some over what is there already."""
+    """Write 150 MB in 40,000 pages, a third of them after a seek, some over earlier ones."""
     rng = random.Random(3)
     expected = bytearray(36_600 * PAGE)
     noise, words = rng.randbytes(1 << 20), b"namespace std { template <typename T> class vector; } " * 200
@@ -47,7 +47,7 @@ def _write_like_a_compiler(path: Path) -> bytearray:
         assert os.pwrite(descriptor, piece, position * PAGE) == PAGE
         expected[position * PAGE : (position + 1) * PAGE] = piece
         position = (position + 1) % 36_600
-        if number % 1000 == 0:  # it reads back what it wrote
+        if number % 1000 == 0:  # compilers read back what they wrote
             assert os.pread(descriptor, PAGE, (position - 1) * PAGE) == piece
     os.ftruncate(descriptor, len(expected))
     os.close(descriptor)
@@ -65,7 +65,7 @@ def _compare_mapped(path: Path, expected: bytearray) -> None:
 
 
 def _small_operations(folder: Path, stop_reading: int, stop: int) -> int:
-    """What a cache sees all the time, until told to stop; returns how often it was done."""
+    """Do what a cache sees all the time until told to stop; returns the number of rounds."""
     os.close(stop)
     os.set_blocking(stop_reading, False)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Permission checks as seen by users who are not root: EACCES where a right is missing, EPERM where ownership is."""
+"""Permission checks for users other than root: EACCES where a permission is missing, EPERM where ownership is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @pytest.fixture
 def folder(root: Path) -> Path:
-    """A folder of root's with a file, a subfolder and a symlink in it that everyone may do anything with."""
+    """A folder that belongs to root, with a file, a subfolder and a symlink that are open to everyone."""
     folder = root / "folder"
     folder.mkdir()
     (folder / "file").write_bytes(b"content")

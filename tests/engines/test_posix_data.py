@@ -1,4 +1,4 @@
-"""Bytes of a file: truncation, holes, appending, allocation, copying inside the kernel."""
+"""The bytes of a file: truncating, holes, appending, allocating, copying inside the kernel."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_appends_of_several_processes_are_all_there_and_whole(root: Path) -> Non
 
 
 def test_a_linkers_writing_is_read_back_by_itself_and_others(root: Path) -> None:
-    """In place at the final name: 4 KiB pieces at random, holes left and filled later, output read on the way."""
+    """In place at the final name: pieces of 4 KiB in random order, holes filled later, output read in between."""
     choose = random.Random(11)
     model = bytearray()
     with open(root / "output", "w+b", buffering=0) as file:
@@ -157,7 +157,7 @@ def test_vectors_are_read_and_written_in_order(root: Path) -> None:
 
 
 def allocates(place: Place, descriptor: int, mode: int, offset: int, length: int) -> bool:
-    """Allocate, or be refused where the engine cannot: pyfuse3 has no such request, and says EOPNOTSUPP."""
+    """Allocate, or fail where the engine cannot: pyfuse3 has no such request and answers EOPNOTSUPP."""
     if place.mount is not None and place.mount.engine == "pyfuse3":
         with refused(errno.EOPNOTSUPP):
             fallocate(descriptor, mode, offset, length)
@@ -192,7 +192,7 @@ class TestAllocation:
 
     @pytest.mark.parametrize("mode", [FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, FALLOC_ZERO_RANGE], ids=["punch", "zero"])
     def test_a_range_is_zeroed_or_refused_as_unsupported(self, root: Path, mode: int) -> None:
-        """Neither mode is needed by a compiler; a filesystem without one says EOPNOTSUPP and changes nothing."""
+        """No compiler needs either mode; a filesystem without one answers EOPNOTSUPP and changes nothing."""
         (root / "file").write_bytes(b"x" * 20_000)
         expected = b"x" * 5000 + b"\0" * 10_000 + b"x" * 5000
         with open(root / "file", "r+b") as file:

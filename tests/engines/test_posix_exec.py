@@ -1,4 +1,4 @@
-"""Programs that lie in the filesystem: run, refused, protected while they run."""
+"""Programs in the filesystem: run, refused, and protected while they run."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def test_duplicated_descriptors_share_their_position(root: Path) -> None:
 
 
 def test_an_unnamed_file_is_made_and_given_a_name_or_refused_as_unsupported(root: Path) -> None:
-    """O_TMPFILE is an offer, not a duty: a filesystem without it says EOPNOTSUPP and nothing else."""
+    """O_TMPFILE is optional: a filesystem without it answers EOPNOTSUPP and nothing else."""
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         unnamed = _unnamed_file(root)

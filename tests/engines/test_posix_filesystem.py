@@ -1,4 +1,4 @@
-"""The filesystem as a whole: its numbers, its attributes, its first-level folders."""
+"""The filesystem as a whole: its sizes, its extended attributes, its top-level folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flock and record locks: held against other processes, and let go when their holder ends."""
+"""flock and record locks: they keep other processes out, and are released when their holder ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("as_user")
 
 
 def try_flock(path: Path, kind: int) -> bool:
-    """Whether another process would get this lock now."""
+    """Whether another process could take this lock now."""
 
     def attempt() -> bool:
         with open(path, "r+b") as file:

@@ -1,4 +1,4 @@
-"""Mapped files: private and shared, read, written, synced and cut."""
+"""Mapped files: private and shared, read, written, synced and truncated."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class TestStickyDirectory:
         assert "mine" in os.listdir(folder)
 
     def _folder(self, root: Path) -> Path:
-        """One that belongs to root, with a file and a directory of OTHER's in it."""
+        """One that belongs to root and holds a file and a directory of OTHER's."""
         folder = root / "folder"
         folder.mkdir()
         folder.chmod(0o1777)

@@ -1,4 +1,4 @@
-"""Names and paths: every byte is allowed but two, and the limits are exact."""
+"""Names and paths: every byte but two is allowed, and the limits are exact."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def opened(folder: Path) -> Iterator[int]:
 
 
 def listing(descriptor: int, size: int = SMALL_BUFFER) -> Iterator[DirectoryEntry]:
-    """The rest of the listing, a few dozen entries a call."""
+    """The rest of the listing, a few dozen entries per call."""
     while entries := read_directory(descriptor, size):
         yield from entries
 

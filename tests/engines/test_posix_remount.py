@@ -1,4 +1,4 @@
-"""What a mount holds is there again after it was unmounted, and after its daemon was killed."""
+"""What a mount holds is still there after it is unmounted and mounted again, and after its daemon is killed."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_file_that_was_unlinked_while_open_is_gone_after_a_kill(root: Path, mo
 
 
 def _close_on_a_dead_mount(descriptor: int) -> None:
-    """The descriptor is gone afterwards, but where the kernel would have told the daemon it says that it cannot."""
+    """The descriptor is closed afterwards, even though the kernel reports that it could not tell the daemon."""
     with suppress(OSError):
         os.close(descriptor)
 

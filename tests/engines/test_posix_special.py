@@ -60,7 +60,7 @@ def test_mkfifo_refuses_a_name_that_exists(root: Path) -> None:
 
 def test_a_socket_is_bound_connected_to_and_removed(root: Path) -> None:
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    # A socket's address is at most 108 bytes long: this keeps it short wherever the test runs.
+    # A socket's address has at most 108 bytes; this keeps it short wherever the test runs.
     address = f"/proc/self/fd/{folder}/socket"
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
         server.bind(address)
@@ -90,7 +90,7 @@ def test_mknod_makes_a_regular_file(root: Path) -> None:
 
 
 def test_a_device_is_made_with_its_number_or_refused(root: Path) -> None:
-    """A cache needs no devices: EPERM, which every user without the right gets anyway, is an answer for all."""
+    """A cache needs no devices: EPERM, which every unprivileged user gets anyway, is right for all."""
     try:
         os.mknod(root / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Times: set to the nanosecond and kept, and moved by exactly the operations that should move them."""
+"""Times: kept to the nanosecond, and changed by exactly the operations that should change them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_nonsense_nanoseconds_and_missing_names_are_refused(root: Path) -> None:
 
 
 def test_a_new_file_has_the_present_time(root: Path) -> None:
-    """With a second of slack: the kernel's coarse clock may lag behind the one that Python reads."""
+    """With a second of slack: the kernel's coarse clock may lag behind the clock that Python reads."""
     before = time.time_ns() - SECOND
     (root / "file").touch()
     after = time.time_ns() + SECOND
@@ -97,7 +97,7 @@ def test_a_new_file_has_the_present_time(root: Path) -> None:
 
 @dataclass(frozen=True)
 class Scene:
-    """What an operation meets: two folders; in the first a file with a second name in `links`, and a folder."""
+    """What an operation finds: two folders; the first holds a folder and a file that has a second name in `links`."""
 
     one: Path
     two: Path
@@ -149,8 +149,8 @@ def fail_to_change_names(scene: Scene) -> None:
         scene.file.rename(scene.empty)
 
 
-# What each operation does, and which times it must move, of the file and of the folders: "m" is mtime, "c" is ctime. A
-# time that is not named must stay.
+# What each operation does, and which times of the file and of the folders it must change: "m" is mtime, "c" is ctime.
+# All other times must stay.
 MOVES: dict[str, tuple[Callable[[Scene], object], dict[str, str]]] = {
     "create": (lambda s: (s.one / "new").touch(), {"one": "mc"}),
     "mkdir": (lambda s: (s.one / "new").mkdir(), {"one": "mc"}),
@@ -185,7 +185,7 @@ MOVES: dict[str, tuple[Callable[[Scene], object], dict[str, str]]] = {
 def test_an_operation_moves_its_times_and_no_others(root: Path, operation: str) -> None:
     act, expected = MOVES[operation]
     stage = scene(root)
-    # Some operations take the file's first name away: its second one tells its times.
+    # Some operations remove the file's first name, so its times are read by the second one.
     watched = {"file": stage.alias, "one": stage.one, "two": stage.two}
     for path in watched.values():
         os.utime(path, ns=(OLD, OLD))
@@ -212,7 +212,7 @@ def test_an_open_descriptor_shows_moved_times_at_once(root: Path) -> None:
 
 
 def test_files_written_one_after_the_other_have_times_in_that_order(root: Path) -> None:
-    """What ninja lives by: an output is never older than the input it was made from."""
+    """What ninja relies on: an output is never older than the input it was made from."""
     for number in range(50):
         (root / f"{number}").write_bytes(b"x")
     times = [(root / f"{number}").stat().st_mtime_ns for number in range(50)]

@@ -1,4 +1,4 @@
-"""unlink, and what an open file without a name still can do."""
+"""unlink, and what can still be done with an open file that has no name."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_many_open_unlinked_files_keep_their_own_contents(root: Path) -> None:
 
 
 def test_a_temporary_folder_moved_out_of_and_removed_leaves_one_file(root: Path) -> None:
-    """How Triton writes: a folder of its own, the file in it renamed out, the folder removed, its parent refused."""
+    """As Triton writes: rename the file out of a temporary folder, remove that, and fail to remove its parent."""
     (root / "entry").mkdir()
     for number in range(20):
         temporary = root / "entry" / f"tmp.pid_{number}"

@@ -1,4 +1,4 @@
-"""Garbage on the kernel's protocol: an error or a line in the log, never an exit, and afterwards all works as before.
+"""Garbage in the kernel's protocol: an error or a line in the log, never an exit, and everything works afterwards.
 
 Requests are fed to the engine's decoder; its device is one end of a pair of sockets, on whose other end each reply is
 one message.
@@ -66,11 +66,11 @@ BODIES = {
     Op.RENAME2: p.RENAME2_IN.pack(1, 0, 0) + b"name\0other\0",
     Op.SYNCFS: bytes(8),
 }
-"""A sound body of every request that is answered."""
+"""A valid body for every request that has a reply."""
 
 
 class Line:
-    """An engine on a store of its own, and the kernel's end of its device."""
+    """An engine over its own store, and the kernel's end of its device."""
 
     def __init__(
         self, store: Path, caplog: pytest.LogCaptureFixture, make: Callable[[Store], Filesystem] = Filesystem
@@ -78,7 +78,7 @@ class Line:
         self.store = Store(store, Options(background=False))
         self.fs = make(self.store)
         self.caller = (0, 0, 0)
-        """User, group and process that ask."""
+        """The user, group and process that ask."""
         self.kernel, self._daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.kernel, self._daemon):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
@@ -103,7 +103,7 @@ class Line:
         return self._unique
 
     def ask(self, opcode: int, node: int, body: bytes = b"", length: int | None = None) -> tuple[int, bytes]:
-        """Feed a request and wait for its reply: the errno and the body."""
+        """Send a request and wait for its reply: the errno and the body."""
         unique = self.feed(opcode, node, body, length)
         assert select.select([self.kernel], [], [], 60)[0], f"no reply to request {opcode}"
         number, answered, said = self._receive()
@@ -111,7 +111,7 @@ class Line:
         return number, said
 
     def replies(self) -> list[tuple[int, int, bytes]]:
-        """Whatever has been replied by now."""
+        """All replies so far."""
         found = []
         while select.select([self.kernel], [], [], 0)[0]:
             found.append(self._receive())
@@ -135,7 +135,7 @@ class Line:
     # --- working ------------------------------------------------------------------------------------------------------
 
     def write_file(self, name: bytes, content: bytes, *, release: bool = True) -> int:
-        """As a program does: create, write, close; of the last, newer kernels do not tell."""
+        """As a program does: create, write, close. Newer kernels do not report the close."""
         number, said = self.ask(Op.CREATE, self.folder, p.CREATE_IN.pack(1, 0o100644, 0, 0) + name + b"\0")
         assert number == 0
         node: int = struct.unpack_from("<Q", said)[0]
@@ -206,7 +206,7 @@ def test_an_opcode_that_is_not_known_is_not_offered(line: Line) -> None:
 
 def test_a_request_cut_short_anywhere_is_refused_and_changes_nothing(line: Line) -> None:
     for opcode, whole in BODIES.items():
-        # The buffer still holds the sound request: what was cut off must not be found there.
+        # The buffer still holds the whole request; what was cut off must not be read from there.
         if opcode in SILENT:
             line.feed(opcode, line.folder, whole)
         else:
@@ -225,7 +225,7 @@ def test_a_request_cut_short_anywhere_is_refused_and_changes_nothing(line: Line)
 
 
 def _needs_no_body(opcode: Op, length: int) -> bool:
-    """Whether a request makes sense of that many bytes: the rest are handles and flags that nobody looks at."""
+    """Whether this many bytes are enough for a request: the rest are handles and flags that are not used."""
     read = {
         **dict.fromkeys((Op.GETATTR, Op.STATFS, Op.RELEASE, Op.FSYNC, Op.OPENDIR, Op.RELEASEDIR, Op.FSYNCDIR), 0),
         **dict.fromkeys((Op.SYNCFS, Op.DESTROY, Op.READLINK), 0),
@@ -268,7 +268,7 @@ def test_two_names_that_are_not_two_are_refused(line: Line) -> None:
     assert line.fs.listing(line.folder, 0, 100) == before
 
 
-# --- values beyond reason ---------------------------------------------------------------------------------------------
+# --- absurd values ----------------------------------------------------------------------------------------------------
 
 
 def test_more_to_forget_than_was_sent_is_refused_whole(line: Line) -> None:
@@ -431,7 +431,7 @@ def test_any_sequence_of_any_bytes_is_answered(
             line.replies()
         else:
             line.ask(opcode, node, body)
-    # What was written at random may be anything; the check works in a folder of its own.
+    # The random requests may have done anything; the check works in its own folder.
     fresh = f"folder{line._unique}".encode()
     number, said = line.ask(Op.MKDIR, 1, p.MKDIR_IN.pack(0o755, 0) + fresh + b"\0")
     assert number == 0
@@ -439,7 +439,7 @@ def test_any_sequence_of_any_bytes_is_answered(
     line.still_works()
 
 
-# --- faults beneath ---------------------------------------------------------------------------------------------------
+# --- failures below ---------------------------------------------------------------------------------------------------
 
 
 def test_a_handler_that_raises_answers_an_input_output_error_and_logs_where(line: Line) -> None:

@@ -1,4 +1,4 @@
-"""A worker that takes over: what its predecessor did and did not say is said again, and not done again.
+"""A worker that takes over repeats the replies of its predecessor without repeating the work.
 
 Requests are fed to the engine as in `test_protocol`, with numbers as the kernel gives them.
 """
@@ -40,11 +40,11 @@ CHANGES = {
     Op.RENAME: p.RENAME_IN.pack(ROOT_INO) + b"file\0new\0",
     Op.RENAME2: p.RENAME2_IN.pack(ROOT_INO, 2, 0) + b"file\0folder\0",
 }
-"""Every change of names; done again, each would fail, or undo itself."""
+"""Every change of names. Repeated, each would fail or undo itself."""
 
 
 class Worker:
-    """A filesystem and its engine, and the kernel's end of its device."""
+    """A filesystem, its engine, and the kernel's end of its device."""
 
     def __init__(self, store: Path, memory: int, *, resumed: bool) -> None:
         self.store = Store(store, Options(background=False))
@@ -81,7 +81,7 @@ def memory() -> Iterator[int]:
 
 @contextmanager
 def serving(store: Path, memory: int, *, resumed: bool) -> Iterator[Worker]:
-    """Ends without settling anything, as a killed one does."""
+    """End without settling anything, as a killed worker does."""
     worker = Worker(store, memory, resumed=resumed)
     try:
         yield worker
@@ -131,7 +131,7 @@ def test_a_change_that_was_not_made_is_made_when_it_comes_again(tmp_path: Path, 
         before = first.names()
     with serving(tmp_path, memory, resumed=True) as second:
         assert second.ask(6 | RESENT, opcode, ROOT_INO, CHANGES[opcode])[0] == 0
-        kept = opcode == Op.RENAME2  # names that were exchanged are the same names
+        kept = opcode == Op.RENAME2  # after an exchange the names are the same
         assert (second.names() == before) is kept
 
 
@@ -145,7 +145,7 @@ def test_the_answer_survives_a_second_death(tmp_path: Path, memory: int) -> None
 
 
 def test_a_number_of_an_earlier_mount_means_nothing(tmp_path: Path, memory: int) -> None:
-    """Numbers begin anew: the same one stands for another request."""
+    """Numbers start again after a mount: the same one means another request."""
     with serving(tmp_path, memory, resumed=False) as before:
         before.ask(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])
     with serving(tmp_path, memory, resumed=False):
@@ -223,14 +223,14 @@ def test_deaths_of_different_requests_are_no_reason_to_refuse_any(
             die_of(worker, number, b"%d" % number, monkeypatch, deferred=False)
 
 
-# --- a kernel that cannot send again ----------------------------------------------------------------------------------
+# --- a kernel that cannot resend --------------------------------------------------------------------------------------
 
 
 def test_what_the_dead_one_had_taken_is_found_in_the_buffer(tmp_path: Path, memory: int) -> None:
     with serving(tmp_path, memory, resumed=False) as first:
         first.ask(2, Op.INIT, 0, OLDER_KERNEL)
         taken = request(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])
-        RequestBuffer(memory).buffer[: len(taken)] = taken  # read from the kernel, and then it died
+        RequestBuffer(memory).buffer[: len(taken)] = taken  # it died after reading this from the kernel
     with serving(tmp_path, memory, resumed=True) as second:
         second.engine._take_over()
         assert second.answer(6)[0] == 0
@@ -240,7 +240,7 @@ def test_what_the_dead_one_had_taken_is_found_in_the_buffer(tmp_path: Path, memo
 def test_what_the_dead_one_had_done_is_not_done_twice(tmp_path: Path, memory: int) -> None:
     with serving(tmp_path, memory, resumed=False) as first:
         first.ask(2, Op.INIT, 0, OLDER_KERNEL)
-        said = first.ask(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])[1]  # and it died before it could cross it off
+        said = first.ask(6, Op.MKDIR, ROOT_INO, CHANGES[Op.MKDIR])[1]  # it died before it could cross this off
     with serving(tmp_path, memory, resumed=True) as second:
         second.engine._take_over()
         code, again = second.answer(6)
@@ -299,7 +299,7 @@ def test_nothing_that_may_be_in_use_goes_and_nothing_stays_for_ever(
         monkeypatch.setattr(second.fs.nodes._kernel, "knows", held.__contains__)
         assert fs.lookup(NOBODY, ROOT_INO, b"file") == ino
         fs.unlink(NOBODY, ROOT_INO, b"file")
-        fs.forget(ino, 1)  # the lookup of a moment ago; what the dead worker counted is still held
+        fs.forget(ino, 1)  # the lookup just made; what the dead worker counted is still held
         fs.lifetimes.let_go_of_orphans()
         assert fs.read(ino, 0, 100) == b"content"
         held.clear()

@@ -1,4 +1,4 @@
-"""Random operations on a place and on a plain directory, which must be answered alike."""
+"""Random operations on a place and on a plain directory, which must answer alike."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ SUITE = settings(
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_random_operations_are_answered_as_a_plain_directory_answers_them(place: Place) -> None:
-    """Always the same operations; `scripts/posix_soak` makes others for as long as it is let."""
+    """Always the same operations; `scripts/posix_soak` draws others for as long as it runs."""
     run_state_machine_as_test(comparison_in(place), settings=SUITE)

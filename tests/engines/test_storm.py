@@ -1,4 +1,4 @@
-"""Sixteen processes at once in one directory: no error a local directory would not give, no lost file, no hang."""
+"""Sixteen processes in one directory at once: no error that a local directory would not give, no lost file, no hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.engines.stormers import CONTESTED, Stormer, check_contested
 
 PROCESSES = 16
 TURNS = int(os.environ.get("KCACHEFS_TEST_STORM_TURNS", "300"))
-"""Of each process. A number and not a time: what is tested must not depend on how busy the machine is."""
+"""What each process does. A number, not a time, so that a busy machine tests just as much."""
 ROUNDS = 3
 
 
@@ -41,7 +41,7 @@ def rage(stormers: list[Stormer], turns: int) -> list[Stormer]:
 
 
 def check(root: Path, stormers: list[Stormer]) -> None:
-    """The directory holds what the ledgers say, the names they all fought for, and nothing else."""
+    """The directory holds what the ledgers say, the contested names, and nothing else."""
     owned = {name for stormer in stormers for name in stormer.ledger}
     assert {name for name in os.listdir(root) if name not in CONTESTED} == owned
     for stormer in stormers:

@@ -1,4 +1,4 @@
-"""The programs that fill a cache, and those people keep it with, at work in the filesystem."""
+"""Compilers and everyday tools at work in the filesystem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engines.trees import same_trees, snapshot
 
 
 def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """What the command says, on both streams; a failure shows it."""
+    """What the command prints on both streams; a failure shows it."""
     done = subprocess.run(
         command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -45,7 +45,7 @@ def test_gcc_rebuilds_over_its_own_output(root: Path) -> None:
 def test_a_shared_object_is_linked_and_loaded(root: Path) -> None:
     (root / "answer.c").write_text("int answer(int x) { return x * 2; }\n")
     run("gcc", "-shared", "-fPIC", "answer.c", "-o", "answer.so", cwd=root)
-    # In a process of its own: what is loaded stays mapped until the process ends, and the mount busy with it.
+    # In its own process: a library stays mapped, and keeps the mount busy, until its process ends.
     assert in_child(lambda: ctypes.CDLL(str(root / "answer.so")).answer(21)) == 42
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Node:
-    """What one name shows. `twin` is the first name, in order, of the same inode; long contents are told by digest."""
+    """What one name shows. `twin` is the first name of the same inode; long contents are represented by a digest."""
 
     kind: str
     mode: int
@@ -24,19 +24,19 @@ class Node:
 
 
 def same_trees(one: dict[str, Node], two: dict[str, Node]) -> None:
-    """Fails with the names that differ, and how."""
+    """Fail with the names that differ, and how they differ."""
     if different := differences(one, two):
         raise AssertionError(different)
 
 
 def differences(one: dict[str, Node], two: dict[str, Node]) -> str:
-    """Each name that differs and what it is on either side; nothing if the trees are the same."""
+    """Each name that differs with what it is on both sides; empty if the trees are the same."""
     different = [name for name in sorted(one.keys() | two.keys()) if one.get(name) != two.get(name)]
     return "\n".join(f"{name}:\n  {one.get(name)}\n  {two.get(name)}" for name in different)
 
 
 def snapshot(root: Path, *, contents: bool = True) -> dict[str, Node]:
-    """Every name below `root`, by its path from there."""
+    """Every name below `root`, by its relative path."""
     nodes: dict[str, Node] = {}
     twins: dict[int, str] = {}
     for path in _walk(root):
@@ -69,7 +69,7 @@ def _node(path: Path, twins: dict[int, str], name: str, contents: bool) -> Node:
         mode=stat.S_IMODE(status.st_mode),
         owner=(status.st_uid, status.st_gid),
         links=status.st_nlink,
-        # How large a directory is, each filesystem decides for itself.
+        # Each filesystem has its own idea of the size of a directory.
         size=0 if stat.S_ISDIR(status.st_mode) else status.st_size,
         mtime_ns=status.st_mtime_ns,
         content=content,

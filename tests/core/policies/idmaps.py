@@ -21,7 +21,7 @@ _MOUNT_ATTR_IDMAP = 0x00100000
 
 @contextmanager
 def idmapped(source: Path, target: Path, inside: int, outside: int) -> Iterator[Path]:
-    """`source` again at `target`, where what belongs to `inside` belongs to `outside`. OSError where it cannot be."""
+    """Mount `source` at `target` too, where files of `inside` belong to `outside`; OSError if that is impossible."""
     target.mkdir(exist_ok=True)
     with _user_namespace(inside, outside) as namespace:
         tree = _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(source), _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Writing through a shared map: the kernel sends such pages later, and in nobody's name."""
+"""Writes through a shared mapping, whose pages the kernel sends later and on nobody's behalf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_through_map(path: Path, data: bytes) -> None:
-    """Overwrite the beginning of a file that is at least as long; the pages have been sent when this returns."""
+    """Overwrite the beginning of a file that is at least this long, and return once the pages have been sent."""
     fd = os.open(path, os.O_RDWR)
     try:
         with mmap.mmap(fd, 0) as view:
@@ -19,7 +19,7 @@ def write_through_map(path: Path, data: bytes) -> None:
 
 
 def read_afresh(path: Path) -> bytes:
-    """What is stored, and not what the kernel has in its pages."""
+    """What is stored, not what the kernel has cached."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -35,7 +35,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @contextmanager
 def mounted(engine: str, *options: str) -> Iterator[Mount]:
-    """A mount with these options; its store must be clean afterwards."""
+    """A mount with these options, whose store must be clean afterwards."""
     with temporary_folder() as base:
         with Mount(base / "mount", base / "store", engine, *options) as mount:
             yield mount
@@ -43,21 +43,21 @@ def mounted(engine: str, *options: str) -> Iterator[Mount]:
 
 
 def reopened(mount: Mount, *options: str) -> None:
-    """The same store, mounted again with other options."""
+    """Mount the same store again with other options."""
     mount.umount()
     mount.options = options
     mount.start()
 
 
 def replace_worker(mount: Mount) -> None:
-    """Kill the worker, and return when another serves."""
+    """Kill the worker, and return once another one serves."""
     _, worker = mount.daemon()
     os.kill(worker, signal.SIGKILL)
     until(lambda: mount.daemon()[1:] != [worker] and mount.answers(), "another worker serves the mount")
 
 
 def settled(mount: Mount) -> Statistics:
-    """The mount's numbers, once all that was written until now is sealed."""
+    """The mount's numbers, once everything written so far is sealed."""
     raw = control.ask(registry.socket_path(str(mount.mountpoint)), "stats", {"settle": True})
     return msgspec.json.decode(raw, type=Statistics)
 
@@ -68,7 +68,7 @@ def asked(mount: Mount, verb: str, **arguments: Any) -> Any:
 
 
 def as_user(who: Identity | None, function: Callable[[], T], *, umask: int = 0o022) -> T:
-    """What the function returns in a process of that user."""
+    """Run the function in a process of that user, and return its result."""
 
     def run() -> T:
         os.umask(umask)
@@ -78,7 +78,7 @@ def as_user(who: Identity | None, function: Callable[[], T], *, umask: int = 0o0
 
 
 def publish(path: Path, data: bytes) -> None:
-    """Write as Inductor does: beside, and then renamed."""
+    """Write as Inductor does: under another name, and then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{os.getpid()}.1.tmp"
     temporary.write_bytes(data)
@@ -86,7 +86,7 @@ def publish(path: Path, data: bytes) -> None:
 
 
 def triton_put(folder: Path, name: str, data: bytes) -> None:
-    """Write as Triton does: in a temporary folder of the entry's, and then renamed out of it."""
+    """Write as Triton does: in a temporary folder inside the entry, and then renamed."""
     temporary = folder / f"tmp.pid_{os.getpid()}_{name}"
     temporary.mkdir(parents=True, exist_ok=True)
     (temporary / name).write_bytes(data)

@@ -1,4 +1,4 @@
-"""What is written through a map is judged when the file is opened, by who opens it."""
+"""Whether a mapping may be written is decided when the file is opened, by who opens it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No name, path, mode or number of a request leads out of the store, whatever the policy and whoever asks.
+"""No name, path, mode or number in a request leads out of the store, under any policy and for any user.
 
 Requests are fed to the engine as the kernel would send them, and as it never would: names with slashes, NULs and dots,
 numbers of inodes that do not exist or are only shown, modes of devices. Each is answered; nothing appears beside the
@@ -131,7 +131,7 @@ def _maker(sharing: Sharing):  # type: ignore[no-untyped-def]
 
 
 def _in_order(line: Line) -> None:
-    """Every name is one that a folder can hold, and nothing is a device."""
+    """Every name is valid in a folder, and nothing is a device."""
     line.store.fold()
     assert line.store.strays() == []
     for key, _ in line.store.catalog.walk(b"n"):

@@ -1,4 +1,4 @@
-"""--policy private: each user has a tree of their own, over one store; with --base, laid over what writers provide."""
+"""--policy private: every user has their own tree in one store; with --base, over what the writers provide."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_each_user_sees_only_what_is_theirs(engine: str) -> None:
         as_user(ALICE, kernel(mount, "KEY", b"alice"))
         as_user(BOB, kernel(mount, "KEY", b"bob"))
         as_user(None, kernel(mount, "KEY", b"root"))
-        for _ in range(3):  # turn and turn about, so that nothing that the kernel remembers of one serves another
+        for _ in range(3):  # in turns, so that nothing the kernel cached for one serves the other
             assert as_user(ALICE, read(mount, "KEY")) == b"alice"
             assert as_user(BOB, read(mount, "KEY")) == b"bob"
             assert as_user(None, read(mount, "KEY")) == b"root"
@@ -80,7 +80,7 @@ def test_no_path_leads_into_anothers_tree(engine: str) -> None:
     with mounted(engine, "--policy", "private") as mount:
         as_user(ALICE, kernel(mount, "KEY", b"alice"))
         trees = mount.mountpoint / ".tenants"
-        os.listdir(trees / str(ALICE.uid) / "triton")  # root may; and now the kernel knows the names
+        os.listdir(trees / str(ALICE.uid) / "triton")  # root may, and now the kernel knows the names
 
         def pry() -> None:
             for path in (trees / str(ALICE.uid) / "triton", trees / str(ALICE.uid) / "triton" / "KEY" / "kernel.cubin"):
@@ -187,7 +187,7 @@ def test_the_current_folder_of_one_survives_the_visits_of_another() -> None:
 
 
 def based(mount: Mount) -> None:
-    """What the owner of the mount provides for all."""
+    """What the owner of the mount provides for everyone."""
     root = mount.mountpoint
     for name in ("kernel.cubin", "kernel.json"):
         triton_put(root / "triton" / "BASE", name, b"base")
@@ -323,7 +323,7 @@ def test_an_entry_evicted_from_the_base_is_gone_for_all() -> None:
 
 
 def _until_gone(path: Path) -> None:
-    """Within the second that the kernel may believe a name of the base."""
+    """Wait until the kernel has forgotten it: it may trust a name of the base for a second."""
 
     def is_gone() -> bool:
         try:

@@ -1,4 +1,4 @@
-"""--policy publish: all add, the first complete writer wins, and nobody changes what another has published."""
+"""--policy publish: everyone adds, the first complete writer wins, and nobody changes what others published."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ def _log(mount: Mount) -> str:
 
 
 def test_what_its_owner_took_away_or_renamed_is_not_everybodys(fs: Filesystem) -> None:
-    """A file that somebody still has open, and one that is in no entry for another reason than that it is a lock."""
+    """A file that is still open, and one that is in no entry for another reason than being a lock."""
     parent = folder(fs, "inductor/ab")
     removed, _ = fs.create(OF_ALICE, parent, b"cabc.py", 0o644)
     fs.write(removed, 0, MODULE)

@@ -1,4 +1,4 @@
-"""Quotas per user: who holds too much loses their own entries, nobody else does, and numbers are kept apart."""
+"""Quotas per user: whoever stores too much loses their own entries, nobody else does, and every user has numbers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: 
 
 def test_who_has_nothing_left_to_evict_writes_no_more_and_others_do(tmp_path: Path) -> None:
     with opened(tmp_path / "store", per_uid=SIZE) as fs:
-        lock, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)  # of no entry, and never evicted
+        lock, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)  # in no entry: never evicted
         fs.write(lock, 0, os.urandom(2 * SIZE))
         fs.evictor.turn()
         assert fs.room.exhausted == {1}
@@ -230,7 +230,7 @@ def test_room_is_made_though_who_holds_most_has_it_in_anothers_entry(tmp_path: P
 
 
 def plant(fs: Filesystem, path: str, uid: int, name: bytes = b"tmp.planted") -> int:
-    """A sealed file of one user in another's entry."""
+    """Put a sealed file of one user into another's entry."""
     ino, _ = fs.create(user(uid), find(fs, path), name, 0o644)
     fs.write(ino, 0, os.urandom(SIZE))
     fs.forget(ino, 1)
@@ -264,7 +264,7 @@ def test_nobody_allocates_more_than_their_quota_at_once(tmp_path: Path) -> None:
             fs.authorize_change(ROOT, ino, size=(5 << 20) + 1)
         assert caught.value.errno == errno.EDQUOT
         fs.authorize_change(ROOT, ino, size=1)
-        fs.fallocate(ino, 3, 0, 5 << 20)  # a hole gives back
+        fs.fallocate(ino, 3, 0, 5 << 20)  # punching a hole gives space back
         fs.set_attributes(ROOT, ino, size=0)
         fs.evictor.turn()
 
@@ -297,7 +297,7 @@ def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monke
                 fs.fallocate(ino, 0, 0, length)
             assert caught.value.errno == errno.ENOSPC
         assert fs.store.used_bytes() < 66 << 20
-        fs.room.full = True  # so a turn finds it where nothing can be sealed or evicted any more
+        fs.room.full = True  # as a turn leaves it when nothing can be sealed or evicted
         with pytest.raises(FsError) as caught:
             fs.authorize_change(ROOT, ino, size=1 << 30)
         assert caught.value.errno == errno.ENOSPC

@@ -124,7 +124,7 @@ def test_locks_are_opened_made_and_held_by_anybody(engine: str) -> None:
 
 
 def _locked(path: Path) -> int:
-    """As filelock does: 0, or the errno with which the lock is refused."""
+    """Lock as filelock does; returns 0, or the errno of the refusal."""
     fd = os.open(path, os.O_RDWR | os.O_TRUNC | os.O_CREAT, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -271,7 +271,7 @@ def test_a_lock_in_a_folder_in_memory_outlives_the_worker() -> None:
 
 
 def _ask_for_attributes(path: Path) -> None:
-    """Have the kernel ask for what it knows already, as it does when an hour is over (AT_STATX_FORCE_SYNC)."""
+    """Have the kernel ask again for what it has cached, as it does after an hour (AT_STATX_FORCE_SYNC)."""
     libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)
     if libc.statx(-100, os.fsencode(path), 0x2000, 0x7FF, buffer) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

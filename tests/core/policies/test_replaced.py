@@ -1,4 +1,4 @@
-"""Under every policy users notice nothing of a worker that is killed and replaced."""
+"""Under every policy users do not notice that a worker is killed and replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.mount, needs_root]
 
 
 def work(root: Path, mine: bytes, stop: Path) -> int:
-    """Publish, read back, list, until told to stop."""
+    """Publish, read back and list until told to stop."""
     rounds = 0
     while not stop.exists():
         entry = root / "triton" / f"{mine.decode()}{rounds % 5}"

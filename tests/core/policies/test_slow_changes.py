@@ -1,4 +1,4 @@
-"""What takes long is done beside the thread that answers requests, also where a policy judges who asks."""
+"""Slow changes run beside the thread that answers requests, also under a policy that checks who asks."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_others_are_answered_while_a_large_file_is_brought_back(
         number, answered, _ = line._receive()
         assert (number, answered) == (0, unique)
         assert fs.attributes(ino).size == (SIZE // 2 if change == "ftruncate" else SIZE * 2)
-        if sharing.policy != "private" or sharing.base:  # where the tree is one's own, its mode keeps others out
+        if sharing.policy != "private" or sharing.base:  # in a private tree the modes keep others out
             assert line.ask(opcode, ino, body)[0] in (errno.EPERM, errno.EROFS)
     finally:
         go_on.set()
@@ -71,7 +71,7 @@ def test_others_are_answered_while_a_large_file_is_brought_back(
 
 
 def _sealed(fs: Filesystem) -> int:
-    """A file of the owner's in the shared tree, by now an object."""
+    """A file of the owner in the shared tree, already sealed."""
     parent = fs.tree.find(1, b"triton")
     assert parent is not None
     ino, _ = fs.tree.create(Caller(*OWNER), parent, b"KEY", 0o100644)

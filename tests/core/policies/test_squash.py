@@ -1,4 +1,4 @@
-"""Whose files appear to be: squashed to one owner or mask, for users without a number of their own, or idmapped."""
+"""Whom files appear to belong to: squashed to one owner or mask, for users without their own uid, or idmapped."""
 
 from __future__ import annotations
 
