@@ -12,9 +12,12 @@ from tests.pythons import OWN, ROOT, interpreter, supported
 
 OTHERS = [version for version in supported() if version != OWN]
 
-REMOUNT = "tests/engines/test_posix_remount.py::test_a_tree_of_everything_is_the_same"
-NOT_HERE = ["tests/keys/test_versions.py", "tests/keys/test_graphs.py"]
-"""The first starts other versions itself, and the second needs torch."""
+CHOSEN = [
+    "tests/keys/test_functions.py",
+    "tests/keys/test_golden.py",
+    "tests/engines/test_posix_remount.py::test_a_tree_of_everything_is_the_same",
+]
+"""tests/keys/test_versions.py and test_properties.py compare the versions' keys in many more cases."""
 
 IMPORTS = """
 import doctest, importlib, pkgutil, sys
@@ -73,7 +76,6 @@ def test_every_module_is_imported_and_its_examples_hold(python: tuple[str, Path]
 def test_keys_and_a_mount_work(python: tuple[str, Path]) -> None:
     """The tests of the keys, and those of what a mount keeps over a remount, run by the other Python."""
     _, program = python
-    without = [f"--ignore={file}" for file in NOT_HERE]
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *without, "-k", "not triton", "tests/keys", REMOUNT]
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not triton", *CHOSEN]
     said = run(program, *command, cwd=ROOT, KCACHEFS_TEST_ROOTS="direct")
     assert " passed" in said.splitlines()[-1], said

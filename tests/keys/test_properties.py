@@ -72,11 +72,8 @@ def test_python_that_optimises_has_other_keys_for_functions_and_the_same_for_dat
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_python_version_does_not_show(
-    keys: Keys, version: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    assert request.config.cache is not None
-    other = interpreter(version, request.config.cache.mkdir("interpreters"))
+def test_the_python_version_does_not_show(keys: Keys, version: str, tmp_path: Path) -> None:
+    other = interpreter(version)
     told: Keys = json.loads(other.run("-m", "tests.keys.cases.runner", str(tmp_path)))
     assert len(told) >= 400
     assert differing(keys, told) == {}

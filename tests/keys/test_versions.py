@@ -24,8 +24,7 @@ with kcachefs.Cache(sys.argv[1]) as cache:
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def other(request: pytest.FixtureRequest) -> Interpreter:
-    assert request.config.cache is not None
-    return interpreter(request.param, request.config.cache.mkdir("interpreters"))
+    return interpreter(request.param)
 
 
 def test_the_library_can_be_imported_and_used(other: Interpreter, tmp_path: Path) -> None:
