@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.filelock import lock, open_locked
+from tests.waiting import PATIENCE
 
 CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -46,7 +47,7 @@ def test_whoever_waits_for_a_lock_that_is_removed_gets_the_new_one(path: Path) -
         assert waiter.is_alive()
     path.unlink()
     os.close(first)
-    waiter.join(30)
+    waiter.join(PATIENCE)
     assert os.path.samestat(os.fstat(got[0]), path.stat())
     os.close(got[0])
 

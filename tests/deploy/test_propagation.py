@@ -15,7 +15,7 @@ import kcachefs
 from tests.cli.scene import runs
 from tests.deploy.containers import Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
 
@@ -82,7 +82,7 @@ def test_a_daemon_in_a_container_serves_the_host_and_other_containers_and_is_rep
             assert file.read_text() == "text\n"
             first.remove()
             start.running.remove(first)
-            process.wait(60)
+            process.wait(PATIENCE)
         assert sees(user, file) == ""
         with serving(daemon(start, "second", shared, store), shared, store):
             until(lambda: sees(user, file) == "text\n")
@@ -104,7 +104,7 @@ def serving(container: Container, shared: Path, store: Path) -> Iterator[subproc
         finally:
             subprocess.run(["umount", "-l", shared / "cache"], check=False)
             if process.poll() is None:
-                process.wait(60)
+                process.wait(PATIENCE)
 
 
 def fail_beside_a_container(folder: Path, pids: list[int]) -> None:

@@ -50,7 +50,7 @@ class Worker:
         self.store = Store(store, Options(background=False))
         self.fs = Filesystem(self.store, FsOptions(resumed=resumed))
         self.kernel, self._daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.kernel.settimeout(60)
+        self.kernel.settimeout(PATIENCE)
         self.engine = DirectEngine(self.fs, self._daemon.fileno(), requests=RequestBuffer(memory), resumed=resumed)
 
     def ask(self, number: int, opcode: int, node: int, body: bytes) -> tuple[int, bytes]:

@@ -15,6 +15,7 @@ from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Fattr, Op
 from kcachefs.store import Store
 from tests.engines.test_protocol import Line
+from tests.waiting import PATIENCE
 
 OWNER, STRANGER = (1001, 1001, 0), (1002, 1002, 0)
 SIZE = 3 << 20
@@ -52,7 +53,7 @@ def test_others_are_answered_while_a_large_file_is_brought_back(
         real = getattr(fs.files, method)
 
         def slow(*arguments: int) -> None:
-            assert go_on.wait(60)
+            assert go_on.wait(PATIENCE)
             real(*arguments)
 
         monkeypatch.setattr(fs.files, method, slow)
