@@ -17,7 +17,7 @@ _BUILD = re.compile(rb"^// (Compiler Build ID: .*|Cuda compilation tools, .*)$",
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What one compile gave."""
+    """The results of one compilation."""
 
     ptx: bytes
     cubin: bytes | None
@@ -62,7 +62,7 @@ def compile_program(
 
 @functools.cache
 def compiler_version() -> str:
-    """The compiler to the build, which NVRTC's own version call does not tell: it is read from what it writes."""
+    """The compiler with its exact build, which is read from its output: its version call does not tell it."""
     major, minor = _checked(nvrtc.nvrtcVersion())
     probe = compile_program(b"", ["--gpu-architecture=compute_90"], want_cubin=False)
     build = b"; ".join(_BUILD.findall(probe.ptx)).decode()
@@ -78,7 +78,7 @@ def supported_archs() -> tuple[int, ...]:
 def _checked(answer: tuple[Any, ...]) -> Any:
     result, *values = answer
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileFailed(f"NVRTC refused: {result.name}; look at the program's options and name expressions")
+        raise CompileFailed(f"NVRTC refused: {result.name}; check the program's options and name expressions")
     return values[0] if len(values) == 1 else tuple(values)
 
 

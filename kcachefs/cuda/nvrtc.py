@@ -13,7 +13,7 @@ import msgspec
 import kcachefs
 from kcachefs.caches import Cache, Entry
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
-from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
+from kcachefs.cuda.options import debug_folder, include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
 from kcachefs.keys.files import file_digest
 from kcachefs.keys.programs import OptionOrder, program_key
@@ -21,7 +21,8 @@ from kcachefs.keys.programs import OptionOrder, program_key
 _ARCH = re.compile(r"(sm|compute)_(\d+)([af]?)")
 _ARCH_OPTION = re.compile(r"(?:-arch|--gpu-architecture)(?:=|$)")
 # With `--pch` NVRTC takes the header that it compiled before, though the text may have changed since.
-_WRITES_PCH = re.compile(r"--?(?:pch$|create-pch=)")
+_WRITES_PCH = re.compile(r"--?(?:pch$|create-pch(?:=|$))")
+_WRITES_TRACE = re.compile(r"--?fdevice-time-trace(?:=|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,10 @@ class NvrtcCache:
             include_paths=include_folders(asked.options, asked.name),
             pre_includes=pre_includes(asked.options),
             option_order=asked.option_order,
-            extra=("kcachefs", kcachefs.__version__, *map(file_digest, precompiled_headers(asked.options))),
+            extra=(
+                *("kcachefs", kcachefs.__version__, debug_folder(asked.options, asked.name)),
+                *map(file_digest, precompiled_headers(asked.options)),
+            ),
         )
 
     def _find(self, asked: _Asked, arch: str, older_ptx: bool) -> Compiled | None:
@@ -229,3 +233,5 @@ def _check(options: Sequence[str]) -> None:
             raise UsageError(f"{option!r} belongs in `arch`, not in the options")
         if _WRITES_PCH.match(option.strip()):
             raise UsageError(f"{option!r} writes a precompiled header, and a hit would not; compile without it")
+        if _WRITES_TRACE.match(option.strip()):
+            raise UsageError(f"{option!r} writes a file of times, and a hit would not; compile without it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from kcachefs.keys.program_options import INCLUDE, option_values
+from kcachefs.keys.program_options import DEBUG, INCLUDE, option_values
 
 _PRE_INCLUDE = ("--pre-include", "-include")
 _NO_SOURCE = ("--no-source-include", "-no-source-include")
@@ -45,3 +45,14 @@ def precompiled_headers(options: Sequence[str]) -> list[str]:
     """
     folders = ["", *option_values(options, _PCH_FOLDER)]
     return [os.path.join(folder, name) for name in option_values(options, _USE_PCH) for folder in folders]
+
+
+def debug_folder(options: Sequence[str], name: str) -> str | None:
+    """The current directory, where debug information in the compiled program will tell it.
+
+    >>> debug_folder(["--std=c++17"], "add.cu"), debug_folder(["-lineinfo"], "/kernels/add.cu")
+    (None, None)
+    """
+    if os.path.isabs(name) or DEBUG.isdisjoint(word.strip() for word in options):
+        return None
+    return os.getcwd()

@@ -16,7 +16,7 @@ from kcachefs.caches import Cache, Entry
 from kcachefs.caches.memory import Policy
 from kcachefs.caches.record import Key
 from kcachefs.cuda.compiler import compiler_version
-from kcachefs.cuda.options import include_folders, pre_includes, precompiled_headers
+from kcachefs.cuda.options import debug_folder, include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.files import file_digest
@@ -129,7 +129,8 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
             words = [word.decode() for word in options.as_bytes("nvrtc", target_type)]
             folders = include_folders(words, options.name or "")
             includes = include_closure(code, folders, pre_includes=pre_includes(words), macros=defined_macros(words))
-            told = [compiler_version(), includes, *map(file_digest, precompiled_headers(words))]
+            told = [compiler_version(), includes, debug_folder(words, options.name or "")]
+            told += map(file_digest, precompiled_headers(words))
         elif code_type.lower() == "nvvm" and getattr(options, "use_libdevice", None):
             told = ["libdevice", _libdevice_digest()]
         return bytes(

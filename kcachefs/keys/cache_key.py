@@ -65,7 +65,9 @@ class CacheKey:
 
     def __post_init__(self) -> None:
         if not self.graph_hash:
-            raise UsageError("a cache key needs the hash of its graph; an empty one would be shared by all graphs")
+            raise UsageError(
+                "a cache key needs the hash of its graph, for an empty one would be shared by all graphs; pass it"
+            )
         object.__setattr__(self, "inputs", tuple(self.inputs))
 
     def digest(self) -> bytes:
@@ -89,5 +91,5 @@ def dimension(size: int | str | Dim) -> int | Dim:
     except TypeError:
         number = -1
     if number < 0:
-        raise UsageError(f"{size!r} is no size; name a symbolic dimension with text or Dim")
+        raise UsageError(f"{size!r} is no size; give a whole number, or name a symbolic dimension with text or Dim")
     return number

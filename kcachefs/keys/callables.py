@@ -82,7 +82,9 @@ def write_extension(walk: Walk, value: Any, module: types.ModuleType, out: list[
     """Something that an extension module of the project offers, told by the module's file."""
     digests = extension_digests(module)
     if digests is None:
-        raise Unkeyable(f"{module.__name__}.{value.__name__} is written in C, and no file can be found that it is in")
+        raise Unkeyable(
+            f"{module.__name__}.{value.__name__} is written in C, and its file cannot be found; name it in `ignore`"
+        )
     walk.dependencies.is_complete = False
     walk.fields("extension", (module.__name__, value.__qualname__, digests), out)
 

@@ -117,9 +117,8 @@ def _refuse_hidden_metaclass(metaclass: type) -> None:
     for base in metaclass.__mro__[: metaclass.__mro__.index(type)]:
         if not is_visible(base) and f"{base.__module__}.{base.__qualname__}" not in _READABLE_METACLASSES:
             raise Unkeyable(
-                f"a class made by {base.__module__}.{base.__qualname__} cannot be read in full, because that keeps "
-                "state where Python cannot see it; give the classes of your values a __kcachefs_key__ method, or name "
-                "the variable in `ignore`"
+                f"a class made by {base.__module__}.{base.__qualname__} cannot be read in full: that keeps state where "
+                "Python cannot see it; give the class a __kcachefs_key__ method, or name the variable in `ignore`"
             )
 
 
@@ -155,5 +154,7 @@ def _extension(cls: type) -> tuple[bytes, bytes]:
     module = sys.modules.get(cls.__module__)
     digests = None if module is None else extension_digests(module)
     if digests is None:
-        raise Unkeyable(f"{cls.__module__}.{cls.__qualname__} is written in C, and no file can be found that it is in")
+        raise Unkeyable(
+            f"{cls.__module__}.{cls.__qualname__} is written in C, and its file cannot be found; name it in `ignore`"
+        )
     return digests

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from blake3 import blake3
-
 from kcachefs.errors import UsageError
+from kcachefs.keys.files import remembered_digest
 from kcachefs.keys.functions import hash_value
 from kcachefs.keys.projects import project_fingerprint
 
@@ -101,28 +99,8 @@ def _declared(item: Any) -> Any:
     return item.__kcachefs_key__() if isinstance(item, Env | File | Version) else item
 
 
-# How long a file must have been left alone before its times prove its content.
-_SETTLED_NS = 2_000_000_000
-# Digests by path, as long as nothing about the file has changed.
-_digests: dict[str, tuple[tuple[int, ...], bytes]] = {}
-
-
 def _content(path: str) -> Any:
-    if os.path.isdir(path):
-        return project_fingerprint(path)
-    try:
-        with open(path, "rb") as opened:
-            facts = os.fstat(opened.fileno())
-            identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-            known = _digests.get(path)
-            if known is None or known[0] != identity:
-                known = (identity, blake3(opened.read()).digest())
-                # A file that has just been written may change again without its times changing.
-                if facts.st_ctime_ns < time.time_ns() - _SETTLED_NS:
-                    _digests[path] = known
-            return known[1]
-    except FileNotFoundError:
-        return None
+    return project_fingerprint(path) if os.path.isdir(path) else remembered_digest(path)
 
 
 @functools.cache

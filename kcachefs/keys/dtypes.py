@@ -70,7 +70,7 @@ def dtype_name(dtype: Any) -> str:
         return _ALIASES.get(str(dtype), str(dtype))
     if _is_instance(getattr(dtype, "dtype", None), "numpy", "dtype"):  # such as jax.numpy.float32
         return _name_of_numpy(dtype.dtype)
-    raise UsageError(f"{dtype!r} is no element type; name it like 'float16', or pass one of torch, numpy or Triton")
+    raise UsageError(f"{dtype!r} is no element type; write it like 'float16', or pass one of torch, numpy or Triton")
 
 
 def _name_of_text(text: str) -> str:
@@ -84,7 +84,7 @@ def _name_of_text(text: str) -> str:
         return name
     if name in _AMBIGUOUS:
         raise UsageError(f"{text!r} is not the same element type in every library; give its width, as in 'float32'")
-    raise UsageError(f"{text!r} is no element type; name it like 'float16', 'bfloat16', 'int32' or 'float8_e4m3fn'")
+    raise UsageError(f"{text!r} is no element type; write it like 'float16', 'bfloat16', 'int32' or 'float8_e4m3fn'")
 
 
 def _name_of_numpy(dtype: Any) -> str:

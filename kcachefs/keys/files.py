@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from types import ModuleType
 
@@ -10,6 +12,9 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.libraries import place_of
 
+# How long a file must have been left alone before its times prove its content.
+_SETTLED_NS = 2_000_000_000
+_digests: dict[str, tuple[tuple[int, ...], bytes]] = {}
 # The digest of each module's file when it was first seen, as long as the module is loaded from the same spec.
 _first_seen: dict[str, tuple[ModuleSpec | None, bytes]] = {}
 
@@ -20,6 +25,23 @@ def file_digest(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return blake3(file.read()).digest()
     except OSError:
+        return None
+
+
+def remembered_digest(path: str) -> bytes | None:
+    """The digest of a file, read again only if the file has changed; None where there is none."""
+    try:
+        with open(path, "rb") as file:
+            facts = os.fstat(file.fileno())
+            identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+            known = _digests.get(path)
+            if known is None or known[0] != identity:
+                known = (identity, blake3(file.read()).digest())
+                # A file that has just been written may be written again within one tick of the clock.
+                if facts.st_ctime_ns < time.time_ns() - _SETTLED_NS:
+                    _digests[path] = known
+            return known[1]
+    except FileNotFoundError:
         return None
 
 

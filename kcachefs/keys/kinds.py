@@ -118,10 +118,12 @@ def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) ->
     if module is not None:
         write_extension(walk, value, module, out)
         return
-    hidden = typing.cast(type, known.hidden)
+    cls, hidden = type(value), typing.cast(type, known.hidden)
+    culprit = "it" if cls is hidden else f"its base {_full_name(hidden)}"
+    advice = "pass what it holds instead" if is_written_in_c(cls) else f"give the class a {NAME} method"
     raise Unkeyable(
-        f"a {_full_name(type(value))} cannot be read in full, because {_full_name(hidden)} keeps state where Python "
-        f"cannot see it; give the class a {NAME} method, or name the variable in `ignore`"
+        f"{_full_name(cls)} cannot be read in full: {culprit} keeps state where Python cannot see it; {advice}, "
+        "or name the variable in `ignore`"
     )
 
 

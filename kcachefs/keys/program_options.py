@@ -12,8 +12,8 @@ OptionOrder = Literal["preserved", "normalised"]
 
 INCLUDE = ("--include-path", "-I")
 DEFINE = ("--define-macro", "-D")
-# Debug information holds the paths of all files.
-_DEBUG = frozenset({"-G", "--device-debug", "-lineinfo", "--generate-line-info"})
+# Debug information holds the paths of all files, and the current directory where they are relative.
+DEBUG = frozenset({"-G", "--device-debug", "-lineinfo", "--generate-line-info"})
 
 # Options that may change places with any other: each acts by itself, and repeated ones count in their order. NVRTC
 # takes most of them with one dash as well as with two. Every option that is not here keeps its place.
@@ -37,8 +37,8 @@ def encode_options(
     An include path among `folders` counts by its place there, for what is in it counts by itself; unless the compiled
     program would hold the path, as debug information does, or as `tells_paths` says.
     """
-    words = _words(options)
-    if folders and not tells_paths and _DEBUG.isdisjoint(words):
+    words = [word.strip() for word in _words(options)]  # NVRTC drops the blanks around a word
+    if folders and not tells_paths and DEBUG.isdisjoint(words):
         words = _placed(words, list(folders))
     if order == "preserved":
         return [b"preserved", *(word.encode() for word in words)]
@@ -66,7 +66,7 @@ def option_values(options: Sequence[str], names: Sequence[str]) -> Iterator[str]
 
 def _valued(options: Sequence[str], names: Sequence[str]) -> Iterator[tuple[int, int, str]]:
     """Where an option of these names begins and ends among the words, and its value."""
-    words = [word.strip() for word in options]  # NVRTC drops the blanks around a word
+    words = [word.strip() for word in options]
     for at, word in enumerate(words):
         for name in names:
             is_letter = len(name) == 2

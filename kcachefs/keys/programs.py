@@ -46,9 +46,9 @@ def program_key(
     False
     """
     if not compiler_version:
-        raise UsageError("a program's key needs its compiler's version; another version may compile it otherwise")
+        raise UsageError("a program's key needs its compiler's version, for another may compile it otherwise; pass it")
     if option_order not in ("preserved", "normalised"):
-        raise UsageError(f"option_order is {option_order!r}; it can be 'preserved' or 'normalised'")
+        raise UsageError(f"option_order is {option_order!r}; pass 'preserved' or 'normalised'")
     source = as_bytes(code)
     folders = [os.fspath(folder) for folder in include_paths]
     includes = read_includes(source, folders, headers, pre_includes, functools.partial(defined_macros, options))

@@ -39,10 +39,14 @@ class TensorSpec:
         if self.strides is not None:
             object.__setattr__(self, "strides", tuple(_stride(step) for step in self.strides))
             if len(self.strides) != len(shape):
-                raise UsageError(f"a tensor of {len(shape)} dimensions has {len(self.strides)} strides")
+                raise UsageError(
+                    f"a tensor of {len(shape)} dimensions has {len(self.strides)} strides; give one for each"
+                )
         if self.jagged_dim is not None:
             if not -len(shape) <= self.jagged_dim < len(shape):
-                raise UsageError(f"jagged_dim is {self.jagged_dim} for a tensor of {len(shape)} dimensions")
+                raise UsageError(
+                    f"jagged_dim is {self.jagged_dim} for a tensor of {len(shape)} dimensions; give one's index"
+                )
             object.__setattr__(self, "jagged_dim", self.jagged_dim % len(shape))
             if isinstance(shape[self.jagged_dim], int):
                 raise UsageError(f"dimension {self.jagged_dim} is jagged and has no one size; give it a name instead")

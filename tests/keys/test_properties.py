@@ -14,21 +14,39 @@ from tests.keys.cases import CASES
 from tests.keys.cases.case import Case
 from tests.keys.interpreters import ROOT, VERSIONS, interpreter
 
+# Two of the processes import torch and all that its compiler needs, which takes long beside other load.
+pytestmark = pytest.mark.timeout(900)
+
 Keys = dict[str, list[str]]
 BY_NAME = {case.name: case for case in CASES}
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    return run(tmp_path_factory.mktemp("here"), seed="1")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Keys, Keys]:
+    """All keys, in two processes with other hash seeds and other checkouts; they run side by side."""
+    one = tmp_path_factory.mktemp("here")
+    two = tmp_path_factory.mktemp("elsewhere") / "and deeper" / "checkout"
+    with started(one, "1") as first, started(two, "77") as second:
+        return finished(first), finished(second)
 
 
-def run(folder: Path, seed: str, *arguments: str) -> Keys:
+@pytest.fixture(scope="module")
+def keys(both: tuple[Keys, Keys]) -> Keys:
+    return both[0]
+
+
+def started(folder: Path, seed: str, *sections: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, *arguments, "-m", "tests.keys.cases.runner", str(folder)]
-    ran = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    told: Keys = json.loads(ran.stdout)
+    command = [sys.executable, *options, "-m", "tests.keys.cases.runner", str(folder), *sections]
+    return subprocess.Popen(
+        command, env=environment, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> Keys:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    told: Keys = json.loads(out)
     return told
 
 
@@ -54,21 +72,23 @@ def is_right(case: Case, before: str, after: str) -> bool:
 
 def test_a_refusal_says_what_to_do(keys: Keys) -> None:
     told = [after for name, (_, after) in keys.items() if BY_NAME[name].expect == "refused"]
-    advice = ("`ignore`", "__kcachefs_key__", "`depends`", "pass ", "include ", "write ", "make it", "give ")
+    advice = ("`ignore`", "__kcachefs_key__", "`depends`", "; pass ", "; include ", "; write ", "; give ")
     assert [message for message in told if not any(words in message for words in advice)] == []
 
 
-def test_neither_the_hash_seed_nor_the_checkout_shows(keys: Keys, tmp_path: Path) -> None:
-    other = run(tmp_path / "another" / "and deeper" / "checkout", seed="77")
-    assert differing(keys, other) == {}
+def test_neither_the_hash_seed_nor_the_checkout_shows(both: tuple[Keys, Keys]) -> None:
+    one, two = both
+    assert one.keys() == two.keys()
+    assert differing(one, two) == {}
 
 
 def test_python_that_optimises_has_other_keys_for_functions_and_the_same_for_data(keys: Keys, tmp_path: Path) -> None:
-    other = run(tmp_path, "1", "-O")
-    plain = {name for name in keys if name.startswith(("plain: ", "library: datetime", "options"))}
-    functions = {name for name in keys if name.startswith(("function: ", "recursive: "))}
-    assert all(other[name] == keys[name] for name in plain)
-    assert all(other[name][0] != keys[name][0] for name in functions)
+    data, functions = ("plain: ", "library: datetime", "program: "), ("function: ", "recursive: ", "annotation: ")
+    with started(tmp_path, "1", *data, *functions, options=("-O",)) as process:
+        other = finished(process)
+    assert len(other) > 100
+    assert [name for name in other if name.startswith(data) and other[name] != keys[name]] == []
+    assert [name for name in other if name.startswith(functions) and other[name][0] == keys[name][0]] == []
 
 
 @pytest.mark.parametrize("version", VERSIONS)

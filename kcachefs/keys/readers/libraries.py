@@ -35,7 +35,7 @@ def _expression(value: Any) -> Any:
 
 def _structure(value: Any) -> Any:
     if not _holds_no_pointer(type(value)):
-        raise Unkeyable(f"a ctypes.{type(value).__name__} holds an address; pass what it points to")
+        raise Unkeyable(f"{type(value).__qualname__} of ctypes holds an address; pass what it points to")
     return bytes(value)
 
 
@@ -57,7 +57,7 @@ def _model_decorator(value: Any) -> Any:
 
 def _member(value: Any) -> Any:
     if type(value).__members__.get(value.name) != value:
-        raise Unkeyable(f"{value!r} is a combination that its enumeration has no name for")
+        raise Unkeyable(f"{value!r} is a combination that its enumeration has no name for; pass its members")
     return value.name
 
 

@@ -22,7 +22,7 @@ def _tensor(value: Any) -> Any:
             return _read(torch, value)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
-        raise Unkeyable(f"a {type(value).__qualname__} cannot be read: {reason}; pass a plain tensor") from None
+        raise Unkeyable(f"{type(value).__qualname__} cannot be read: {reason}; pass a plain tensor") from None
 
 
 def _read(torch: Any, value: Any) -> Any:
@@ -30,7 +30,7 @@ def _read(torch: Any, value: Any) -> Any:
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return _wrapper(value)
     if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
-        raise Unkeyable("a tensor under a transform of torch.func holds no data of its own; hash it outside")
+        raise Unkeyable("a tensor under a transform of torch.func holds no data of its own; pass it from outside")
     if value._backward_hooks:
         raise Unkeyable("a tensor with backward hooks cannot be read; pass it without them, or detached")
     about = (
@@ -83,7 +83,7 @@ def _wrapper(value: Any) -> Any:
     flatten = getattr(type(value), "__tensor_flatten__", None)
     if flatten is None:
         raise Unkeyable(
-            f"a {type(value).__qualname__} keeps its data elsewhere and has no __tensor_flatten__ to say where"
+            f"{type(value).__qualname__} keeps its data elsewhere; give it a __tensor_flatten__ that says where"
         )
     names, context = flatten(value)
     return ("wrapper", {name: getattr(value, name) for name in names}, context)

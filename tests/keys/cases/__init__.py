@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.keys.cases import classes, functions, libraries, mutations, programs, projects, values
+from tests.keys.cases import classes, functions, libraries, library_values, mutations, programs, projects, values
 from tests.keys.cases.case import Case
 
 CASES: list[Case] = [
     *values.CASES,
+    *library_values.CASES,
     *functions.CASES,
     *classes.CASES,
     *mutations.CASES,
