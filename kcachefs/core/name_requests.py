@@ -20,7 +20,7 @@ from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.errors import FsError
 from kcachefs.store.inode_numbers import GROUP_BASE, REPORT_INO, ROOT_INO, SHARED_INO, VIRTUAL_BASE
-from kcachefs.store.records import TENANTS, Inode, name_key, unpack_name
+from kcachefs.store.records import TENANTS, Content, Inode, name_key, unpack_name
 
 _DOTS = (b".", b"..")
 _RESERVED = (FOLDER, TENANTS)
@@ -124,8 +124,10 @@ class NameRequests:
 
     def note_use(self, caller: Caller, ino: int) -> None:
         """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""
-        if ino < VIRTUAL_BASE and self._uses.listed and (entry := self.nodes.get(ino).entry):
-            self._uses.use(entry, caller)
+        if ino < VIRTUAL_BASE and self._uses.listed:
+            node = self.nodes.get(ino)
+            if node.entry and node.content == Content.OBJECT:  # else it may be the caller's own, just being written
+                self._uses.use(node.entry, caller)
 
     def is_listed_whole(self, ino: int) -> bool:
         """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""

@@ -24,7 +24,7 @@ from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.waiting import until
 
 WRITERS = READERS = 8
-OPTIONS = ("--max-size", "12MiB", "--grace", "1", "--floor", f"{OWN}=1GiB")
+OPTIONS = ("--max-size", "12MiB", "--grace", "1", "--floor", f"{OWN}=11MiB")
 """A quota so small that entries are evicted all the time, but none of those that the writers keep to themselves."""
 
 

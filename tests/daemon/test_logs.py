@@ -314,7 +314,9 @@ def test_sigusr1_writes_down_what_both_processes_are_doing(scene: Scene, engine:
 def test_a_worker_that_hangs_says_where_before_it_is_replaced(scene: Scene) -> None:
     """Writing to a mapped page of a frozen disk blocks the whole interpreter: no thread could answer SIGUSR1."""
     with ext4(scene.folder) as disk:
-        scene.must("mount", scene.mountpoint, "--store", disk.path / "store", "--hang-timeout", "1")
+        scene.must(
+            "mount", scene.mountpoint, "--store", disk.path / "store", "--hang-timeout", "1", "--min-free", "1MiB"
+        )
         log = log_of(scene)
         with frozen(disk.path):
             until(lambda: "Thread" in log.read_text().partition("Fatal Python error: Aborted")[2])
