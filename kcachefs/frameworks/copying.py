@@ -134,10 +134,11 @@ def copy_file(
     """Copy a file or a link as `copy`, which will be in the folder `home` in the end; False if it was skipped."""
     try:
         seen = os.stat(name, dir_fd=source.fd, follow_symlinks=False)
-    except FileNotFoundError:
+        link = os.readlink(name, dir_fd=source.fd) if stat.S_ISLNK(seen.st_mode) else None
+    except OSError:  # it went, or is no link any more
         raise Skipped(f"{source.path / name}: cannot be read and was skipped") from None
-    if stat.S_ISLNK(seen.st_mode):
-        os.symlink(os.readlink(name, dir_fd=source.fd), copy, dir_fd=target.fd)
+    if link is not None:
+        os.symlink(link, copy, dir_fd=target.fd)
         return True
     if not stat.S_ISREG(seen.st_mode):  # opening a device may already do something
         skip(f"{source.path / name}: is not a file and was skipped")
