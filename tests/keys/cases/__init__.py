@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.keys.cases import classes, functions, libraries, library_values, mutations, programs, projects, values
+from tests.keys.cases import (
+    classes,
+    functions,
+    libraries,
+    library_values,
+    mutations,
+    programs,
+    projects,
+    unseen,
+    values,
+)
 from tests.keys.cases.case import Case
 
 CASES: list[Case] = [
@@ -14,4 +24,5 @@ CASES: list[Case] = [
     *projects.CASES,
     *programs.CASES,
     *libraries.CASES,
+    *unseen.CASES,
 ]
