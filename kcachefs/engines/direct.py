@@ -205,6 +205,7 @@ class DirectEngine:
         """Answer a request that must not be carried out again: a change of names that was made, or poison."""
         number = unique & ~_RESENT
         self.header = (*self.header[:2], number, *self.header[3:])  # as the worker that died saw it
+        self._requests.note_tried(number)
         ino = self.fs.answer_of(number)
         if ino is None:
             return number in self._poison and self._refuse_poison(opcode, unique)
@@ -312,7 +313,8 @@ class DirectEngine:
         if self._keeps and slot < 0:
             run()  # so much waits already that this could not be found again: it is done at once
             return
-        self._requests.note_deferred(unique, begins=True)
+        if not waits:  # waiting for room for long is no sign of harm
+            self._requests.note_deferred(unique, begins=True)
         pool = self._waiting if waits else self._pool
         future = self._deferred[unique] = pool.submit(run)
         future.add_done_callback(lambda _: self._finished(unique, slot))

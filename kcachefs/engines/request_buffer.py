@@ -28,6 +28,7 @@ DEATHS_MAX, DEFERRED_DEATHS_MAX = 2, 3
 
 _AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
 _SUSPECT = struct.Struct("<QII")  # request number, deaths while it was carried out, deaths while it was deferred
+_BLAMED = 8
 _SUSPECTS, _SUSPECTS_MAX = 64, 32
 _DEFERRED, _DEFERRED_MAX = 1024, 64
 _NUMBER = struct.Struct("<Q")
@@ -96,22 +97,30 @@ class RequestBuffer:
                 _NUMBER.pack_into(self._memory, at, new)
                 return
 
+    def note_tried(self, number: int) -> None:
+        """A request that came again is tried again: it may be blamed once more."""
+        if _NUMBER.unpack_from(self._memory, _BLAMED)[0] == number:
+            _NUMBER.pack_into(self._memory, _BLAMED, 0)
+
     def blame_last_request(self) -> set[int]:
         """Count a death against what the last worker was carrying out; returns the requests not to be tried again."""
         at_hand = int.from_bytes(self.buffer[8:16], "little") & ~_RESENT
+        if at_hand == _NUMBER.unpack_from(self._memory, _BLAMED)[0]:
+            at_hand = 0  # the last worker died before it tried anything
+        else:
+            _NUMBER.pack_into(self._memory, _BLAMED, at_hand)
         deferred = set()
         for at in range(_DEFERRED, _DEFERRED + 8 * _DEFERRED_MAX, 8):
             deferred.add(_NUMBER.unpack_from(self._memory, at)[0] & ~_RESENT)
             _NUMBER.pack_into(self._memory, at, 0)
-        rows = {number: (deaths, others) for number, deaths, others in self._suspects()}
-        blamed = {}
+        counts = {number: (deaths, others) for number, deaths, others in self._suspects() if number}
         for number in {at_hand, *deferred} - {0}:
-            deaths, others = rows.get(number, (0, 0))
-            blamed[number] = (deaths + (number == at_hand), others + (number in deferred))
-        for index in range(_SUSPECTS_MAX):
-            number, counts = list(blamed.items())[index] if index < len(blamed) else (0, (0, 0))
-            _SUSPECT.pack_into(self._memory, _SUSPECTS + index * _SUSPECT.size, number, *counts)
-        return {n for n, (deaths, others) in blamed.items() if deaths >= DEATHS_MAX or others >= DEFERRED_DEATHS_MAX}
+            deaths, others = counts.pop(number, (0, 0))
+            counts[number] = (deaths + (number == at_hand), others + (number in deferred))
+        newest = list(counts.items())[-_SUSPECTS_MAX:]
+        for index, (number, (deaths, others)) in enumerate(newest):
+            _SUSPECT.pack_into(self._memory, _SUSPECTS + index * _SUSPECT.size, number, deaths, others)
+        return {n for n, (deaths, others) in newest if deaths >= DEATHS_MAX or others >= DEFERRED_DEATHS_MAX}
 
     def _suspects(self) -> Iterator[tuple[int, int, int]]:
         for index in range(_SUSPECTS_MAX):

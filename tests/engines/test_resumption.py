@@ -200,7 +200,7 @@ def test_a_request_that_ends_every_worker_is_answered_and_named(
             if death:
                 taken_over(worker)
                 assert not worker.engine._poison
-            die_of(worker, 6, b"poison", monkeypatch, deferred=deferred)
+            die_of(worker, 6 | (RESENT if death else 0), b"poison", monkeypatch, deferred=deferred)
     with serving(tmp_path, memory, resumed=True) as last:
         taken_over(last)
         assert last.ask(6 | RESENT, opcode, ROOT_INO, body)[0] == errno.EIO
