@@ -2,6 +2,8 @@
 
 Runs in any thread, beside readers and writers. A reader that still has the old place finds the volume gone, looks the
 object up again and finds the new place. Copying does not decode: damage is found as always, by reading.
+
+The copies are synced before any record points to them, because the record may survive a power cut without the bytes.
 """
 
 from __future__ import annotations
@@ -35,10 +37,7 @@ def compact(objects: Objects, number: int) -> int:
     if raw is None or number == objects.volumes.active or objects.volumes.staged[number]:
         return 0
     before = VolumeRecord.unpack(raw)
-    for digest in _digests_in(objects, number):
-        record = objects.record(digest)
-        if record is not None and record.volume == number and record.length:
-            _move(objects, digest, record)
+    _move_all(objects, number)
     with objects.catalog.transaction() as txn:
         raw = txn.get(volume_key(number))
         if raw is None:  # deleted along with the last object that was moved
@@ -76,27 +75,49 @@ def _digests_in(objects: Objects, number: int) -> list[bytes]:
         return [digest for digest, raw in records if ObjectRecord.unpack(raw).volume == number]
 
 
-def _move(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
+def _move_all(objects: Objects, number: int) -> None:
+    """Copy what is alive in a volume, and have the records point to the copies. Where room ends, as far as it went."""
+    copies: list[tuple[ObjectRecord, Staged]] = []
+    try:
+        for digest in _digests_in(objects, number):
+            record = objects.record(digest)
+            if record is not None and record.volume == number and record.length:
+                copy = _copy(objects, digest, record)
+                if copy is not None:
+                    copies.append((record, copy))
+    finally:
+        try:
+            objects.volumes.sync()
+            for record, copy in copies:
+                _refer(objects, record, copy)
+        finally:
+            for _, copy in copies:
+                objects.volumes.unstage(copy.volume)
+
+
+def _copy(objects: Objects, digest: bytes, record: ObjectRecord) -> Staged | None:
+    """Copy an object to the active volume; None if its bytes are damaged."""
     if record.flags & ObjectRecord.DAMAGED:
         _give_up_bytes(objects, digest, record)
-        return
+        return None
     try:
         stored = objects.volumes.read(record.volume, record.offset, record.length)
     except (ObjectDamaged, FileNotFoundError) as error:
         objects.set_aside(digest, record, error)
-        return
+        return None
     volume, offset = objects.ledger.append([stored])
-    staged = Staged(digest, record.plain, volume, offset, record.length, record.frames)
-    try:
-        with objects.catalog.transaction() as txn:
-            raw = txn.get(object_key(digest))
-            current = ObjectRecord.unpack(raw) if raw is not None else None
-            if current is not None and current.place == record.place:
-                totals = read_totals(txn)
-                txn.put(object_key(digest), objects.ledger.place(txn, staged, totals, current).pack())
-                txn.put(TOTALS_KEY, totals.pack())
-    finally:
-        objects.volumes.unstage(volume)
+    return Staged(digest, record.plain, volume, offset, record.length, record.frames)
+
+
+def _refer(objects: Objects, record: ObjectRecord, copy: Staged) -> None:
+    """Have an object's record point to its copy, unless it changed since it was copied."""
+    with objects.catalog.transaction() as txn:
+        raw = txn.get(object_key(copy.digest))
+        current = ObjectRecord.unpack(raw) if raw is not None else None
+        if current is not None and current.place == record.place:
+            totals = read_totals(txn)
+            txn.put(object_key(copy.digest), objects.ledger.place(txn, copy, totals, current).pack())
+            txn.put(TOTALS_KEY, totals.pack())
 
 
 def _give_up_bytes(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
