@@ -177,6 +177,8 @@ class FileRequests(NameRequests):
             return self.attributes(ino)
         if size is not None:
             self.files.truncate(ino, size)
+            if all(value is None for name, value in changes.items() if name != "size"):
+                return self.attributes(ino)
         return self.shown(ino, self._set_metadata(ino, changes))
 
     def _set_metadata(self, ino: int, changes: AttributeChanges) -> Inode:
@@ -234,7 +236,7 @@ class FileRequests(NameRequests):
     def sync(self, ino: int) -> None:
         """fsync of a file or a directory."""
         if ino < VIRTUAL_BASE:
-            self.files.sync(ino)
+            self._syncer.sync(ino)
 
     def condemn(self, ino: int, error: Exception) -> None:
         """Its bytes cannot be trusted: drop all its names, so that whoever needs it makes it again. Any thread.

@@ -196,30 +196,14 @@ class Files:
             os.utime(spool.fd, ns=(node.atime, node.mtime))
             spool.retimed = True
 
-    def sync(self, ino: int) -> None:
-        """The file's bytes, and everything acknowledged before, survive power loss when this returns."""
-        node = self._nodes.get(ino)
-        if node.content in (Content.SPOOL, Content.SLOT):
-            spool = self._unsealed.spool_of(ino, node) if node.content == Content.SPOOL else None
-            if spool:
-                os.fdatasync(spool.fd)
-            else:
-                self._store.slots.sync()
-            with self._nodes.change() as txn:
-                node = self._nodes.get(ino)
-                if node.content in (Content.SPOOL, Content.SLOT) and not node.flags & Inode.SYNCED:
-                    node.flags |= Inode.SYNCED
-                    self._nodes.save(txn, ino, node)
-        self._store.sync()
-
     # --- bringing bytes to where they can be written ------------------------------------------------------------------
 
     def _empty(self, ino: int, node: Inode) -> None:
         with self._nodes.change() as txn:
             if node.content == Content.OBJECT:
                 self._queue.make_mutable(ino, node)
-            self._unsealed.let_go(txn, ino, node)
-            place_bytes(node, Content.NONE)
+            kept = node.digest if node.content == Content.NONE else self._unsealed.let_go(txn, ino, node)
+            place_bytes(node, Content.NONE, digest=kept)
             node.mtime = node.ctime = time.time_ns()
             self._queue.emptied(ino)
             self._nodes.save(txn, ino, node)
@@ -260,10 +244,10 @@ class Files:
             if content == Content.SLOT:
                 self._unsealed.fill(spool, 0, self._unsealed.read_slot(node, 0, node.size))
             size = node.size
-            if content == Content.OBJECT:
+            if content == Content.OBJECT or node.flags & Inode.SYNCED:
                 self._queue.make_mutable(ino, node)
-            self._unsealed.let_go(txn, ino, node)
-            place_bytes(node, Content.SPOOL, number=spool.number, size=size)
+            kept = self._unsealed.let_go(txn, ino, node)
+            place_bytes(node, Content.SPOOL, number=spool.number, digest=kept, size=size)
             self._unsealed.changed(ino, node)
             node.mtime = node.ctime = time.time_ns()
             self._nodes.save(txn, ino, node)
@@ -276,8 +260,8 @@ class Files:
             if (node.content, node.digest) != (Content.OBJECT, digest):
                 return
             self._queue.make_mutable(ino, node)
-            self._unsealed.let_go(txn, ino, node)
-            self._unsealed.fill_slot(txn, ino, node, data)
+            kept = self._unsealed.let_go(txn, ino, node)
+            self._unsealed.fill_slot(txn, ino, node, data, kept)
 
     def _copy_out(self, digest: bytes, spool: SpoolFile) -> None:
         offset = 0

@@ -19,6 +19,7 @@ from kcachefs.core.options import FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
+from kcachefs.core.recovery import recover
 from kcachefs.core.report import ReportFolder, Statistics, statistics, statistics_of
 from kcachefs.core.tree import DOTDOT
 from kcachefs.core.user_quotas import UserQuotas
@@ -71,7 +72,8 @@ class Filesystem(FileRequests):
         else:
             for ino in list(self.nodes.orphans):
                 self.lifetimes.let_go(ino)
-        self._drop_unsynced()
+        if store.lost_power:
+            recover(parts)
         self.sealer.adopt()
 
     def statistics(self) -> Statistics:
@@ -122,16 +124,3 @@ class Filesystem(FileRequests):
                 with self.nodes.change() as txn:
                     node.flags |= Inode.PUBLISHED
                     self.nodes.save(txn, ino, node)
-
-    def _drop_unsynced(self) -> None:
-        """After a power loss a file that was neither sealed nor synced may be short or empty: it is dropped.
-
-        A cache can miss; it must not serve half a file under a name that says it is whole.
-        """
-        if not self.store.lost_power:
-            return
-        doubtful = {ino for ino, node in self.unsealed.files() if not node.flags & (Inode.MUTABLE | Inode.SYNCED)}
-        if doubtful:
-            for _ in self.distrust.drop_files(doubtful):
-                pass  # no engine serves yet that could tell the kernel
-        self.store.power_loss_settled()

@@ -39,6 +39,7 @@ class NameRequests:
         self.nodes = parts.nodes
         self.tree = parts.tree
         self.files = parts.files
+        self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
         self._uses = parts.uses
         self._replay = parts.replay
@@ -209,6 +210,8 @@ class NameRequests:
     ) -> None:
         _refuse_reserved(parent, name)
         _refuse_reserved(new_parent, new_name)
+        if self._syncer.was_used:
+            self._syncer.before_rename(parent, name, new_parent, new_name)
         if not self._asks:
             self.tree.rename(caller, parent, name, new_parent, new_name, flags)
             return

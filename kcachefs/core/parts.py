@@ -16,6 +16,7 @@ from kcachefs.core.replay import ReplayGuard
 from kcachefs.core.room import Room
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.sealing import Sealer
+from kcachefs.core.syncing import Syncer
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
 from kcachefs.core.unsealed import Unsealed
@@ -61,4 +62,15 @@ class Parts:
         )
         self.distrust = Distrust(store, self.nodes, self.tree)
         self.walk = Walk(store, self.nodes, self.tree, self.table)
+        self.syncer = Syncer(
+            store,
+            self.nodes,
+            self.tree,
+            self.walk,
+            self.temporaries,
+            self.files,
+            self.unsealed,
+            self.sealer,
+            queue,
+        )
         self.room = Room(store, self.namespaces, options.limits)

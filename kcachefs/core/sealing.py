@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 
 from kcachefs.core.entry_books import EntryBooks
 from kcachefs.core.files import Files
@@ -116,13 +117,17 @@ class Sealer:
         if failed is not None:  # one file that fails does not keep the others from being sealed
             raise failed
 
-    def seal(self, ino: int) -> bool:
-        """Turn a file into an object. False if it changed meanwhile, or cannot be sealed."""
+    def seal(self, ino: int, condition: Callable[[int], bool] = lambda ino: True) -> bool:
+        """Turn a file into an object. False if it changed meanwhile, or cannot be sealed.
+
+        `condition` is asked under the lock: what is sealed is the file for which it was true.
+        """
         while True:
             with self._lock:
                 node = self._nodes.get(ino)
-                if node.content not in (Content.SLOT, Content.SPOOL) or node.nlink == 0:
+                if not _is_unsealed(node) or node.nlink == 0 or not condition(ino):
                     return False
+                is_synced = bool(node.flags & Inode.SYNCED)
                 data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
                 spool = self._unsealed.spool_of(ino, node) if node.content == Content.SPOOL else None
                 if (spool is not None and spool.changing) or not self._queue.begin(ino):
@@ -130,12 +135,14 @@ class Sealer:
                     return False
             staged: Staged | None = None
             try:
-                if spool is not None and _is_mostly_hole(spool.fd):
+                if spool is not None and is_mostly_hole(spool.fd):
                     return False
                 if spool is not None and os.fstat(spool.fd).st_size:
                     staged = self._store.objects.stage_file(spool.fd)
                 elif data:
                     staged = self._store.objects.stage(data)
+                if is_synced:  # before anything says that the synced bytes are no longer needed
+                    self._store.volumes.sync()
                 return self._commit(ino, spool, staged)
             except ObjectMissing:
                 continue  # the twin that it was to share with was deleted at that moment: store it after all
@@ -147,13 +154,15 @@ class Sealer:
     def _commit(self, ino: int, spool: SpoolFile | None, staged: Staged | None) -> bool:
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
-            if self._queue.is_stale(ino) or node.content not in (Content.SLOT, Content.SPOOL):
+            if self._queue.is_stale(ino) or not _is_unsealed(node):
                 return False
             if spool is not None:
                 refresh(node, spool)
             self._unsealed.let_go(txn, ino, node)
             if staged is not None:
-                self._store.objects.link(txn, staged)
+                self._store.objects.link(txn, staged)  # ahead of the next line: both may be the same object
+            self._unsealed.forget_synced(txn, node)
+            if staged is not None:
                 place_bytes(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
                 self._books.count(txn, ino, node)
                 # The kernel keeps the pages that a program writes, except the last, which is written in part: the
@@ -161,7 +170,7 @@ class Sealer:
                 self._store.objects.remember(staged)
             else:
                 place_bytes(node, Content.NONE)
-            node.flags &= ~(Inode.MUTABLE | Inode.SYNCED)
+            node.flags &= ~Inode.MUTABLE
             self._nodes.save(txn, ino, node)
         return True
 
@@ -170,7 +179,12 @@ class Sealer:
         return {**self._queue.statistics(), "open_spool_files": self._unsealed.open_count}
 
 
-def _is_mostly_hole(fd: int) -> bool:
-    """Whether sealing would mostly read zeros, for hours if a sparse file has terabytes."""
+def _is_unsealed(node: Inode) -> bool:
+    """Whether there is something to seal. Of an emptied file that keeps what was synced, it is that it is empty."""
+    return node.content in (Content.SLOT, Content.SPOOL) or (node.content == Content.NONE and node.keeps_synced)
+
+
+def is_mostly_hole(fd: int) -> bool:
+    """Whether sealing would mostly read zeros: for hours, of a file of terabytes that holds a page."""
     state = os.fstat(fd)
     return state.st_size > HOLE_MIN and state.st_blocks * 512 * 16 < state.st_size

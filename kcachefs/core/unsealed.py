@@ -5,6 +5,9 @@ the journal, those of a spool file by the file itself.
 
 The catalog's lock guards which bytes are whose. A slot is written under it. A spool file is written without it, after
 it was announced in `SpoolFile.changing`, so that it is not sealed meanwhile.
+
+After a power cut none of these bytes can be trusted. So a file that was synced, and is written again, keeps the object
+that it was when it was synced (`Inode.keeps_synced`), and `recovery.py` goes back to that.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from kcachefs.store.records import (
     Inode,
     number_of,
     pack_number,
+    pack_time,
     slot_key,
     spool_key,
     unpack_number,
@@ -110,18 +114,21 @@ class Unsealed:
                 node.size = end
             self._slot_changed(txn, ino, node)
 
-    def fill_slot(self, txn: Transaction, ino: int, node: Inode, data: bytes) -> None:
-        """Put these bytes into a slot of their own, and make them the file's."""
+    def fill_slot(self, txn: Transaction, ino: int, node: Inode, data: bytes, kept: bytes) -> None:
+        """Have these bytes be a file's, in a slot of its own; `kept` is what `let_go` returned."""
         slot = self._take_slot(txn, ino)
         self._slots.write(slot, 0, data)
-        place_bytes(node, Content.SLOT, number=slot, size=len(data))
+        place_bytes(node, Content.SLOT, number=slot, digest=kept, size=len(data))
         self._slot_changed(txn, ino, node)
 
     def _slot(self, txn: Transaction, ino: int, node: Inode) -> int:
         if node.content == Content.NONE:
             if not node.is_file:
                 raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
-            place_bytes(node, Content.SLOT, number=self._take_slot(txn, ino))
+            if node.flags & Inode.SYNCED:
+                self._queue.make_mutable(ino, node)
+                keep_synced(node)
+            place_bytes(node, Content.SLOT, number=self._take_slot(txn, ino), digest=node.digest)
         return node.spool
 
     def _take_slot(self, txn: Transaction, ino: int) -> int:
@@ -203,16 +210,30 @@ class Unsealed:
 
     # --- all of them --------------------------------------------------------------------------------------------------
 
-    def let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> None:
-        """Release what holds a file's bytes. The caller then says where they are now, and saves the inode."""
+    def let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> bytes:
+        """Whatever held a file's bytes lets go of them. The caller says where they are now, and saves the inode.
+
+        Returns the digest that the inode has to have from now on: that of what it keeps, if it was synced.
+        """
         if node.content == Content.OBJECT:
             self._books.uncount(txn, node, gone=gone)
-            self._store.objects.unlink(txn, node.digest)
         elif node.content == Content.SPOOL:
             txn.delete(spool_key(node.spool))
             self._open.pop(ino, None)
         elif node.content == Content.SLOT:
             txn.delete(slot_key(node.spool))
+        if node.flags & Inode.SYNCED and not gone:
+            keep_synced(node)
+            return node.digest
+        self.forget_synced(txn, node)
+        return NO_DIGEST
+
+    def forget_synced(self, txn: Transaction, node: Inode) -> None:
+        """Release the object that an inode refers to, be it the file's own or what it keeps."""
+        if node.digest != NO_DIGEST:
+            self._store.objects.unlink(txn, node.digest)
+        if node.keeps_synced:
+            node.target = b""
 
     def files(self) -> list[tuple[int, Inode]]:
         """Every file that is in a slot or in the spool."""
@@ -237,6 +258,12 @@ def place_bytes(node: Inode, content: int, *, number: int = 0, digest: bytes = N
     Between these assignments the interpreter calls nothing, so it gives no other thread a turn.
     """
     node.spool, node.digest, node.size, node.content = number, digest, size, content
+
+
+def keep_synced(node: Inode) -> None:
+    """A synced file is about to change: its inode keeps the object that it was until now, or that it was empty."""
+    if node.content in (Content.OBJECT, Content.NONE) and not node.target:
+        node.target = pack_time(node.mtime)
 
 
 def refresh(node: Inode, spool: SpoolFile) -> None:

@@ -17,7 +17,9 @@ from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.inspection import DIRECTORY, Inspection
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.records import (
+    NO_DIGEST,
     Content,
+    Inode,
     inode_key,
     name_of,
     names_prefix,
@@ -137,7 +139,10 @@ def check_inodes(look: Inspection) -> None:
 
 
 def check_spool(look: Inspection) -> None:
-    """Every unsealed file has its spool file or slot and a record of that; no other spool record exists."""
+    """Every unsealed file has its spool file or slot and a record of that; no other spool record exists.
+
+    Spool files that are missing after a power cut are left to the next mount, which looks at all unsealed files.
+    """
     files = set(look.store.spool.numbers())
     recorded = dict([*look.store.catalog.walk(b"s"), *look.store.catalog.walk(b"a")])
     owned: set[bytes] = set()
@@ -147,7 +152,7 @@ def check_spool(look: Inspection) -> None:
             continue
         key = spool_key(inode.spool) if inode.content == Content.SPOOL else slot_key(inode.spool)
         owned.add(key)
-        if inode.content == Content.SPOOL and inode.spool not in files:
+        if inode.content == Content.SPOOL and inode.spool not in files and not look.store.lost_power:
             doomed[ino] = f"its spool file {inode.spool} is missing"
         elif recorded.get(key) != pack_number(ino):
             mend = partial(look.put, key, pack_number(ino))
@@ -230,8 +235,8 @@ def _wrong_counters(look: Inspection) -> list[tuple[str, str]]:
 
 
 def _wanted(look: Inspection) -> Counter[bytes]:
-    """How many inodes refer to each digest."""
-    return Counter(inode.digest for _, inode in look.inodes() if inode.content == Content.OBJECT)
+    """How many inodes refer to each digest: as what the file is, or as what it was when it was synced."""
+    return Counter(inode.digest for _, inode in look.inodes() if inode.digest != NO_DIGEST)
 
 
 def _find_again(look: Inspection, lost: set[bytes], *, held: bool) -> list[bytes]:
@@ -277,8 +282,23 @@ def _place(key: bytes) -> str:
     return f"spool file {number_of(key)}" if key[:1] == b"s" else f"slot {number_of(key)}"
 
 
+def _rest_of_entries(look: Inspection, doomed: dict[int, str]) -> dict[int, str]:
+    """What has to go with these files because an entry is whole or absent. What was synced stays, and so its entry."""
+    entries = {inode.entry for ino in doomed if (inode := look.inode(ino)) is not None} - {0}
+    if not entries:
+        return {}
+    members = [(ino, inode) for ino, inode in look.inodes() if inode.entry in entries and inode.is_file]
+    entries -= {inode.entry for ino, inode in members if inode.flags & Inode.SYNCED and ino not in doomed}
+    return {
+        ino: f"another file of its entry {inode.entry} is lost"
+        for ino, inode in members
+        if inode.entry in entries and ino not in doomed
+    }
+
+
 def _drop_files(look: Inspection, check: str, doomed: dict[int, str]) -> None:
-    """Drop these inodes, each for the reason given, with all of their names."""
+    """Drop these inodes, each for the reason given, with all of their names and the other files of their entries."""
+    doomed |= _rest_of_entries(look, doomed)
     names: dict[int, list[tuple[bytes, int]]] = {ino: [] for ino in doomed}
     if doomed:
         for key, ino, kind in look.names():

@@ -45,6 +45,15 @@ class FrameReader:
             raise ObjectDamaged(f"frame {index} does not match its digest")
         return plain
 
+    def check(self, digest: bytes, record: ObjectRecord) -> None:
+        """Read all of an object from the disk and compare it with its digest."""
+        self.read_table(digest, record)
+        hasher = blake3()
+        for index in range(record.frames):
+            hasher.update(self.read(digest, record, index))
+        if hasher.digest() != digest:
+            raise ObjectDamaged("each frame is intact, but together they do not match the digest")
+
     def read_ahead(self, digest: bytes, record: ObjectRecord, index: int) -> None:
         """Have the disk start on the frames that a reader of whole frames needs now and next."""
         with contextlib.suppress(ObjectDamaged, OSError):  # `read` reports it

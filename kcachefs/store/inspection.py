@@ -9,7 +9,17 @@ import msgspec
 
 from kcachefs.store import ledger
 from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, VolumeRecord, object_key
-from kcachefs.store.records import Content, Inode, inode_key, number_of, orphan_key, slot_key, spool_key, unpack_name
+from kcachefs.store.records import (
+    NO_DIGEST,
+    Content,
+    Inode,
+    inode_key,
+    number_of,
+    orphan_key,
+    slot_key,
+    spool_key,
+    unpack_name,
+)
 from kcachefs.store.store import Store
 
 Progress = Callable[[str, int, int], None]
@@ -145,9 +155,9 @@ class Inspection:
             if raw is None:
                 return
             inode = Inode.unpack(raw)
-            if inode.content == Content.OBJECT:
+            if inode.digest != NO_DIGEST:
                 self.store.objects.unlink(txn, inode.digest)
-            elif inode.content == Content.SPOOL:
+            if inode.content == Content.SPOOL:
                 txn.delete(spool_key(inode.spool))
             elif inode.content == Content.SLOT:
                 txn.delete(slot_key(inode.spool))

@@ -250,13 +250,8 @@ class Objects:
             record = self._live_record(digest)
         except ObjectDamaged as error:
             return error
-        hasher = blake3()
         try:
-            self._frames.read_table(digest, record)
-            for index in range(record.frames):
-                hasher.update(self._frames.read(digest, record, index))
-            if hasher.digest() != digest:
-                raise ObjectDamaged("each frame is intact, but together they do not match the digest")
+            self._frames.check(digest, record)
         except (ObjectDamaged, OSError) as error:
             if not _is_damage(error):
                 raise

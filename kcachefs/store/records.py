@@ -7,6 +7,7 @@ table shows values without it. Codecs of `o`, `v` and `t` are in object_records.
 | table | key after the first byte | value |
 | --- | --- | --- |
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: the open volume |
+| | `synced` | u64: 1 once fsync(2) was called for any file |
 | | `answered` | u64 request, u64 inode: the last request that changed a name, and the inode it returned |
 | | `folded` | u64 segment, u64 offset: the journal before that place is in LMDB; written by the fold alone |
 | `t` totals | (none) | Totals: sums over all objects and volumes |
@@ -58,6 +59,7 @@ META_INO = b"mino"
 META_SPOOL = b"mspool"
 META_FOLDED = b"mfolded"
 META_ANSWERED = b"manswered"
+META_SYNCED = b"msynced"
 
 EXPENDABLE = frozenset(b"oin")
 """Tables whose damaged records count as absent: the file is gone then, and the framework makes it again. Taking a
@@ -157,6 +159,18 @@ def pack_number(value: int) -> bytes:
 def unpack_number(raw: bytes) -> int:
     number: int = _NUMBER.unpack(raw)[0]
     return number
+
+
+_TIME = struct.Struct("<q")
+
+
+def pack_time(nanoseconds: int) -> bytes:
+    return _TIME.pack(nanoseconds)
+
+
+def unpack_time(raw: bytes) -> int:
+    time: int = _TIME.unpack(raw)[0]
+    return time
 
 
 @dataclass(slots=True)
@@ -260,12 +274,15 @@ class Inode:
 
     `parent` is the directory that holds it; for a file with several names, the directory of the newest. A directory's
     `size` is the number of names in it, and its `target` is its own name. `entry` is the entry it belongs to, or 0.
+
+    A synced file that was written since *keeps* what was synced, for the case that the power goes: `digest` is that
+    object, or NO_DIGEST if the file was empty, and `target` holds its mtime.
     """
 
     MUTABLE: ClassVar[int] = 1
     """Was written again after its first close: stays in the spool until nobody has touched it for long."""
     SYNCED: ClassVar[int] = 2
-    """Its spool file was fsynced on request: keep it after a power cut."""
+    """fsync(2) was called for it: when it is written again, it keeps what was synced until the new bytes are safe."""
     ADOPTED: ClassVar[int] = 4
     """Was adopted from another cache: the entry it makes does not count as a miss."""
     PUBLISHED: ClassVar[int] = 8
@@ -323,6 +340,11 @@ class Inode:
     @property
     def is_dir(self) -> bool:
         return stat.S_ISDIR(self.mode)
+
+    @property
+    def keeps_synced(self) -> bool:
+        """Whether it keeps an older state of the file, which was synced."""
+        return bool(self.target) and stat.S_ISREG(self.mode)
 
     @property
     def is_file(self) -> bool:

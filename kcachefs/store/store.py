@@ -28,7 +28,7 @@ from typing import Self
 import msgspec
 
 from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError
-from kcachefs.store import ledger
+from kcachefs.store import ledger, unfolded_objects
 from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.frames import DEFAULT_LEVEL
@@ -220,6 +220,8 @@ class Store:
     def _recover(self) -> None:
         # What a dead process wrote may be in the page cache only: sync it before LMDB refers to it.
         self.volumes.mark_unsynced(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
+        if self._header.doubtful:
+            unfolded_objects.mark_damaged(self.catalog, self.volumes)
         with contextlib.suppress(NoSpace):  # a store on a full disk opens all the same: the journal has everything
             self.fold()
         if ledger.is_damaged(self.catalog):

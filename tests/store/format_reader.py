@@ -281,6 +281,13 @@ class StoreReader:
                 return slots.read(inode["size"])
         return b""
 
+    def read_kept(self, inode: Fields) -> tuple[bytes, int] | None:
+        """The bytes and the mtime of what a file was when it was synced, if it keeps that."""
+        if not stat.S_ISREG(inode["mode"]) or not inode["target"]:
+            return None
+        data = self.read_object(inode["digest"]) if any(inode["digest"]) else b""
+        return data, int.from_bytes(inode["target"], "little", signed=True)
+
     def read_object(self, digest: bytes) -> bytes:
         record = {key["digest"]: value for key, value in self.table("o")}[digest]
         raw = self._volume(record["volume"])[record["offset"] : record["offset"] + record["length"]]

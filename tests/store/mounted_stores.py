@@ -29,6 +29,7 @@ USER, GROUP = 1234, 2345
 SEGMENT_HEADER = 24
 """Bytes of a journal segment without records."""
 HELD = b"held by a ContentStore " * 50
+KEPT = b"to be synced and then written" * 10
 _CHOSEN = random.Random(14)
 RAW = _CHOSEN.randbytes(600 << 10)
 """Does not compress, has several frames, and is large enough for a volume of its own."""
@@ -64,6 +65,8 @@ class Shown:
     held: tuple[bytes, ...] = ()
     flags: dict[bytes, set[str]] = field(default_factory=dict)
     """The flags that a path's inode must have, by the path."""
+    kept: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    """The bytes and the mtime that a path's file had when it was synced, if it was written since."""
     temporary: bytes = b""
     orphans: list[int] = field(default_factory=list)
     last_changed: int = 0
@@ -95,6 +98,7 @@ def _fill(place: Scene) -> Shown:
     (entry / "folder").mkdir(mode=0o750)
     (entry / "folder" / "mutable").write_bytes(b"to be written again" * 10)
     (entry / "folder" / "synced").write_bytes(b"to be written and synced" * 10)
+    (entry / "folder" / "kept").write_bytes(KEPT)
     (entry / "folder" / "large").write_bytes(TEXT * 2)
     os.link(entry / "kernel.json", entry / "folder" / "second name")
     os.symlink("../kernel.json", entry / "folder" / "link")
@@ -134,6 +138,10 @@ def _use(place: Scene) -> Shown:
         synced.write(b"and its end")
         synced.flush()
         os.fsync(synced.fileno())
+    synced_at = os.stat(folder / "kept").st_mtime_ns
+    with open(folder / "kept", "ab") as kept:
+        os.fsync(kept.fileno())
+        kept.write(b"and its end")
     (folder.parent / "removed").write_bytes(b"open, and without a name")
     temporary = place.mountpoint / "triton" / "tmp.pid_1_abc"
     temporary.mkdir()
@@ -145,10 +153,12 @@ def _use(place: Scene) -> Shown:
         shown = Shown(place.folder / "in use", paths, *_ask(place))
         _copy_with_unfolded_changes(place, shown)
     shown.held, shown.temporary, shown.orphans = (blake3(HELD).digest(),), b"triton/tmp.pid_1_abc", [orphan]
+    shown.kept = {b"triton/KEY/folder/kept": (KEPT, synced_at)}
     shown.flags = {
         b"triton/KEY/folder/mutable": {"MUTABLE"},
         b"triton/KEY/folder/large": {"MUTABLE"},
-        b"triton/KEY/folder/synced": {"MUTABLE", "SYNCED"},
+        b"triton/KEY/folder/synced": {"SYNCED"},
+        b"triton/KEY/folder/kept": {"MUTABLE", "SYNCED"},
         b"triton/tmp.pid_1_abc": {"FRESH"},
     }
     place.umount()

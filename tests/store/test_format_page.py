@@ -69,10 +69,12 @@ def check_files(reader: StoreReader, shown: Shown) -> None:
     bits = reader.page.flags["inode"]
     for path, flags in shown.flags.items():
         assert tree[path][1]["flags"] == sum(bits[name] for name in flags), path
+    kept = {path: reader.read_kept(inode) for path, (_, inode) in tree.items()}
+    assert {path: found for path, found in kept.items() if found is not None} == shown.kept
 
 
 def check_objects(reader: StoreReader, shown: Shown) -> None:
-    wanted = Counter(inode["digest"] for inode in reader.by_number("i").values() if _is(reader, inode, "OBJECT"))
+    wanted = Counter(inode["digest"] for inode in reader.by_number("i").values() if any(inode["digest"]))
     objects = {key["digest"]: value for key, value in reader.table("o")}
     assert objects.keys() == {*wanted, *shown.held}
     live: Counter[int] = Counter()

@@ -1,0 +1,151 @@
+"""Recovery: the first mount after the machine went down drops, or takes back, what may not have reached the disk.
+
+The catalog is a true state of the past: the journal loses its end in a power cut, never something in the middle. So
+names, and which bytes belong to which file, are consistent. Objects are too, since opening the store checked those that
+were not folded yet. Everything else is *doubtful*:
+
+- bytes in slots and spool files, which nobody syncs;
+- files without bytes that are only moments old: they may have been made to be written to next.
+
+A doubtful file that was synced goes back to the state that was synced. Any other is dropped, together with its whole
+entry, because an entry is whole or absent. Two things do not drag an entry down with them: files under temporary names,
+which nothing refers to yet, and files in an entry of which something was synced. What was synced stays.
+
+Runs before an engine serves. A kill in the middle is harmless: the next mount starts over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable
+
+from kcachefs.core.parts import Parts
+from kcachefs.core.unsealed import place_bytes
+from kcachefs.errors import FsError
+from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.records import NO_DIGEST, Content, Inode, name_of, number_of, unpack_name, unpack_time
+
+log = logging.getLogger(__name__)
+
+YOUNG_SECONDS = 10.0
+"""How long before the last change in the store an empty file must have been made to be taken for one on purpose."""
+
+
+def recover(parts: Parts) -> None:
+    """Deal with what the power cut may have damaged, and note in the store that this was done."""
+    Recovery(parts).run()
+    parts.store.power_loss_settled()
+
+
+class Recovery:
+    """One look at all inodes, and what follows from it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
+        self._nodes = parts.nodes
+        self._tree = parts.tree
+        self._walk = parts.walk
+        self._placement = parts.placement
+        self._books = parts.books
+        self._unsealed = parts.unsealed
+        self._temporaries = parts.temporaries
+        self._damaged: set[bytes] = set()
+        self._synced_entries: set[int] = set()
+
+    def run(self) -> None:
+        doubtful = self._doubtful()
+        taken_back = {ino for ino in doubtful if self._take_back(ino)}
+        lost = doubtful - taken_back
+        entries = {entry for ino in lost for entry in self._entries_of(ino)} - self._synced_entries - {0}
+        entries |= self._entries_by_other_names(lost) - self._synced_entries
+        for entry in entries:
+            self._drop_entry(entry)
+        for _ in self._tree.drop_files({ino for ino in lost if self._nodes.exists(ino)}):
+            pass  # no engine serves yet that could tell the kernel
+        if doubtful:
+            log.warning(
+                "the machine went down while the store was in use: %d files had not reached the disk and were dropped, "
+                "%d entries with them; %d files are as they were when they were synced",
+                len(lost),
+                len(entries),
+                len(taken_back),
+            )
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _doubtful(self) -> set[int]:
+        catalog = self._store.catalog
+        catalog.fold()
+        for key, raw in catalog.walk(b"o"):
+            if raw is not None and ObjectRecord.unpack(raw).flags & ObjectRecord.DAMAGED:
+                self._damaged.add(key[1:])
+        doubtful: set[int] = set()
+        empty: dict[int, int] = {}
+        newest = 0
+        for key, raw in catalog.walk(b"i"):
+            node = Inode.unpack(raw) if raw is not None else None
+            if node is None or not node.is_file or not node.nlink:
+                continue
+            newest = max(newest, node.ctime)
+            if node.flags & Inode.SYNCED:
+                self._synced_entries.add(node.entry)
+            if self._is_doubtful(node):
+                doubtful.add(number_of(key))
+            elif node.content == Content.NONE and not node.flags & Inode.SYNCED:
+                empty[number_of(key)] = node.ctime
+        horizon = newest - int(YOUNG_SECONDS * 1e9)
+        return doubtful | {ino for ino, changed in empty.items() if changed > horizon}
+
+    def _is_doubtful(self, node: Inode) -> bool:
+        if node.content == Content.OBJECT:
+            return node.digest in self._damaged
+        return node.content in (Content.SLOT, Content.SPOOL) or node.keeps_synced
+
+    def _entries_of(self, ino: int) -> Iterable[int]:
+        """The entry that a file is a part of; none if it is there, or in a folder there, under a temporary name."""
+        node = self._nodes.get(ino)
+        if node.entry:
+            above = ino
+            while above != node.entry and self._nodes.get(above).entry == node.entry:
+                if above in self._temporaries:
+                    return
+                above = self._nodes.get(above).parent
+            yield node.entry
+
+    def _entries_by_other_names(self, lost: set[int]) -> set[int]:
+        """The entries that lose a file because another name of it, a hard link, is there."""
+        linked = {ino for ino in lost if self._nodes.get(ino).nlink > 1}
+        entries: set[int] = set()
+        for key, raw in self._store.catalog.walk(b"n") if linked else ():
+            if raw is not None and unpack_name(raw)[0] in linked:
+                parent, name = number_of(key), name_of(key)[1]
+                with contextlib.suppress(FsError):
+                    entries.add(self._nodes.get(parent).entry or self._placement.group_at(parent, name))
+        return entries - {0}
+
+    # --- acting -------------------------------------------------------------------------------------------------------
+
+    def _take_back(self, ino: int) -> bool:
+        """Have a file be what it was when it was synced; False if it never was, or if that is damaged."""
+        with self._nodes.change() as txn:
+            node = self._nodes.get(ino)
+            record = self._store.objects.record_in(txn, node.digest) if node.digest != NO_DIGEST else None
+            if not node.keeps_synced or node.digest in self._damaged or (node.digest != NO_DIGEST and record is None):
+                return False
+            kept, mtime = node.digest, unpack_time(node.target)
+            self._unsealed.let_go(txn, ino, node)
+            node.target, node.mtime = b"", mtime
+            node.flags &= ~Inode.MUTABLE
+            if record is None:
+                place_bytes(node, Content.NONE)
+            else:
+                place_bytes(node, Content.OBJECT, digest=kept, size=record.plain)
+                self._books.count(txn, ino, node)
+            self._nodes.save(txn, ino, node)
+        return True
+
+    def _drop_entry(self, entry: int) -> None:
+        """In one transaction: a kill leaves it whole, to be dropped by the next mount, or gone."""
+        with self._nodes.change() as txn:
+            self._tree.remove_all(txn, list(self._walk.members(entry)))

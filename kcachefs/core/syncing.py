@@ -1,0 +1,221 @@
+"""fsync(2): when it returns, the file survives a power cut, and with it what is complete of its entry.
+
+A synced file is an object in a synced volume, like any sealed file, and has the mark SYNCED. When it is written again,
+its inode keeps that object (`unsealed.py`), so that there is something to go back to. It keeps it until the file is
+sealed or synced again, and the bytes that replace it are on the disk.
+
+An entry is whole or absent, so a sync extends to the other files of the entry. Exempt are those that somebody may be
+in the middle of writing: files under temporary names, and files that were written moments ago and not renamed since.
+
+Programs that keep a cache hardly ever call fsync, so this may cost as much as sealing does: it compresses the file.
+Any thread; no lock is held while bytes are stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from kcachefs.core.files import Files
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.seal_queue import SealQueue
+from kcachefs.core.sealing import REST_SECONDS, Sealer, is_mostly_hole
+from kcachefs.core.temporaries import Temporaries
+from kcachefs.core.tree import Tree
+from kcachefs.core.unsealed import SpoolFile, Unsealed
+from kcachefs.core.walk import Walk
+from kcachefs.errors import FsError, ObjectMissing
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.ledger import Staged
+from kcachefs.store.records import META_SYNCED, NO_DIGEST, Content, Inode, pack_number, pack_time
+
+_CHUNK = 1 << 20
+
+
+class Syncer:
+    """Makes files of one filesystem survive power cuts."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        tree: Tree,
+        walk: Walk,
+        temporaries: Temporaries,
+        files: Files,
+        unsealed: Unsealed,
+        sealer: Sealer,
+        queue: SealQueue,
+    ) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._tree = tree
+        self._walk = walk
+        self._temporaries = temporaries
+        self._files = files
+        self._unsealed = unsealed
+        self._sealer = sealer
+        self._queue = queue
+        self._lock = store.catalog.lock
+        self.was_used = store.catalog.get(META_SYNCED) is not None
+        """Whether fsync(2) was ever called for a file of this store; few stores see that."""
+
+    def sync(self, ino: int) -> None:
+        """Sync a file, or a directory: everything that was acknowledged before survives."""
+        node = self._nodes.get(ino)
+        if node.is_file:
+            self._secure(ino)
+            if node.entry:
+                self._secure_entry(node.entry)
+        self._store.sync()
+
+    def before_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
+        """If a rename will replace a synced file, have the bytes of what takes its place on the disk before its name.
+
+        Otherwise a power cut could leave neither.
+        """
+        replaced = self._tree.find(new_parent, new_name)
+        if replaced is not None and self._nodes.get(replaced).flags & Inode.SYNCED:
+            ino = self._tree.find(parent, name)
+            if ino is not None and ino != replaced and self._nodes.get(ino).is_file:
+                self._secure(ino)
+                self._store.volumes.sync()
+
+    # --- one file -----------------------------------------------------------------------------------------------------
+
+    def _secure(self, ino: int) -> None:
+        """Have what a file holds now in an object, and mark it as synced. Then volumes and journal are to be synced."""
+        self._sealer.seal(ino)
+        with self._lock:
+            node = self._nodes.get(ino)
+            if node.nlink == 0 or self._mark(ino, node):
+                return
+            snapshot = self._snapshot(ino, node)  # it is being written to, so it was not sealed
+        if snapshot is not None:
+            with snapshot:
+                while not self._keep(ino, snapshot):
+                    pass
+
+    def _mark(self, ino: int, node: Inode) -> bool:
+        """Mark a file that has no bytes outside of objects. The lock is held."""
+        if node.content not in (Content.OBJECT, Content.NONE) or node.keeps_synced:
+            return False
+        if not node.flags & Inode.SYNCED:
+            with self._nodes.change() as txn:
+                self._set_mark(txn, ino, node)
+        return True
+
+    def _set_mark(self, txn: Transaction, ino: int, node: Inode) -> None:
+        node.flags |= Inode.SYNCED
+        self._nodes.save(txn, ino, node)
+        if not self.was_used:
+            txn.put(META_SYNCED, pack_number(1))
+            txn.undo(self._was_not_used)
+            self.was_used = True
+
+    def _was_not_used(self) -> None:
+        self.was_used = False
+
+    def _snapshot(self, ino: int, node: Inode) -> Snapshot | None:
+        """What an unsealed file holds at this moment; None if it cannot be an object. The lock is held.
+
+        Whoever writes to a spool file announces it under the lock, so it stands still once those who did are done.
+        """
+        if node.content != Content.SPOOL:
+            data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
+            return Snapshot(self._store, node.mtime, data)
+        spool = self._unsealed.spool_of(ino, node)
+        assert spool is not None
+        while spool.changing:
+            time.sleep(0.0001)
+        if is_mostly_hole(spool.fd):
+            os.fdatasync(spool.fd)
+            return None
+        copy = self._unsealed.make_spool()
+        snapshot = Snapshot(self._store, os.fstat(spool.fd).st_mtime_ns, copy=copy)
+        try:
+            offset = 0
+            while chunk := os.pread(spool.fd, _CHUNK, offset):
+                offset += self._unsealed.fill(copy, offset, chunk)
+        except BaseException:
+            snapshot.close()
+            raise
+        return snapshot
+
+    def _keep(self, ino: int, snapshot: Snapshot) -> bool:
+        """Store a snapshot, and have the file keep it while others go on writing. False if it must be stored again."""
+        staged = snapshot.stage()
+        self._store.volumes.sync()  # before anything says that what was kept until now is no longer needed
+        try:
+            with self._nodes.change() as txn:
+                node = self._nodes.get(ino)
+                if node.nlink == 0 or self._mark(ino, node):
+                    return True  # it is gone, or was sealed since, with these bytes or newer ones
+                if staged is not None:
+                    self._store.objects.link(txn, staged)
+                self._unsealed.forget_synced(txn, node)
+                node.digest = staged.digest if staged is not None else NO_DIGEST
+                node.target = pack_time(snapshot.mtime)
+                self._queue.make_mutable(ino, node)
+                self._queue.changed(ino, node)  # so that nobody seals it who began before this
+                self._set_mark(txn, ino, node)
+        except ObjectMissing:
+            return False
+        finally:
+            if staged is not None:
+                self._store.objects.settle(staged)
+        return True
+
+    # --- the entry ----------------------------------------------------------------------------------------------------
+
+    def _secure_entry(self, entry: int) -> None:
+        """Secure everything in an entry that is complete."""
+        unfinished: set[int] = set()
+        with self._lock:
+            members = list(self._walk.members(entry))
+        for ino, parent, _ in members:
+            if ino in self._temporaries or parent in unfinished:
+                unfinished.add(ino)
+                continue
+            with contextlib.suppress(FsError):  # it went meanwhile
+                self._sealer.seal(ino, self._is_complete)
+                with self._lock:
+                    if self._is_complete(ino):
+                        self._mark(ino, self._nodes.get(ino))
+
+    def _is_complete(self, ino: int) -> bool:
+        """Whether nobody seems to be in the middle of writing a file. The lock is held."""
+        node = self._files.attributes(ino)
+        if not node.is_file:
+            return False
+        # A write sets both times to the same. What comes after the last one, a rename above all, sets only ctime.
+        is_done = node.content == Content.OBJECT or (node.ctime > node.mtime and node.content != Content.NONE)
+        return is_done or node.ctime < time.time_ns() - int(REST_SECONDS * 1e9)
+
+
+class Snapshot:
+    """What a file held at some moment: its bytes, or a copy of them in a spool file that goes with the scope."""
+
+    def __init__(self, store: Store, mtime: int, data: bytes = b"", copy: SpoolFile | None = None) -> None:
+        self._store = store
+        self.mtime = mtime
+        self._data = data
+        self._copy = copy
+
+    def stage(self) -> Staged | None:
+        """Put it into a volume; None for an empty file."""
+        if self._copy is not None and os.fstat(self._copy.fd).st_size:
+            return self._store.objects.stage_file(self._copy.fd)
+        return self._store.objects.stage(self._data) if self._data else None
+
+    def close(self) -> None:
+        if self._copy is not None:
+            self._store.spool.recycle(self._copy.number)
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,38 @@
+"""Checks, after a power cut, the objects whose records are in the journal only.
+
+A fold syncs volumes before it commits the records that point into them. A record in the journal has no such promise:
+the disk may have got the record and not the bytes. Called when the store is opened, before anything is folded.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from kcachefs.errors import ObjectDamaged
+from kcachefs.store.catalog import Catalog
+from kcachefs.store.frame_reader import FrameReader
+from kcachefs.store.frames import Codec
+from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.volumes import Volumes
+
+log = logging.getLogger(__name__)
+
+
+def mark_damaged(catalog: Catalog, volumes: Volumes) -> int:
+    """Mark those whose bytes are not there; returns how many. Whoever refers to one learns that it is gone."""
+    reader = FrameReader(volumes, Codec())
+    marked = 0
+    for key in catalog.unfolded_keys():
+        raw = catalog.get(key) if key[:1] == b"o" else None
+        record = ObjectRecord.unpack(raw) if raw is not None else None
+        if record is None or not record.length or record.flags & ObjectRecord.DAMAGED:
+            continue
+        try:
+            reader.check(key[1:], record)
+        except (ObjectDamaged, FileNotFoundError) as error:
+            log.info("object %s did not reach the disk before the machine went down: %s", key[1:].hex(), error)
+            record.flags |= ObjectRecord.DAMAGED
+            with catalog.transaction() as txn:
+                txn.put(key, record.pack())
+            marked += 1
+    return marked
