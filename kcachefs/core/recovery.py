@@ -7,9 +7,9 @@ were not folded yet. Everything else is *doubtful*:
 - bytes in slots and spool files, which nobody syncs;
 - files without bytes that are only moments old: they may have been made to be written to next.
 
-A doubtful file that was synced goes back to the state that was synced. Any other is dropped, together with its whole
-entry, because an entry is whole or absent. Two things do not drag an entry down with them: files under temporary names,
-which nothing refers to yet, and files in an entry of which something was synced. What was synced stays.
+A doubtful file that was synced goes back to the state that was synced. Any other is lost, and with it its entry,
+because an entry is whole or absent: every file of it that was not synced is dropped. If some were synced, those stay,
+and the entry is what it was then. Only a file under a temporary name does not harm its entry: nothing refers to it yet.
 
 Runs before an engine serves. A kill in the middle is harmless: the next mount starts over.
 """
@@ -51,14 +51,12 @@ class Recovery:
         self._unsealed = parts.unsealed
         self._temporaries = parts.temporaries
         self._damaged: set[bytes] = set()
-        self._synced_entries: set[int] = set()
 
     def run(self) -> None:
         doubtful = self._doubtful()
         taken_back = {ino for ino in doubtful if self._take_back(ino)}
         lost = doubtful - taken_back
-        entries = {entry for ino in lost for entry in self._entries_of(ino)} - self._synced_entries - {0}
-        entries |= self._entries_by_other_names(lost) - self._synced_entries
+        entries = {entry for ino in lost for entry in self._entries_of(ino)} | self._entries_by_other_names(lost)
         for entry in entries:
             self._drop_entry(entry)
         for _ in self._tree.drop_files({ino for ino in lost if self._nodes.exists(ino)}):
@@ -88,8 +86,6 @@ class Recovery:
             if node is None or not node.is_file or not node.nlink:
                 continue
             newest = max(newest, node.ctime)
-            if node.flags & Inode.SYNCED:
-                self._synced_entries.add(node.entry)
             if self._is_doubtful(node):
                 doubtful.add(number_of(key))
             elif node.content == Content.NONE and not node.flags & Inode.SYNCED:
@@ -146,6 +142,10 @@ class Recovery:
         return True
 
     def _drop_entry(self, entry: int) -> None:
-        """In one transaction: a kill leaves it whole, to be dropped by the next mount, or gone."""
+        """Drop what was not synced of an entry, in one transaction: a kill leaves it for the next mount, or gone."""
         with self._nodes.change() as txn:
-            self._tree.remove_all(txn, list(self._walk.members(entry)))
+            members = list(self._walk.members(entry))
+            nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
+            if any(node.flags & Inode.SYNCED for node in nodes.values()):
+                members = [row for row in members if nodes[row[0]].is_file and not nodes[row[0]].flags & Inode.SYNCED]
+            self._tree.remove_all(txn, members)

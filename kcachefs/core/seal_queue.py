@@ -106,6 +106,9 @@ class SealQueue:
         self._sealing[ino] = False
         return True
 
+    def is_being_sealed(self, ino: int) -> bool:
+        return ino in self._sealing
+
     def is_stale(self, ino: int) -> bool:
         """Whether a file changed since `begin`. The catalog's lock is held."""
         return self._sealing[ino]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
@@ -66,50 +67,52 @@ class Syncer:
         """Sync a file, or a directory: everything that was acknowledged before survives."""
         node = self._nodes.get(ino)
         if node.is_file:
-            self._secure(ino)
-            if node.entry:
-                self._secure_entry(node.entry)
+            self._secure(ino, node.entry)
         self._store.sync()
 
     def before_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
         """If a rename will replace a synced file, have the bytes of what takes its place on the disk before its name.
 
-        Otherwise a power cut could leave neither.
+        Otherwise a power cut could leave neither. The same goes for the files that it will be in an entry with.
         """
         replaced = self._tree.find(new_parent, new_name)
-        if replaced is not None and self._nodes.get(replaced).flags & Inode.SYNCED:
+        if replaced is not None and (node := self._nodes.get(replaced)).flags & Inode.SYNCED:
             ino = self._tree.find(parent, name)
             if ino is not None and ino != replaced and self._nodes.get(ino).is_file:
-                self._secure(ino)
+                self._secure(ino, node.entry)
                 self._store.volumes.sync()
 
-    # --- one file -----------------------------------------------------------------------------------------------------
+    def _secure(self, ino: int, entry: int) -> None:
+        """Have what a file holds now in an object, and what is complete of the entry; then mark them all as synced.
 
-    def _secure(self, ino: int) -> None:
-        """Have what a file holds now in an object, and mark it as synced. Then volumes and journal are to be synced."""
-        self._sealer.seal(ino)
-        with self._lock:
+        The marks are set in one transaction, so that a power cut finds all of them or none. What is left to do is to
+        sync the volumes and the journal.
+        """
+        others = self._others(ino, entry) if entry else []
+        for other in others:
+            self._seal(other, self._is_complete)
+        self._seal(ino, lambda ino: True)
+        with self._nodes.change() as txn:
             node = self._nodes.get(ino)
-            if node.nlink == 0 or self._mark(ino, node):
+            if node.nlink == 0:
+                return
+            if _is_sealed(node):
+                self._mark(txn, ino, others)
                 return
             snapshot = self._snapshot(ino, node)  # it is being written to, so it was not sealed
         if snapshot is not None:
             with snapshot:
-                while not self._keep(ino, snapshot):
+                while not self._keep(ino, snapshot, others):
                     pass
 
-    def _mark(self, ino: int, node: Inode) -> bool:
-        """Mark a file that has no bytes outside of objects. The lock is held."""
-        if node.content not in (Content.OBJECT, Content.NONE) or node.keeps_synced:
-            return False
-        if not node.flags & Inode.SYNCED:
-            with self._nodes.change() as txn:
-                self._set_mark(txn, ino, node)
-        return True
-
-    def _set_mark(self, txn: Transaction, ino: int, node: Inode) -> None:
-        node.flags |= Inode.SYNCED
-        self._nodes.save(txn, ino, node)
+    def _mark(self, txn: Transaction, ino: int, others: list[int]) -> None:
+        """Mark a file as synced, and with it those others that are complete and sealed."""
+        for one in (ino, *others):
+            with contextlib.suppress(FsError):  # it went meanwhile
+                node = self._nodes.get(one)
+                if not node.flags & Inode.SYNCED and (one == ino or (_is_sealed(node) and self._is_complete(one))):
+                    node.flags |= Inode.SYNCED
+                    self._nodes.save(txn, one, node)
         if not self.was_used:
             txn.put(META_SYNCED, pack_number(1))
             txn.undo(self._was_not_used)
@@ -117,6 +120,34 @@ class Syncer:
 
     def _was_not_used(self) -> None:
         self.was_used = False
+
+    # --- the entry ----------------------------------------------------------------------------------------------------
+
+    def _others(self, ino: int, entry: int) -> list[int]:
+        """The other files of an entry, without those under temporary names."""
+        unfinished: set[int] = set()
+        others: list[int] = []
+        with self._lock:
+            for member, parent, _ in self._walk.members(entry):
+                if member in self._temporaries or parent in unfinished:
+                    unfinished.add(member)
+                elif member != ino and self._nodes.get(member).is_file:
+                    others.append(member)
+        return others
+
+    def _is_complete(self, ino: int) -> bool:
+        """Whether nobody seems to be in the middle of writing a file. The lock is held."""
+        node = self._files.attributes(ino)
+        # A write sets both times to the same. What comes after the last one, a rename above all, sets only ctime.
+        is_done = node.content == Content.OBJECT or (node.ctime > node.mtime and node.content != Content.NONE)
+        return is_done or node.ctime < time.time_ns() - int(REST_SECONDS * 1e9)
+
+    def _seal(self, ino: int, condition: Callable[[int], bool]) -> None:
+        with contextlib.suppress(FsError):  # it went meanwhile
+            while not self._sealer.seal(ino, condition) and self._queue.is_being_sealed(ino):
+                time.sleep(0.001)  # by another thread, which may find that the file has changed since
+
+    # --- a file that others go on writing -----------------------------------------------------------------------------
 
     def _snapshot(self, ino: int, node: Inode) -> Snapshot | None:
         """What an unsealed file holds at this moment; None if it cannot be an object. The lock is held.
@@ -144,23 +175,25 @@ class Syncer:
             raise
         return snapshot
 
-    def _keep(self, ino: int, snapshot: Snapshot) -> bool:
+    def _keep(self, ino: int, snapshot: Snapshot, others: list[int]) -> bool:
         """Store a snapshot, and have the file keep it while others go on writing. False if it must be stored again."""
         staged = snapshot.stage()
         self._store.volumes.sync()  # before anything says that what was kept until now is no longer needed
         try:
             with self._nodes.change() as txn:
                 node = self._nodes.get(ino)
-                if node.nlink == 0 or self._mark(ino, node):
-                    return True  # it is gone, or was sealed since, with these bytes or newer ones
-                if staged is not None:
-                    self._store.objects.link(txn, staged)
-                self._unsealed.forget_synced(txn, node)
-                node.digest = staged.digest if staged is not None else NO_DIGEST
-                node.target = pack_time(snapshot.mtime)
-                self._queue.make_mutable(ino, node)
-                self._queue.changed(ino, node)  # so that nobody seals it who began before this
-                self._set_mark(txn, ino, node)
+                if node.nlink == 0:
+                    return True
+                if not _is_sealed(node):  # otherwise it has these bytes, or newer ones
+                    if staged is not None:
+                        self._store.objects.link(txn, staged)
+                    self._unsealed.forget_synced(txn, node)
+                    node.digest = staged.digest if staged is not None else NO_DIGEST
+                    node.target = pack_time(snapshot.mtime)
+                    self._queue.make_mutable(ino, node)
+                    self._queue.changed(ino, node)  # so that nobody seals it who began before this
+                    self._nodes.save(txn, ino, node)
+                self._mark(txn, ino, others)
         except ObjectMissing:
             return False
         finally:
@@ -168,31 +201,10 @@ class Syncer:
                 self._store.objects.settle(staged)
         return True
 
-    # --- the entry ----------------------------------------------------------------------------------------------------
 
-    def _secure_entry(self, entry: int) -> None:
-        """Secure everything in an entry that is complete."""
-        unfinished: set[int] = set()
-        with self._lock:
-            members = list(self._walk.members(entry))
-        for ino, parent, _ in members:
-            if ino in self._temporaries or parent in unfinished:
-                unfinished.add(ino)
-                continue
-            with contextlib.suppress(FsError):  # it went meanwhile
-                self._sealer.seal(ino, self._is_complete)
-                with self._lock:
-                    if self._is_complete(ino):
-                        self._mark(ino, self._nodes.get(ino))
-
-    def _is_complete(self, ino: int) -> bool:
-        """Whether nobody seems to be in the middle of writing a file. The lock is held."""
-        node = self._files.attributes(ino)
-        if not node.is_file:
-            return False
-        # A write sets both times to the same. What comes after the last one, a rename above all, sets only ctime.
-        is_done = node.content == Content.OBJECT or (node.ctime > node.mtime and node.content != Content.NONE)
-        return is_done or node.ctime < time.time_ns() - int(REST_SECONDS * 1e9)
+def _is_sealed(node: Inode) -> bool:
+    """Whether a file has no bytes outside of objects, and is what it would be taken back to."""
+    return node.content in (Content.OBJECT, Content.NONE) and not node.keeps_synced
 
 
 class Snapshot:

@@ -283,16 +283,14 @@ def _place(key: bytes) -> str:
 
 
 def _rest_of_entries(look: Inspection, doomed: dict[int, str]) -> dict[int, str]:
-    """What has to go with these files because an entry is whole or absent. What was synced stays, and so its entry."""
+    """What has to go with these files because an entry is whole or absent: all of it, except what was synced."""
     entries = {inode.entry for ino in doomed if (inode := look.inode(ino)) is not None} - {0}
     if not entries:
         return {}
-    members = [(ino, inode) for ino, inode in look.inodes() if inode.entry in entries and inode.is_file]
-    entries -= {inode.entry for ino, inode in members if inode.flags & Inode.SYNCED and ino not in doomed}
     return {
         ino: f"another file of its entry {inode.entry} is lost"
-        for ino, inode in members
-        if inode.entry in entries and ino not in doomed
+        for ino, inode in look.inodes()
+        if inode.entry in entries and inode.is_file and ino not in doomed and not inode.flags & Inode.SYNCED
     }
 
 

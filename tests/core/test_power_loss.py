@@ -19,6 +19,7 @@ import pytest
 from kcachefs.core import Filesystem, recovery
 from kcachefs.store import fsck
 from kcachefs.store.header import HEADER
+from kcachefs.store.journal import Changes
 from kcachefs.store.records import Inode
 from tests.core.trees import ROOT, exists, find, folder, kernel, opened, rename, write
 
@@ -278,6 +279,56 @@ def test_a_sync_of_one_file_is_one_of_its_entry(fs: Filesystem, after_cut: Calla
         assert {suffix: content(lost, f"triton/KEY/kernel.{suffix}") for suffix in SUFFIXES} == before
         assert not exists(lost, "triton/KEY/in_place.so")
         assert not exists(lost, "triton/KEY/added")
+
+
+def test_an_entry_that_lost_something_added_after_its_sync_is_what_was_synced(
+    fs: Filesystem, after_cut: Callable[[], _Lost]
+) -> None:
+    kernel(fs, "KEY")
+    sync(fs, "triton/KEY/kernel.json")
+    write(fs, "triton/KEY/second.cubin", LARGE)
+    write(fs, "triton/KEY/second.json", b"names second.cubin")
+    assert fs.sealer.seal(find(fs, "triton/KEY/second.json"))
+    fs.store.fold()
+    with after_cut().opened() as lost:
+        assert all(exists(lost, f"triton/KEY/kernel.{suffix}") for suffix in SUFFIXES)
+        assert not exists(lost, "triton/KEY/second.cubin")
+        assert not exists(lost, "triton/KEY/second.json")
+
+
+def test_what_replaces_a_synced_file_brings_the_rest_of_its_entry_along(
+    fs: Filesystem, after_cut: Callable[[], _Lost]
+) -> None:
+    kernel(fs, "KEY")
+    sync(fs, "triton/KEY/kernel.json")
+    for name in ("second.cubin", "kernel.json"):
+        write(fs, f"triton/KEY/tmp.pid_1_second/{name}", name.encode())
+        rename(fs, f"triton/KEY/tmp.pid_1_second/{name}", f"triton/KEY/{name}")
+    with after_cut().opened() as lost:
+        assert content(lost, "triton/KEY/kernel.json") == b"kernel.json"
+        assert content(lost, "triton/KEY/second.cubin") == b"second.cubin"
+
+
+def test_a_power_cut_in_the_middle_of_a_sync_leaves_no_part_of_an_entry(
+    fs: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each of its transactions."""
+    kernel(fs, "KEY")
+    commit, cuts = fs.store.catalog.commit, list[_Lost]()
+
+    def commit_and_cut(changes: Changes) -> None:
+        commit(changes)
+        cuts.append(_Lost(fs, tmp_path / f"copy{len(cuts)}"))
+
+    monkeypatch.setattr(fs.store.catalog, "commit", commit_and_cut)
+    sync(fs, "triton/KEY/kernel.json")
+    monkeypatch.undo()
+    found = []
+    for cut in cuts:
+        with cut.opened() as lost:
+            found.append([exists(lost, f"triton/KEY/kernel.{suffix}") for suffix in SUFFIXES].count(True))
+    assert len(found) > len(SUFFIXES)
+    assert set(found) == {0, len(SUFFIXES)}
 
 
 def test_a_file_with_a_name_in_two_entries_takes_both_with_it(fs: Filesystem, after_cut: Callable[[], _Lost]) -> None:
