@@ -45,6 +45,7 @@ class Recovery:
         self._store = parts.store
         self._nodes = parts.nodes
         self._tree = parts.tree
+        self._distrust = parts.distrust
         self._walk = parts.walk
         self._placement = parts.placement
         self._books = parts.books
@@ -59,7 +60,7 @@ class Recovery:
         entries = {entry for ino in lost for entry in self._entries_of(ino)} | self._entries_by_other_names(lost)
         for entry in entries:
             self._drop_entry(entry)
-        for _ in self._tree.drop_files({ino for ino in lost if self._nodes.exists(ino)}):
+        for _ in self._distrust.drop_files({ino for ino in lost if self._nodes.exists(ino)}):
             pass  # no engine serves yet that could tell the kernel
         if doubtful:
             log.warning(
