@@ -127,8 +127,8 @@ class NameRequests:
         """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""
         if ino < VIRTUAL_BASE and self._uses.listed:
             node = self.nodes.get(ino)
-            if node.entry and node.content == Content.OBJECT:  # else it may be the caller's own, just being written
-                self._uses.use(node.entry, caller)
+            if node.entry:  # an unsealed file may be the caller's own, just being written: that is no hit
+                self._uses.use(node.entry, caller, may_hit=node.content == Content.OBJECT)
 
     def is_listed_whole(self, ino: int) -> bool:
         """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""

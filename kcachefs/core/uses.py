@@ -107,10 +107,13 @@ class Uses:
             for pid in (use.caller.pid, process_of(use.caller.pid)):
                 self._seen.pop((use.entry, pid), None)
 
-    def use(self, entry: int, caller: Caller) -> None:
+    def use(self, entry: int, caller: Caller, *, may_hit: bool) -> None:
         """A caller opened or read a file of an entry."""
         with self._nodes.lock:
-            self._touch(entry, caller, time.time_ns())
+            if may_hit:
+                self._touch(entry, caller, time.time_ns())
+            else:
+                self.last[entry] = time.time_ns()
 
     def _touch(self, entry: int, caller: Caller, now: int) -> bool:
         """Note a use; returns whether it is a hit."""
