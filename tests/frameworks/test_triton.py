@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +23,19 @@ def warm(request: pytest.FixtureRequest) -> Iterator[tuple[World, list[str]]]:
         yield made, cold["cubins"]
 
 
+def make_a_change_of_each_kind(folder: Path) -> None:
+    """Tests share the mount in any order, and a remount counts from zero again."""
+    (folder / "tmp.pid_1_probe").mkdir()
+    (folder / "tmp.pid_1_probe" / "file").write_bytes(b"bytes")
+    (folder / "tmp.pid_1_probe" / "file").unlink()
+    (folder / "tmp.pid_1_probe").rmdir()
+
+
 def test_a_new_process_compiles_nothing_and_asks_for_no_change(warm: tuple[World, list[str]]) -> None:
     made, cubins = warm
+    make_a_change_of_each_kind(made.folder("triton"))
     before = made.changes()
-    assert all(before[name] for name in ("write", "create", "mkdir", "rmdir")), "they were counted when it compiled"
+    assert all(before[name] for name in ("write", "create", "mkdir", "rmdir")), "changes are counted"
     assert made.run(TRITON) == {"compiled": 0, "cubins": cubins}
     assert made.changes() == before
 
