@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import PACKAGE, PATIENCE, Scene, scene, until
+from tests.cli.scene import PACKAGE, Scene, scene
 from tests.store.test_salvage import with_a_damaged_tree, zero_a_leaf
+from tests.waiting import PATIENCE, until
 
 IMPORTED = ("lmdb", "msgspec", "kcachefs", "trio", "zstandard", "blake3", "random", "pip", "venv", "ensurepip")
 """Modules that somebody may leave in a folder in which an administrator calls kcachefs."""

@@ -19,8 +19,8 @@ pytest.importorskip("triton")
 
 from kcachefs.caches.bound import on_disk
 from kcachefs.caches.groups import Groups
-from tests.caches.processes import until
 from tests.caches.test_disks import in_namespace, needs_mount
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = {f"add_kernel.{kind}" for kind in ("source", "ttir", "ttgir", "llir", "ptx", "cubin", "json")}

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.waiting import PATIENCE
-from tests.waiting import until as until
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ import pytest
 from kcachefs import Cache, Entry
 from kcachefs.caches.memory import Policy
 from kcachefs.errors import CacheClosed, CacheError, CacheRecursion, UsageError
-from tests.caches.processes import until
+from tests.waiting import until
 
 KEYS: list[Any] = ["plain", "ü/..\0\n", "", b"", b"\xff\x00", "x" * 10_000, "\ud800"]
 

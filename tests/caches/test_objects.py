@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs import Cache, ObjectCache
-from tests.caches.processes import until
+from tests.waiting import until
 
 
 class Module:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from kcachefs import Cache
-from tests.caches.processes import Worker, start, until
+from tests.caches.processes import Worker, start
 from tests.caches.workers import value_of
+from tests.waiting import until
 
 __all__ = ["start"]
 

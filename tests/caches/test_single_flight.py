@@ -13,7 +13,8 @@ import trio
 
 from kcachefs import Cache, Entry, ObjectCache, cached
 from kcachefs.errors import CacheRecursion
-from tests.caches.processes import Worker, start, until
+from tests.caches.processes import Worker, start
+from tests.waiting import until
 
 __all__ = ["start"]
 

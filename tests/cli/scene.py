@@ -24,8 +24,7 @@ import kcachefs
 from kcachefs.engines.mounting import mounts
 from kcachefs.store import Options, Store
 from tests import command_server
-from tests.waiting import PATIENCE as PATIENCE
-from tests.waiting import until as until
+from tests.waiting import PATIENCE
 
 PACKAGE = Path(kcachefs.__file__).parent
 KCACHEFS = (sys.executable, "-m", "kcachefs")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import KCACHEFS, PATIENCE, Scene, holding, kill_and_wait, until
+from tests.cli.scene import KCACHEFS, Scene, holding, kill_and_wait
 from tests.engines.refusals import refused
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
 

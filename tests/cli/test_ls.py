@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.cli.scene import Scene, until
+from tests.cli.scene import Scene
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

@@ -14,9 +14,10 @@ import pytest
 
 from kcachefs.cli.mount_helper import parse_options
 from kcachefs.errors import UsageError
-from tests.cli.scene import HELPER, Scene, until
+from tests.cli.scene import HELPER, Scene
 from tests.engines.callers import OTHER, in_child
 from tests.engines.refusals import refused
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

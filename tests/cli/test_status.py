@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import Scene, kill_and_wait, until
+from tests.cli.scene import Scene, kill_and_wait
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

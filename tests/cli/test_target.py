@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.scene import Scene, until
+from tests.cli.scene import Scene
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

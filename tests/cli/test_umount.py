@@ -12,7 +12,8 @@ import pytest
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
-from tests.cli.scene import Scene, holding, kill_and_wait, until
+from tests.cli.scene import Scene, holding, kill_and_wait
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 

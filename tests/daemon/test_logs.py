@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from kcachefs.daemon.logs import PER_MINUTE, JsonFormatter, RateLimit, TextFormatter
-from tests.cli.scene import KCACHEFS, PATIENCE, Scene, scene, until
+from tests.cli.scene import KCACHEFS, Scene, scene
 from tests.disks import ext4
+from tests.waiting import PATIENCE, until
 
 ALL = 3
 """The processes that answer SIGHUP: supervisor, worker, and the standby, which is started a little later."""
