@@ -1,0 +1,57 @@
+"""The tests' own tools: waiting that says what never happened, and commands that the server runs as a shell would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import command_server
+from tests.waiting import until, until_gone
+
+
+def test_until_returns_what_became_true() -> None:
+    found = iter([0, "", "ready"])
+    assert until(lambda: next(found), pause=0) == "ready"
+
+
+def test_until_says_what_never_happened() -> None:
+    with pytest.raises(AssertionError, match="after 0 s still not true: the mount answers"):
+        until(lambda: False, "the mount answers", seconds=0, pause=0)
+    with pytest.raises(AssertionError, match=r"os\.getpid\(\) == 0"):
+        until(lambda: os.getpid() == 0, seconds=0, pause=0)
+
+
+def test_a_process_that_stays_is_named() -> None:
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        with pytest.raises(AssertionError, match=str(sleeper.pid)):
+            until_gone(sleeper.pid, seconds=0)
+        sleeper.kill()
+        until_gone(sleeper.pid)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("umount", "relative"), ("status", "--json"), ("no-such-command",), ("--version",)]
+)
+def test_the_server_runs_a_command_as_a_new_python_does(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    environment = {**os.environ, "KCACHEFS_RUNTIME_DIR": str(tmp_path / "run")}
+    served = command_server.run(*arguments, env=environment, cwd=tmp_path)
+    started = subprocess.run(
+        [sys.executable, "-m", "kcachefs", *arguments],
+        env={**environment, "PYTHONPATH": str(command_server.ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (served.returncode, served.stdout, served.stderr) == (started.returncode, started.stdout, started.stderr)
+
+
+def test_the_server_leaves_a_command_alone_that_has_another_kcachefs(tmp_path: Path) -> None:
+    (tmp_path / "kcachefs").mkdir()
+    (tmp_path / "kcachefs" / "__init__.py").touch()
+    (tmp_path / "kcachefs" / "__main__.py").write_text("print('another')")
+    assert command_server.run(env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd="/").stdout == "another\n"
