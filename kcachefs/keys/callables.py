@@ -15,7 +15,7 @@ from kcachefs.keys.dependencies import MISSING, annotations_of, cell_value
 from kcachefs.keys.encoding import encode, tagged, write
 from kcachefs.keys.files import extension_digests
 from kcachefs.keys.imports import imported
-from kcachefs.keys.libraries import is_library, library_name, version_of
+from kcachefs.keys.libraries import is_library, is_library_file, library_name, version_of
 from kcachefs.keys.modules import write_attribute
 from kcachefs.keys.readers.torch import compile_settings
 from kcachefs.keys.readers.triton import settings_of
@@ -34,7 +34,7 @@ def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -
     module = str(function.__globals__.get("__name__", ""))
     if not is_library(module, walk.rules.home):
         _write_own(walk, function, out)
-    elif (name := library_name(function)) is not None:
+    elif (name := library_name(function, walk.rules.home)) is not None:
         walk.dependencies.add_function(function)
         walk.fields("library function", (*name, version_of(name[0])), out)
     elif "_torchdynamo_orig_callable" in function.__dict__ and module.startswith("torch."):
@@ -47,6 +47,8 @@ def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -
         named = (module, version_of(module), function.__code__.co_qualname, function.__qualname__)
         walk.dependencies.add_function(function)
         walk.fields("function of a library", named, out)
+        if not is_library_file(function.__code__.co_filename):  # generated, or lent the library's name
+            out.append(sources.statement(function))
         _write_parts(walk, function, out)
 
 
@@ -65,11 +67,13 @@ def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
 
 def write_builtin(walk: Walk, function: Any, out: list[bytes]) -> None:
     """A function written in C, or a method of a value that is."""
-    name = library_name(function)
+    name = library_name(function, walk.rules.home)
     if name is not None:
         walk.fields("library function", (*name, version_of(name[0])), out)
         return
     owner = function.__self__
+    if owner is None:
+        raise Unkeyable(f"{function.__name__} is written in C, and nothing tells where; name it in `ignore`")
     if not isinstance(owner, types.ModuleType):
         walk.fields("method of a value", (function.__name__, owner), out)
     elif is_library(owner.__name__, walk.rules.home):
@@ -180,5 +184,8 @@ def _write_annotations(walk: Walk, function: types.FunctionType, out: list[bytes
         value = annotations[name]
         walk.slot("annotation", annotations, name, out)
         if type(value) is str:
-            for word in sorted(set(_NAME.findall(value)) & function.__globals__.keys() - walk.rules.ignore):
-                walk.slot("global", function.__globals__, word, out)
+            for word in sorted(set(_NAME.findall(value)) - walk.rules.ignore):
+                if word in function.__globals__:
+                    walk.slot("global", function.__globals__, word, out)
+                else:  # it may be given a meaning later
+                    walk.dependencies.add_place(function.__globals__, word, MISSING)

@@ -13,7 +13,7 @@ from typing import Any
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
-from kcachefs.keys.libraries import is_library, top_of, version_of
+from kcachefs.keys.libraries import is_library, is_library_class, top_of, version_of
 from kcachefs.keys.visibility import is_made_in_c, is_visible, is_written_in_c
 from kcachefs.keys.walk import Walk
 
@@ -40,6 +40,8 @@ _READABLE_METACLASSES = frozenset(
         *("_ctypes.CType_Type", "msgspec._core.StructMeta"),
     }
 )
+# How the fields of named tuples and of ctypes' structures are reached; the fields themselves are read.
+_ACCESSORS = frozenset({"collections._tuplegetter", "_collections._tuplegetter", "_ctypes.CField", "ctypes.CField"})
 _FIELD = ("name", "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
 _DATACLASS_FLAGS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 
@@ -55,7 +57,7 @@ def type_name(cls: type, home: str = "") -> bytes:
 
 def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
     """A library's class by name and version, one of the project by all that it says."""
-    if is_library(cls.__module__, walk.rules.home):
+    if is_library_class(cls, walk.rules.home):
         out.append(type_name(cls, walk.rules.home))
         return
     if is_written_in_c(cls):
@@ -72,7 +74,9 @@ def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
 def class_members(cls: type) -> list[tuple[str, Any]]:
     """What a class says about itself, sorted by name."""
     held = vars(cls)
-    names = {name for name in held.keys() - _NOISE if not name.startswith(_DERIVED)}
+    names = set(held.keys() - _NOISE)
+    if "__pydantic_core_schema__" in held:
+        names = {name for name in names if not name.startswith(_DERIVED)}
     members = _special_members(cls)
     is_special = bool(members)
     if issubclass(cls, enum.Enum):
@@ -86,7 +90,7 @@ def class_members(cls: type) -> list[tuple[str, Any]]:
     slots = held.get("__slots__")
     if slots is not None:
         members.append(("slots", (slots,) if isinstance(slots, str) else tuple(slots)))
-    members += [(name, held[name]) for name in names if not _is_generated(cls, held[name], is_special)]
+    members += [(name, held[name]) for name in names if not _is_generated(cls, name, held[name], is_special)]
     return sorted(members, key=lambda member: member[0])
 
 
@@ -130,24 +134,33 @@ def _annotations(cls: type) -> Any:
 
 
 def _is_enum_internal(name: str, member: Any) -> bool:
-    """Python keeps the tables of an enumeration under names with an underscore at both ends; methods there are ours."""
-    if not (name.startswith("_") and name.endswith("_")):
+    """Python keeps an enumeration's tables under names with one underscore at both ends; methods there are ours."""
+    if not (name.startswith("_") and name.endswith("_")) or name.startswith("__"):
         return False
     return not isinstance(member, types.FunctionType | staticmethod | classmethod | property)
 
 
-def _is_generated(cls: type, member: Any, is_special: bool) -> bool:
+def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
     if is_made_in_c(member, cls) or (member is object.__init__ and typing.Protocol in cls.__mro__):
         return True
-    function = getattr(member, "__func__", member)
-    inner = inspect.unwrap(function) if callable(function) else None
-    if not isinstance(inner, types.FunctionType):
-        return type(member).__name__ in ("_tuplegetter", "CField")
-    module = str(inner.__globals__.get("__name__", ""))
+    if f"{type(member).__module__}.{type(member).__qualname__}" in _ACCESSORS:
+        return True
+    function = _innermost(getattr(member, "__func__", member))
+    # Whatever Python generates has a private name; what is assigned under a public one was meant.
+    if not isinstance(function, types.FunctionType) or not name.startswith("_"):
+        return False
+    module = str(function.__globals__.get("__name__", ""))
     if module == "typing":
         return True
-    is_made = inner.__code__.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
+    is_made = function.__code__.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
     return is_special and (is_made or module in _COMPLETING)
+
+
+def _innermost(function: Any) -> Any:
+    try:
+        return inspect.unwrap(function) if callable(function) else None
+    except ValueError:  # wraps itself
+        return None
 
 
 def _extension(cls: type) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ import types
 from typing import Any, NamedTuple
 
 from kcachefs.keys.encoding import encode
-from kcachefs.keys.libraries import is_library, top_of
+from kcachefs.keys.libraries import is_library, is_library_class, top_of
 from kcachefs.keys.protocol import protocol_of
 
 MISSING = object()
@@ -27,6 +27,7 @@ class _Function(NamedTuple):
     code: types.CodeType
     defaults: Any
     keyword_defaults: Any
+    keyword_default_count: int
     name: str
     qualified_name: str
     attributes: dict[str, Any]
@@ -88,6 +89,7 @@ class Dependencies:
                 function.__code__,
                 function.__defaults__,
                 function.__kwdefaults__,
+                len(function.__kwdefaults__ or ()),
                 function.__name__,
                 function.__qualname__,
                 held,
@@ -123,6 +125,7 @@ class Dependencies:
         code: types.CodeType,
         defaults: Any,
         keyword_defaults: Any,
+        keyword_default_count: int,
         name: str,
         qualified_name: str,
         attributes: dict[str, Any],
@@ -134,6 +137,7 @@ class Dependencies:
             function.__code__ is not code
             or function.__defaults__ is not defaults
             or function.__kwdefaults__ is not keyword_defaults
+            or (keyword_defaults is not None and len(keyword_defaults) != keyword_default_count)
             or function.__name__ is not name
             or function.__qualname__ is not qualified_name
             or function.__dict__ is not attributes
@@ -154,21 +158,26 @@ class Dependencies:
         if kind in _CONTAINERS:
             return self._is_watched(value)
         # A function is a node of its own, with its own places here.
-        if kind is types.FunctionType or kind is types.BuiltinFunctionType:
+        if kind is types.FunctionType:
             return True
+        if kind is types.BuiltinFunctionType:
+            owner = value.__self__
+            return isinstance(owner, types.ModuleType) or self._is_frozen(owner)
         if isinstance(value, enum.Enum):
-            return is_library(kind.__module__, self._home)
+            return is_library_class(kind, self._home)
         if kind is types.ModuleType:
             return is_library(value.__name__, self._home)
         if isinstance(value, type):
-            return is_library(value.__module__, self._home)
+            return is_library_class(value, self._home)
         if protocol_of(kind) is not None:
             said = _speak(value)
             self._said.append((value, said))
             return self._is_frozen(said)
         top = top_of(kind.__module__)
+        if top == "triton" and kind.__name__ in _TRITON_VALUES:
+            return self._is_watched(vars(value))
         if top == "triton":
-            return kind.__name__ in _TRITON_VALUES or isinstance(getattr(value, "fn", None), types.FunctionType)
+            return isinstance(getattr(value, "fn", None), types.FunctionType)
         return top == "torch" and kind.__name__ == "dtype"
 
     def _is_watched(self, container: Any) -> bool:

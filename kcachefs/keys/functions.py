@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any
 
-from kcachefs.errors import Unkeyable
+from kcachefs.errors import Unkeyable, UsageError
 from kcachefs.keys import kinds
 from kcachefs.keys.dependencies import Dependencies
 from kcachefs.keys.encoding import digest, encode
@@ -38,6 +38,8 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     >>> hash_function(scale) == hash_function(scale), hash_function(scale) == hash_function(grow)
     (True, False)
     """
+    if isinstance(ignore, str):
+        raise UsageError(f"ignore is {ignore!r}; pass a list of names")
     number = (id(function), frozenset(ignore) if ignore else _NOTHING, annotations)
     known = _memo.get(number)
     if known is not None and known[0] is function and known[1].hold():

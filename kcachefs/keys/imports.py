@@ -84,6 +84,8 @@ def _follow(pending: list[tuple[str, Statement]], home: str, ignore: Collection[
             else:
                 content = module_file(module.name, module.file)
                 told[name] = _told(module, content)
+                if module.is_library:  # the package that was asked about: its version stands for what this imports
+                    told[name] += (installed_version(top_of(name), False),)
                 if not module.is_library:
                     pending += [(_package(module), inner) for inner in _statements_of_file(module, content)]
     return told
@@ -148,7 +150,7 @@ class _Search:
 
     def _find(self, name: str, folders: list[str] | None) -> _Module | None:
         if name not in self._known:
-            self._known[name] = _found(name, folders)
+            self._known[name] = _locate(name, folders)
         return self._known[name]
 
 
@@ -164,7 +166,7 @@ def _statements_of_file(module: _Module, content: bytes) -> tuple[Statement, ...
     return _statements_in[digest]
 
 
-def _found(name: str, folders: list[str] | None) -> _Module | None:
+def _locate(name: str, folders: list[str] | None) -> _Module | None:
     """The module of that name, as it is loaded or as `import` would find it in the `folders` of its package."""
     loaded = sys.modules.get(name)
     # What an extension module makes inside itself is told with it, and could not be found before it is loaded.

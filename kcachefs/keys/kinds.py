@@ -16,7 +16,7 @@ from kcachefs.keys import sources
 from kcachefs.keys.callables import extension_of, write_builtin, write_extension, write_function, write_triton
 from kcachefs.keys.classes import type_name, write_class
 from kcachefs.keys.encoding import encode, tagged, write
-from kcachefs.keys.libraries import is_library, library_name, top_of, version_of
+from kcachefs.keys.libraries import is_library_class, library_name, top_of, version_of
 from kcachefs.keys.modules import write_module
 from kcachefs.keys.protocol import NAME, protocol_of
 from kcachefs.keys.readers import Knowledge, knowledge_of
@@ -85,7 +85,7 @@ def _write_plain(value: Any, out: list[bytes]) -> bool:
 
 def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
     cls = type(value)
-    name = library_name(value)
+    name = library_name(value, walk.rules.home)
     if name is not None:
         walk.fields("library object", (*name, version_of(name[0])), out)
         return
@@ -97,7 +97,7 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
     if known.reader is None:
         walk.fields("object", (cls,), out)
     else:
-        is_noise = known.reader.attributes == "noise" and is_library(cls.__module__, walk.rules.home)
+        is_noise = known.reader.attributes == "noise" and is_library_class(cls, walk.rules.home)
         # What a reader returns does not depend on the library's version; so its class counts only where it is another.
         told = None if cls is known.base else cls
         walk.fields(known.reader.label, (told, known.reader.read(value)), out)
@@ -130,7 +130,7 @@ def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) ->
 def _write_member(walk: Walk, member: enum.Enum, out: list[bytes]) -> None:
     out.append(tagged(b"E", type_name(type(member), walk.rules.home) + encode(member.name)))
     write(member.value, out, walk)
-    if not is_library(type(member).__module__, walk.rules.home):
+    if not is_library_class(type(member), walk.rules.home):
         write(type(member), out, walk)
         held = attributes(member)
         for name in sorted(held):

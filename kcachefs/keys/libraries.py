@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from typing import Any, NamedTuple
 
+from kcachefs.keys.visibility import is_written_in_c
+
 
 @functools.lru_cache(maxsize=4096)
 def is_library_file(file: str) -> bool:
@@ -52,6 +54,16 @@ def is_library(module_name: str, home: str = "") -> bool:
     return is_library(module_name.rpartition(".")[0])
 
 
+def is_library_class(cls: type, home: str = "") -> bool:
+    """Whether a class is one that a library offers, so that its name and the version say what it is.
+
+    A class that a library makes on demand, as `make_dataclass` does, has a library's name and somebody else's content.
+    """
+    if not is_library(cls.__module__, home):
+        return False
+    return is_written_in_c(cls) or _offered(cls.__module__, cls.__qualname__) is cls
+
+
 class Place(NamedTuple):
     """Where a module comes from: its file, the folders that a package searches, and how it was found."""
 
@@ -66,20 +78,19 @@ def place_of(module: object) -> Place:
     return Place(held.get("__file__"), list(held.get("__path__") or ()), held.get("__spec__"))
 
 
-def library_name(value: Any) -> tuple[str, str] | None:
+def library_name(value: Any, home: str = "") -> tuple[str, str] | None:
     """The module and the name under which a library offers this very object, such as `numpy.add`."""
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    if type(name) is not str:
-        return None
+    names = {getattr(value, "__qualname__", None), getattr(value, "__name__", None)}
     for module_name in _homes(value):
-        if module_name in sys.modules and _offered(module_name, name) is value and is_library(module_name):
-            return module_name, name
+        for name in names:
+            if type(name) is str and _offered(module_name, name) is value and is_library(module_name, home):
+                return module_name, name
     return None
 
 
 def _offered(module_name: str, name: str) -> Any:
     # Through dictionaries alone: asking a lazy module for a name would have it import things.
-    found: Any = sys.modules[module_name]
+    found: Any = sys.modules.get(module_name)
     for part in name.split("."):
         found = getattr(found, "__dict__", {}).get(part)
     return found

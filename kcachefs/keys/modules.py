@@ -9,7 +9,7 @@ from kcachefs.keys.dependencies import MISSING
 from kcachefs.keys.encoding import encode, tagged
 from kcachefs.keys.imports import imported_module
 from kcachefs.keys.libraries import is_library, version_of
-from kcachefs.keys.references import Path, resolve
+from kcachefs.keys.references import Path
 from kcachefs.keys.walk import Walk
 
 
@@ -25,7 +25,10 @@ def write_module(walk: Walk, module: types.ModuleType, out: list[bytes]) -> None
 
 def write_attribute(walk: Walk, module: types.ModuleType, attributes: Path, out: list[bytes]) -> None:
     """`module.a.b`: of the project, the value; of a library, the name and the version say it all."""
-    inner, rest = resolve(module, attributes)
+    inner, rest = module, attributes
+    while rest and isinstance(found := vars(inner).get(rest[0]), types.ModuleType):
+        walk.dependencies.add_place(vars(inner), rest[0], found)
+        inner, rest = found, rest[1:]
     if is_library(inner.__name__, walk.rules.home):
         out.append(encode(("library", inner.__name__, version_of(inner.__name__))))
     elif not rest:

@@ -6,7 +6,7 @@ import functools
 import opcode
 import re
 import sys
-from types import CodeType, ModuleType
+from types import CodeType
 
 _LOAD_GLOBAL = opcode.opmap["LOAD_GLOBAL"]
 _LOAD_ATTR = opcode.opmap["LOAD_ATTR"]
@@ -43,13 +43,6 @@ def global_paths(code: CodeType) -> tuple[Path, ...]:
     found: set[Path] = set()
     _collect(code, found)
     return tuple(sorted(found))
-
-
-def resolve(module: ModuleType, attributes: Path) -> tuple[ModuleType, Path]:
-    """Follow `attributes` through submodules: the last module reached, and what is left."""
-    while attributes and isinstance(inner := vars(module).get(attributes[0]), ModuleType):
-        module, attributes = inner, attributes[1:]
-    return module, attributes
 
 
 def _collect(code: CodeType, found: set[Path]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kcachefs.errors import Unkeyable
+from kcachefs.errors import Unkeyable, UsageError
 from kcachefs.keys import hash_function, hash_value
 from kcachefs.keys.libraries import is_library, version_of
 from tests.keys.modules import Modules, modules
@@ -518,3 +518,8 @@ def test_a_key_that_depends_on_what_an_object_says_is_remembered_until_it_says_s
     assert after != before
     module.helper.block = 3
     assert key(module, "kernel") not in (before, after)
+
+
+def test_names_to_ignore_are_a_collection() -> None:
+    with pytest.raises(UsageError, match=r"ignore is 'lock'; pass a list of names"):
+        hash_function(key, ignore="lock")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import io
 import operator
 import os
 import pathlib
@@ -62,12 +63,23 @@ def _memory(value: Any) -> Any:
 
 
 def _stream(value: Any) -> Any:
-    return (value.getvalue(), value.tell())
+    base = io.BytesIO if isinstance(value, io.BytesIO) else io.StringIO
+    return (base.getvalue(value), base.tell(value))
+
+
+def _random(value: Any) -> Any:
+    return sys.modules["random"].Random.getstate(value)
+
+
+def _array(value: Any) -> Any:
+    base = sys.modules["array"].array
+    return (value.typecode, base.tobytes(value))
 
 
 def _exception(value: Any) -> Any:
     held = attributes(value)
-    return (value.args, {name: held[name] for name in held.keys() - _OF_RAISING if held[name] is not None})
+    told = {name: held[name] for name in held.keys() - _OF_RAISING if held[name] is not None}
+    return (value.args, value.__cause__, told)
 
 
 def _method_caller(value: Any) -> Any:
@@ -124,11 +136,11 @@ BY_NAME: dict[str, Reader] = {
     "datetime.timezone": Reader("timezone", lambda value: value.__getinitargs__()),
     "zoneinfo.ZoneInfo": Reader("time zone", _time_zone, is_inline=True),
     "decimal.Decimal": Reader("decimal", _decimal, is_inline=True),
-    "array.array": Reader("array.array", lambda value: (value.typecode, value.tobytes())),
+    "array.array": Reader("array.array", _array),
     "_struct.Struct": Reader("struct", lambda value: value.format, is_inline=True),
     "_io.BytesIO": Reader("bytes stream", _stream),
     "_io.StringIO": Reader("text stream", _stream),
-    "random.Random": Reader("random", lambda value: value.getstate(), attributes="noise"),
+    "random.Random": Reader("random", _random, attributes="noise"),
     "random.SystemRandom": Reader("system random", nothing, attributes="noise"),
     "re.Pattern": Reader("pattern", lambda value: (value.pattern, value.flags), is_inline=True),
     "functools._lru_cache_wrapper": Reader(

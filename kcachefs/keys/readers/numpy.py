@@ -14,7 +14,8 @@ from kcachefs.keys.readers.reader import Reader
 
 def _array(value: Any) -> Any:
     # As a plain array: a subclass may show other bytes than it holds, as a masked array does.
-    plain = value.view(sys.modules["numpy"].ndarray)
+    ndarray = sys.modules["numpy"].ndarray
+    plain = ndarray.view(value, ndarray)
     return (dtype_name(plain.dtype), plain.shape, plain.strides, _elements(plain))
 
 

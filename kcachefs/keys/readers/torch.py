@@ -31,6 +31,9 @@ def _read(torch: Any, value: Any) -> Any:
         return _wrapper(value)
     if torch._C._functorch.is_functorch_wrapped_tensor(value) or torch._is_functional_tensor(value):
         raise Unkeyable("a tensor under a transform of torch.func holds no data of its own; pass it from outside")
+    for base in cls.__mro__[: cls.__mro__.index(torch.Tensor)]:
+        if not _ASKED.isdisjoint(vars(base)) and base is not torch.nn.Parameter:
+            raise Unkeyable(f"{base.__qualname__} answers for its tensor; give it a __kcachefs_key__ method")
     if value._backward_hooks:
         raise Unkeyable("a tensor with backward hooks cannot be read; pass it without them, or detached")
     about = (
@@ -43,6 +46,17 @@ def _read(torch: Any, value: Any) -> Any:
         _tensor(value.grad) if value.is_leaf and value.grad is not None else None,
     )
     return (_class_label(torch, cls), about, _content(torch, value))
+
+
+# What is asked of a tensor, and must not be answered by a subclass.
+_ASKED = frozenset(
+    {
+        *("dtype", "layout", "device", "shape", "stride", "requires_grad", "is_leaf", "is_conj", "is_neg", "grad"),
+        *("is_inference", "is_nested", "is_quantized", "is_coalesced", "detach", "resolve_conj", "resolve_neg", "cpu"),
+        *("contiguous", "numel", "element_size", "data_ptr", "values", "offsets", "unbind", "int_repr", "qscheme"),
+        *("crow_indices", "col_indices", "ccol_indices", "row_indices", "_indices", "_values", "_backward_hooks"),
+    }
+)
 
 
 def _content(torch: Any, value: Any) -> Any:

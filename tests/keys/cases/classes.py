@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.keys.cases.case import Case, edits
 
 PLAIN = """
@@ -103,6 +105,30 @@ class Kernel(typing.NamedTuple):
         return self.m * self.n
 Plain = collections.namedtuple("Plain", "a b", defaults=[1])
 value = [Kernel(2), Plain(3)]
+"""
+
+COMPLETED = """
+import collections, dataclasses, enum, typing
+@dataclasses.dataclass
+class Kernel:
+    m: int = 1
+    change = dataclasses.replace
+class Plain:
+    convert = typing.cast
+    __signature__ = "one"
+class CField:
+    def __init__(self, n): self.n = n
+class Holder:
+    field = CField(1)
+class Mode(enum.Enum):
+    A = 1
+    __scale__ = 2
+Made = dataclasses.make_dataclass("Made", [("x", int)])
+Tuple = collections.namedtuple("Tuple", "a b")
+Kind = enum.Enum("Kind", "A B")
+scope = {"__name__": "json"}
+exec("def dumps(x): return x + 1", scope)
+value = [Kernel(), Plain(), Holder(), Mode.A, Made(1), Tuple(1, 2), Kind.A]
 """
 
 ABSTRACT = """
@@ -241,6 +267,28 @@ CASES: list[Case] = [
         "Plain", || "Simple",
         """,
         VALUE,
+    ),
+    *edits(
+        "completed",
+        "change",
+        COMPLETED,
+        """
+        dataclasses.replace || dataclasses.asdict
+        typing.cast || typing.no_type_check
+        __signature__ = "one" || __signature__ = "two"
+        CField(1) || CField(2)
+        __scale__ = 2 || __scale__ = 3
+        [("x", int)] || [("x", float)]
+        "a b" || "a c"
+        "A B" || "A C"
+        """,
+        VALUE,
+    ),
+    *(
+        replace(case, is_portable=False)
+        for case in edits(
+            "generated in a library's name", "change", COMPLETED, "x + 1 || x + 2", "hash_value(scope['dumps'])"
+        )
     ),
     *edits(
         "abstract",

@@ -10,9 +10,10 @@ a = np.arange(6.0).reshape(2, 3)
 def masked(mask, fill=None):
     return np.ma.MaskedArray([1, 2], mask=mask, fill_value=fill)
 class Sub(np.ndarray):
-    pass
+    def view(self, *how):
+        return np.zeros(1)
 def sub(values, **attributes):
-    made = np.asarray(values).view(Sub)
+    made = np.ndarray.view(np.asarray(values), Sub)
     vars(made).update(attributes)
     return made
 class Scalar(np.float64):
@@ -65,6 +66,8 @@ class Opaque(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise NotImplementedError
+class Odd(torch.Tensor):
+    shape = (1, 2, 3)
 class Wrapped(Opaque):
     def __tensor_flatten__(self):
         return ["inner"], None
@@ -325,6 +328,7 @@ CASES: list[Case] = [
         TORCH,
         """
         Opaque(torch.ones(2))
+        torch.ones(2).as_subclass(Odd)
         hooked()
         transformed()
         torch.Generator()
@@ -437,6 +441,7 @@ def kernel(x):
         TRITON,
         """
         WIDTH = tl.constexpr(8)
+        WIDTH.value = 8
         helper = kernel
         kernel.do_not_specialize = ["n"]
         kernel.noinline = True

@@ -191,6 +191,35 @@ CASES: list[Case] = [
         """,
     ),
     *mutations(
+        "method of a container changed in between",
+        "change",
+        """
+        ITEMS = [1]
+        push, look = ITEMS.append, {"a": 1}.get
+        def kernel(x):
+            return push, look(x)
+        """,
+        """
+        push(2)
+        look.__self__["b"] = 1
+        ITEMS.clear()
+        """,
+    ),
+    *mutations(
+        "text of an annotation that gets its meaning later",
+        "change",
+        """
+        from __future__ import annotations
+        def kernel(x: Tile, *, y=1, z) -> Other:
+            return x
+        """,
+        """
+        Tile = 4
+        Other = int
+        kernel.__kwdefaults__["z"] = 1
+        """,
+    ),
+    *mutations(
         "annotations that are told not to count",
         "same",
         FROZEN,

@@ -115,6 +115,21 @@ CASES: list[Case] = [
         """,
         top="from pack import lazy",
     ),
+    *(
+        Case(
+            f"module put in the place of another: {change}",
+            "change",
+            {**FILES, "main.py": "import types, pack.inner.deep\ndef kernel(x):\n    return pack.inner.deep.DEPTH\n"},
+            "hash_function(kernel)",
+            "hash_function(kernel)",
+            then=change,
+        )
+        for change in (
+            "pack.inner.deep = types.SimpleNamespace(DEPTH=4)",
+            "pack.inner = types.SimpleNamespace(deep=types.SimpleNamespace(DEPTH=4))",
+            "pack.inner.deep.DEPTH = 4",
+        )
+    ),
     *projects(
         "not imported",
         "same",

@@ -88,8 +88,10 @@ CASES: list[Case] = [
         class Moment(datetime.datetime): pass
         class Money(decimal.Decimal):
             def __str__(self): return "money"
-        class Dice(random.Random): pass
-        class Buffer(io.BytesIO): pass
+        class Dice(random.Random):
+            def getstate(self): return 1
+        class Buffer(io.BytesIO):
+            def getvalue(self): return b""
         class Place(pathlib.PosixPath): pass
         class Failure(ValueError):
             def __init__(self, *args, code=0):
@@ -117,6 +119,10 @@ CASES: list[Case] = [
         class Spoken:
             def __init__(self, n): self.n = n
             def __kcachefs_key__(self): return self.n
+        def caused(n):
+            made = ValueError("a")
+            made.__cause__ = KeyError(n)
+            return made
         def told(cls, *args, **attributes):
             made = cls(*args)
             vars(made).update(attributes)
@@ -164,6 +170,8 @@ CASES: list[Case] = [
         Named.X || "x"
         Spoken(1) || Spoken(2)
         Spoken(1) || 1
+        caused(1) || caused(2)
+        caused(1) || ValueError("a")
         """,
     ),
     *values(
