@@ -42,9 +42,10 @@ def is_library(module_name: str, home: str = "") -> bool:
     module = sys.modules.get(module_name)
     if module is None or module_name == "__main__":
         return False
+    file = getattr(module, "__dict__", {}).get("__file__")
+    if file is not None:
+        return is_library_file(file)
     place = place_of(module)
-    if place.file is not None:
-        return is_library_file(place.file)
     if place.folders:
         return all(map(is_library_file, place.folders))
     # Built in, frozen, or made by an extension module, which is its parent.

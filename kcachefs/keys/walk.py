@@ -73,7 +73,10 @@ class Walk:
 
     def write(self, value: Any, out: list[bytes]) -> None:
         """Append the encoding of a value that is not plain data."""
-        if not self._kinds.write_inline(self, value, out):
+        number = self._numbers.get(id(value))
+        if number is not None:
+            out.append(_number(number))
+        elif not self._kinds.write_inline(self, value, out):
             self._mention(value, out)
 
     def alone(self) -> _Members:
@@ -110,14 +113,12 @@ class Walk:
         self.named(label, name, value, out)
 
     def _mention(self, value: Any, out: list[bytes]) -> None:
-        number = self._numbers.get(id(value))
-        if number is None:
-            if (known := self._outer.get(id(value))) is not None:
-                out.append(tagged(b"W", known))
-                return
-            number = self._numbers[id(value)] = len(self._numbers)
-            self._alive.append(value)
-            self._pending.append((value, self._path))
+        if (known := self._outer.get(id(value))) is not None:
+            out.append(tagged(b"W", known))
+            return
+        number = self._numbers[id(value)] = len(self._numbers)
+        self._alive.append(value)
+        self._pending.append((value, self._path))
         out.append(_number(number))
 
 
