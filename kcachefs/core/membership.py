@@ -71,24 +71,24 @@ class Membership:
 
     def moved(self, txn: Transaction, caller: Caller, ino: int, node: Inode, new_parent: int, new_name: bytes) -> None:
         """A name moved: what it leads to may belong to another entry now."""
-        temporary = self._temporaries.inodes
+        temporary, folder, is_dir = self._temporaries.inodes, self._nodes.get(new_parent), node.is_dir
         if ino in temporary and not is_temporary(new_name):
             self._temporaries.remove(txn, ino)
-        if node.is_dir:
+        if is_dir:
             self._namespaces.folder_moved()
         entry, kind = self._placement.entry_under(txn, ino, node, new_parent, new_name)
         if kind is Kind.KEPT:
             node.flags |= Inode.PUBLISHED
-        if kind is not Kind.TEMP and not self._nodes.get(new_parent).flags & Inode.FRESH:
+        if kind is not Kind.TEMP and not folder.flags & Inode.FRESH:
             node.flags &= ~Inode.FRESH
-        if entry and entry != self._nodes.get(new_parent).entry:
+        if entry and entry != folder.entry:
             self._uses.note_writer(entry, caller)
         if kind is Kind.TEMP and ino not in temporary:
             self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:
                 self._books.relocate(txn, entry, new_parent, new_name)
-        elif node.is_dir:
+        elif is_dir:
             self._move_folder(txn, ino, node, entry)
         else:
             self._books.move(txn, ino, node, entry)

@@ -137,10 +137,10 @@ class Tree:
                 raise FsError(errno.EEXIST)
             if parent == ROOT_INO and folder.size >= ROOT_NAMES_MAX:
                 raise FsError(errno.ENOSPC, f"the root holds {ROOT_NAMES_MAX} names at most")
-            if stat.S_ISDIR(mode):
-                self._refuse_depth(parent)
-            ino = nodes.allocate(txn)
             is_dir, gid = stat.S_ISDIR(mode), caller.gid
+            if is_dir:
+                self._refuse_nesting(parent)
+            ino = nodes.allocate(txn)
             if folder.mode & stat.S_ISGID:
                 gid = folder.gid
                 if is_dir:
@@ -249,7 +249,7 @@ class Tree:
             if self._directory(new_parent).nlink == 0:
                 raise FsError(errno.ENOENT)
             if node.is_dir:
-                self._refuse_cycle(ino, new_parent)
+                self._refuse_nesting(new_parent, ino)
             if raw is None:
                 if flags & RENAME_EXCHANGE:
                     raise FsError(errno.ENOENT)
@@ -330,7 +330,7 @@ class Tree:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
             node = self._nodes.get(ino)
             if node.is_dir:
-                self._refuse_cycle(ino, new_parent)
+                self._refuse_nesting(new_parent, ino)
                 if parent != new_parent:
                     self._nodes.get(parent).nlink -= 1
                     self._nodes.get(new_parent).nlink += 1
@@ -344,18 +344,16 @@ class Tree:
         for parent in {one[0], two[0]}:
             self._touch(txn, parent, self._nodes.get(parent), now, 0)
 
-    def _refuse_cycle(self, ino: int, new_parent: int) -> None:
-        if ino in self._refuse_depth(new_parent):
-            raise FsError(errno.EINVAL)
-
-    def _refuse_depth(self, parent: int) -> list[int]:
-        """Refuse a folder in a folder that is nested too deeply; returns that folder and those above it."""
-        above = [parent]
-        while above[-1] != ROOT_INO:
-            if len(above) >= DEPTH_MAX:
+    def _refuse_nesting(self, parent: int, moved: int = 0) -> None:
+        """Refuse a folder below `parent` that would be nested too deeply, or `moved` into itself."""
+        get, depth = self._nodes.get, 1
+        while parent != ROOT_INO:
+            if parent == moved:
+                raise FsError(errno.EINVAL)
+            if depth >= DEPTH_MAX:
                 raise FsError(errno.ENAMETOOLONG, f"folders are nested {DEPTH_MAX} deep at most")
-            above.append(self._nodes.get(above[-1]).parent)
-        return above
+            parent = get(parent).parent
+            depth += 1
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

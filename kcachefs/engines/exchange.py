@@ -15,6 +15,8 @@ class Exchange(Protocol):
     fs: Filesystem
     buffer: memoryview
     """The request, from its header on."""
+    header: tuple[int, ...]
+    """Its header, read: length, opcode, number, inode, uid, gid, pid, extensions, padding."""
     listed: dict[int, int]
     """The mtime that each directory had when it was last opened."""
     capabilities: int

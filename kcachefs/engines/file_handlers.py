@@ -74,10 +74,12 @@ def read(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     _, offset, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     if offset + size > MAX_SIZE or size > p.MAX_REQUEST:
         raise RequestGarbled(f"cannot read {size} bytes at {offset}")
-    engine.fs.note_use(engine.caller(), ino)
-    if engine.fs.is_quick_to_read(ino, offset):
-        return engine.fs.read(ino, offset, size)
-    engine.defer(unique, ino, lambda: engine.fs.read_parts(ino, offset, size))
+    fs = engine.fs
+    if fs.listed:
+        fs.note_use(engine.caller(), ino)
+    if fs.is_quick_to_read(ino, offset):
+        return fs.read(ino, offset, size)
+    engine.defer(unique, ino, lambda: fs.read_parts(ino, offset, size))
     return None
 
 

@@ -156,6 +156,17 @@ def pack_number(value: int) -> bytes:
     return _NUMBER.pack(value)
 
 
+_PAIR = struct.Struct("<QQ")
+
+
+def pack_pair(first: int, second: int) -> bytes:
+    return _PAIR.pack(first, second)
+
+
+def unpack_pair(raw: bytes) -> tuple[int, int]:
+    return _PAIR.unpack_from(raw)
+
+
 def unpack_number(raw: bytes) -> int:
     number: int = _NUMBER.unpack(raw)[0]
     return number
