@@ -145,7 +145,7 @@ class Worker:
         await trio.sleep(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
         with contextlib.suppress(OSError):  # a worker goes on without a supervisor
             while True:
-                current, now = self.engine.attention(), time.monotonic()
+                current, now = self.engine.request_at_hand(), time.monotonic()
                 if current is None or current is not request:
                     request, since = current, now
                 if now - since < self._hang_seconds:

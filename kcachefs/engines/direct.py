@@ -97,7 +97,7 @@ class DirectEngine:
         """Requests that workers died of: they are answered EIO."""
         self._handling = False
         """A request is being carried out by `serve`'s thread."""
-        self._keeps = not self._requests.agreed & p.Init.HAS_RESEND
+        self._keeps_requests = not self._requests.capabilities & p.Init.HAS_RESEND
         """Requests are kept in the buffer: the kernel cannot send again what a worker took."""
         self._counts = self._kernel.counts
         self._polling = BusyPolling(device)
@@ -128,7 +128,7 @@ class DirectEngine:
                 self._handling = True
                 self.handle(length)
                 self._handling = False
-                if self._keeps:
+                if self._keeps_requests:
                     requests.answered()
         finally:
             self.close()
@@ -136,7 +136,7 @@ class DirectEngine:
     def _take_over(self) -> None:
         """See to what the last worker took and did not answer."""
         self._poison = self._requests.blame_last_request()
-        if not self._keeps:
+        if not self._keeps_requests:
             self._kernel.notifier.resend()
             return
         left = list(self._requests.left())  # before the request in the buffer may take a slot itself
@@ -151,7 +151,7 @@ class DirectEngine:
                 self._requests.answered()
             self._requests.release(slot)
 
-    def attention(self) -> object:
+    def request_at_hand(self) -> object:
         """What `serve` works on; None while it waits. Asked every second: the same for long means that it hangs."""
         self._polling.adapt()
         return self.header if self._handling else None
@@ -230,10 +230,10 @@ class DirectEngine:
         self.reply_error(unique, errno.EIO)
         return True
 
-    def agree(self, capabilities: int) -> None:
+    def negotiated(self, capabilities: int) -> None:
         """What was agreed on with the kernel, for this worker and the next."""
-        self._requests.agree(capabilities)
-        self._keeps = not capabilities & p.Init.HAS_RESEND
+        self._requests.keep_capabilities(capabilities)
+        self._keeps_requests = not capabilities & p.Init.HAS_RESEND
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class DirectEngine:
     ) -> None:
         """Do it in another thread and reply from there; `waits`: it may wait for room."""
         opcode = self.header[1]
-        slot = self._requests.put_aside(self.header[0]) if self._keeps else -1
+        slot = self._requests.put_aside(self.header[0]) if self._keeps_requests else -1
 
         def run() -> None:
             try:
@@ -310,7 +310,7 @@ class DirectEngine:
                     self._requests.carried_out(slot, body)
                 self._reply(unique, body)
 
-        if self._keeps and slot < 0:
+        if self._keeps_requests and slot < 0:
             run()  # so much waits already that this could not be found again: it is done at once
             return
         if not waits:  # waiting for room for long is no sign of harm

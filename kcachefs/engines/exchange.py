@@ -32,7 +32,7 @@ class Exchange(Protocol):
 
     def reply_error(self, unique: int, number: int) -> None: ...
 
-    def agree(self, capabilities: int) -> None:
+    def negotiated(self, capabilities: int) -> None:
         """What was agreed on with the kernel."""
 
     def interrupt(self, unique: int) -> None:
