@@ -14,6 +14,9 @@ from typing import Any
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 MADV_DONTNEED = 4
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
 MS_NOSUID = 2
 MS_NODEV = 4
 MNT_DETACH = 2
@@ -37,6 +40,18 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 def madvise(address: int, length: int, advice: int) -> None:
     if _madvise(address, length, advice) != 0:
         raise failure()
+
+
+def malloc_trim() -> None:
+    """Have the C library give free memory back to the kernel, if it is one that can."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+def mallopt(option: int, value: int) -> None:
+    """Set an option of the C library's malloc, if it has any."""
+    if _mallopt is not None:
+        _mallopt(option, value)
 
 
 def mount(source: bytes, target: bytes, fstype: bytes, flags: int, options: bytes) -> None:
@@ -85,6 +100,8 @@ def _declare(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> C
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _declare(_libc, "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int, _off_t, _off_t)
 _madvise = _declare(_libc, "madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_malloc_trim = _declare(_libc, "malloc_trim", ctypes.c_int, ctypes.c_size_t) if hasattr(_libc, "malloc_trim") else None
+_mallopt = _declare(_libc, "mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int) if hasattr(_libc, "mallopt") else None
 _mount = _declare(
     _libc,
     "mount",

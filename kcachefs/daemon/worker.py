@@ -81,6 +81,7 @@ class Worker:
         self.administration = Administration(self.fs)
         self._socket = registry.socket_path(config.mountpoint)
         self._hang_seconds = config.hang_seconds
+        self._heap = memory.Heap()
         self.engine = make_engine(self.fs)
 
     async def run(self, supervisor: socket.socket) -> None:
@@ -175,6 +176,7 @@ class Worker:
 
     def _trim(self) -> None:
         memory.trim(self.store.path.resolve() / "catalog" / "data.mdb")
+        self._heap.trim()
 
     async def _collect(self) -> None:
         """Collect cyclic garbage while nobody is working, and under load only the youngest generation."""
@@ -227,6 +229,7 @@ def main() -> None:
     sys.argv[0] = "kcachefs"  # the store names its holder by this when someone else tries to open it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
     privileges.drop()
+    memory.bound_heap()
     own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
