@@ -10,6 +10,7 @@ from tests.keys.cases import (
     mutations,
     programs,
     projects,
+    tensors,
     unseen,
     values,
 )
@@ -23,6 +24,7 @@ CASES: list[Case] = [
     *mutations.CASES,
     *projects.CASES,
     *programs.CASES,
+    *tensors.CASES,
     *libraries.CASES,
     *unseen.CASES,
 ]
