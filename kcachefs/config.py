@@ -3,7 +3,7 @@
 | variable | meaning | default |
 | --- | --- | --- |
 | `KCACHEFS_STORE` | the store's directory | `kcachefs` in the user's cache directory |
-| `KCACHEFS_MOUNT` | the mount that commands and the library use | the only one there is |
+| `KCACHEFS_MOUNT` | the mount that commands and the library use, or make | the only one there is |
 | `KCACHEFS_RUNTIME_DIR` | control sockets, list of mounts | root: `/run/kcachefs`, others: see `runtime_directory` |
 | `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: the user's log directory |
 | `KCACHEFS_CACHE_DIR` | the directory of the library's caches | `kcachefs-library` in the user's cache directory |
@@ -28,7 +28,20 @@ _SIZE_MAX = 1 << 62
 
 def default_store() -> Path:
     configured = os.environ.get("KCACHEFS_STORE")
-    return Path(configured) if configured else _user_cache("kcachefs")
+    return Path(configured) if configured else users_store()
+
+
+def users_store() -> Path:
+    """The store that a user has without asking for another."""
+    return _user_cache("kcachefs")
+
+
+SYSTEM_MOUNT = Path("/mnt/kcache")
+
+
+def default_mount() -> Path:
+    """Where that store is mounted: one place for the whole host if root mounts it, else one in the user's cache."""
+    return SYSTEM_MOUNT if os.getuid() == 0 else _user_cache("kcache")
 
 
 def configured_mount() -> Path | None:

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.printing import print_json
+from kcachefs.errors import UsageError
+from kcachefs.printable import printable
+
+if TYPE_CHECKING:
+    from kcachefs.daemon.registry import MountConfig
 
 
 def mount(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to mount; created if it does not exist.")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT, else where the store was "
+            "mounted last, else /mnt/kcache for root and kcache in the cache directory of any other user.",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[
         Path | None,
         typer.Option(
@@ -56,9 +71,14 @@ def mount(
     idmap: Annotated[bool, typer.Option("--idmap", help="Allow idmapped mounts of this mount (Linux 6.12).")] = False,
     engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the slower reference engine.")] = "direct",
     read_only: Annotated[bool, typer.Option("--read-only", help="Short for --policy read-only.")] = False,
-    no_allow_other: Annotated[
-        bool, typer.Option("--no-allow-other", help="Keep other users out of the mount.")
-    ] = False,
+    allow_other: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-other/--no-allow-other",
+            help="Let other users into the mount, or keep them out.",
+            show_default="let them in if you may",
+        ),
+    ] = None,
     hang_timeout: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that sends no heartbeat for this long.")
     ] = 30.0,
@@ -66,13 +86,18 @@ def mount(
         bool, typer.Option("-f", "--foreground", help="Stay in the foreground, for a service manager.")
     ] = False,
     log_format: Annotated[str, typer.Option(help="text, or json: one object per line.")] = "text",
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing after success.")] = False,
+    as_json: target.Json = False,
 ) -> None:
     """Mount a cache at DIR and return once it answers."""
     from kcachefs.mounts.making import serve_in_background, serve_in_foreground, shortage
+    from kcachefs.mounts.places import place_for
     from kcachefs.mounts.settings import mount_settings, sharing_settings
 
+    if foreground and as_json:
+        raise UsageError("--json: does not work with --foreground, which prints its log; leave out one of the two")
     settings = mount_settings(
-        directory,
+        directory or place_for(store),
         store,
         max_size=max_size,
         max_files=max_files,
@@ -85,13 +110,33 @@ def mount(
         sharing=sharing_settings(
             policy, read_only=read_only, writers=writers or [], base=base, uid=uid, gid=gid, umask=umask, idmap=idmap
         ),
-        allow_other=not no_allow_other,
+        allow_other=allow_other,
         log_format=log_format,
         hang_seconds=hang_timeout,
     )
-    if not foreground:
-        serve_in_background(settings)
-    if complaint := shortage(settings):
-        print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
+    moved = "" if foreground else serve_in_background(settings)
+    for complaint in filter(None, (moved, shortage(settings))):
+        print(f"kcachefs: {printable(complaint)}", file=sys.stderr, flush=True)
     if foreground:
         serve_in_foreground(settings)
+    elif as_json:
+        print_json({"mountpoint": settings.mountpoint, "store": settings.store, "max_bytes": settings.limits.max_size})
+    elif not quiet:
+        print(_success(settings))
+
+
+def _success(settings: MountConfig) -> str:
+    """Where the mount is, how large it may grow, and what to do with it."""
+    import shlex
+
+    from kcachefs.daemon import registry
+
+    chosen = f" --mount {shlex.quote(settings.mountpoint)}" if len(registry.all_mounts()) > 1 else ""
+    size = config.format_size(settings.limits.max_size)
+    return (
+        printable(f"mounted at {settings.mountpoint}; it may grow to {size} in {settings.store}")
+        + "\n"
+        + printable(
+            f'next: eval "$(kcachefs env{chosen})" and start your program, or: kcachefs run{chosen} -- python train.py'
+        )
+    )

@@ -70,8 +70,8 @@ def _run(arguments: list[str]) -> None:
     sloppy, fake = any(flag == "-s" for flag, _ in flags), any(flag == "-f" for flag, _ in flags)
     store = None if source in ("none", "kcachefs") else Path(source)
     settings = settings_of(Path(directory), store, parse_options(options, sloppy=sloppy))
-    if not fake:
-        serve_in_background(settings)
+    if not fake and (complaint := serve_in_background(settings)):
+        print(f"mount.kcachefs: {complaint}", file=sys.stderr)
 
 
 def settings_of(directory: Path, store: Path | None, wanted: MountOptions) -> MountConfig:

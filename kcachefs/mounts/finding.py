@@ -27,7 +27,7 @@ def the_only_one() -> Path:
     """The one mount that this user has."""
     mounts = [Path(state.mountpoint) for state in registry.all_mounts()]
     if not mounts:
-        raise MountError("nothing is mounted; make a mount with: kcachefs mount DIR")
+        raise MountError("nothing is mounted; make a mount with: kcachefs mount")
     if len(mounts) > 1:
         raise MountError(f"there are {len(mounts)} mounts ({', '.join(map(str, mounts))}); choose one with --mount DIR")
     return mounts[0]

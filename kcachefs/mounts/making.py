@@ -20,12 +20,14 @@ from kcachefs.daemon.worker_protocol import Refusal
 from kcachefs.engines import mounting
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
 from kcachefs.mounts.finding import DEAD
+from kcachefs.mounts.places import remember
 
 
-def serve_in_background(settings: MountConfig) -> None:
-    """Start the daemon and return once the mount answers."""
+def serve_in_background(settings: MountConfig) -> str:
+    """Start the daemon and return once the mount answers, with what to tell people who moved it; see `remember`."""
     with _claimed_mountpoint(settings):
         launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
+    return remember(settings)
 
 
 def serve_in_foreground(settings: MountConfig) -> None:
@@ -40,6 +42,8 @@ def serve_in_foreground(settings: MountConfig) -> None:
                 return
             claim.pop_all().close()
             os.statvfs(settings.mountpoint)
+            if complaint := remember(settings):
+                print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
             notify("READY=1")
 
         os.chdir("/")

@@ -32,11 +32,14 @@ def mount_settings(
     max_size_per_uid: str = "0",
     engine: str = "direct",
     sharing: Sharing | None = None,
-    allow_other: bool = True,
+    allow_other: bool | None = None,
     log_format: str = "text",
     hang_seconds: float = 30.0,
 ) -> MountConfig:
-    """The settings of a mount; raises UsageError for anything that makes no sense."""
+    """The settings of a mount; raises UsageError for anything that makes no sense.
+
+    `allow_other` None means: root shares the mount with other users, and so does a user where /etc/fuse.conf lets them.
+    """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine}: unknown; use direct or pyfuse3")
     if log_format not in FORMATS:
@@ -75,7 +78,7 @@ def mount_settings(
             ceilings=_sizes_by_namespace(ceilings),
         ),
         sharing=sharing or Sharing(),
-        allow_other=allow_other,
+        allow_other=mounting.may_allow_other() if allow_other is None else allow_other,
         log_format=log_format,
         hang_seconds=hang_seconds,
         resend=config.use_resend(),
