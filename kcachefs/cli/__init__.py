@@ -86,14 +86,20 @@ def _root(
 def main() -> None:
     """The `kcachefs` command."""
     _keep_only_command_in(sys.argv[1:])
+    if sys.stdout is None:  # closed by who started us, which is no reason to fail
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
-        sys.exit(app(prog_name="kcachefs", standalone_mode=False))
+        try:
+            sys.exit(_run(sys.argv[1:]))
+        finally:
+            _flush()  # here, where a failure can still be told
     except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
     except (KcachefsError, OSError) as error:
         if _debug:
             raise
+        _drop_output()
         print(f"kcachefs: {describe(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))
     except _UsageError as error:
@@ -102,6 +108,31 @@ def main() -> None:
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+
+
+def _run(arguments: list[str]) -> int:
+    """Parse and do it. Not by typer's own main(), which takes a broken pipe for a failure."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("kcachefs", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def _drop_output() -> None:
+    """Forget what was not printed: the interpreter would try again at its end, and complain in its own words."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _keep_only_command_in(arguments: list[str]) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kcachefs.cli.printing import console
+
 
 def frameworks(
     installed: Annotated[bool, typer.Option("--installed", help="Only frameworks that are installed here.")] = False,
@@ -29,7 +31,6 @@ def frameworks(
         ]
         print(json.dumps({"frameworks": records}, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -38,8 +39,8 @@ def frameworks(
         table.add_column(heading, overflow="fold")
     for one, version, now in rows:
         table.add_row(one.name, version or "", "\n".join(one.variables) or "[yellow]none[/yellow]", Text(now))
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(table)
     for one, version, _ in rows:
         if one.note and (version or not one.obeys):
-            console.print(f"{one.name}: {one.note}", style="yellow", markup=False)
+            screen.print(f"{one.name}: {one.note}", style="yellow", markup=False)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kcachefs.cli import target
+from kcachefs.cli.printing import console
 from kcachefs.config import format_size
 from kcachefs.printable import printable
 
@@ -20,7 +21,6 @@ def ls(
 ) -> None:
     """List entries under names that people recognize."""
     import msgspec
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -46,4 +46,4 @@ def ls(
             str(info.hits),
             age(info.used),
         )
-    Console().print(table if infos else "no entries")
+    console().print(table if infos else "no entries")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def print_json(value: Any) -> None:
@@ -19,3 +22,14 @@ def counted(number: int, singular: str, plural: str = "") -> str:
     ('1 entry', '2 entries', '12,345 problems')
     """
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def console(**options: Any) -> Console:
+    """A rich console for which a reader that has seen enough is no failure."""
+    from rich.console import Console
+
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Quiet(**options)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from kcachefs.cli import target
+from kcachefs.cli.printing import console
 from kcachefs.config import format_size
-from kcachefs.errors import UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -27,33 +27,49 @@ _NARROW_COLUMNS = ("entries", "size", "stored", "hits", "misses", "last use")
 def stats(
     mount: target.Mount = None,
     store: target.Store = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; a line each with --json.")
+    ] = False,
     as_json: target.Json = False,
 ) -> None:
     """Show what a cache holds and how well it works."""
-    from rich.console import Console
     from rich.live import Live
 
     from kcachefs.core import report
 
-    if watch and as_json:
-        raise UsageError("--watch: does not work with --json; leave out one of the two")
     numbers = _ask(mount, store)
+    if as_json and watch:
+        _print_forever(numbers, mount, store)
     if as_json:
         print(report.as_json(numbers).decode(), end="")
         return
-    console = Console()
-    wide = console.width >= _WIDE
+    screen = console()
+    wide = screen.width >= _WIDE
     if not watch:
-        console.print(_render(numbers, wide))
+        screen.print(_render(numbers, wide))
         return
-    with Live(_render(numbers, wide), console=console, auto_refresh=False) as live:
+    with Live(_render(numbers, wide), console=screen, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(1.0)
                 live.update(_render(_ask(mount, store), wide), refresh=True)
         except KeyboardInterrupt:
             pass
+
+
+def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) -> NoReturn:
+    """One line of JSON a second, until Ctrl-C or until nobody reads it."""
+    import json
+
+    from kcachefs.core import report
+
+    try:
+        while True:
+            print(json.dumps(json.loads(report.as_json(numbers))), flush=True)
+            time.sleep(1.0)
+            numbers = _ask(mount, store)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
 
 
 def _ask(mount: Path | None, store: Path | None) -> Statistics:

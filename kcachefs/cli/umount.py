@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from kcachefs.cli import target
+from kcachefs.cli.printing import print_json
 
 
 def umount(
@@ -15,9 +19,13 @@ def umount(
     lazy: Annotated[
         bool, typer.Option("--lazy", help="Hide a mount that is in use now, and end it when its last user is gone.")
     ] = False,
+    as_json: target.Json = False,
 ) -> None:
     """Unmount DIR and return once everything is on disk."""
     from kcachefs.mounts.ending import unmount
-    from kcachefs.mounts.finding import the_only_one
+    from kcachefs.mounts.finding import to_unmount
 
-    unmount(directory or the_only_one(), lazy=lazy)
+    where = directory or to_unmount()
+    unmount(where, lazy=lazy)
+    if as_json:
+        print_json({"mountpoint": os.path.realpath(where), "lazy": lazy})
