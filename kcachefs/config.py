@@ -9,6 +9,8 @@
 | `KCACHEFS_CACHE_DIR` | the directory of the library's caches | `kcachefs-library` in the user's cache directory |
 | `KCACHEFS_CACHE_SIZE` | size limit of each library cache in a plain directory | none |
 | `KCACHEFS_RESEND` | `0`: never ask the kernel to send requests again, as if it were older than Linux 6.9 | ask |
+| `NO_COLOR`, `TERM` | `NO_COLOR` set, or `TERM=dumb`: plain text only | colours in a terminal |
+| `LC_ALL`, `LC_CTYPE`, `LANG` | `C` or `POSIX`: tables in ASCII | what the locale can show |
 | `NOTIFY_SOCKET` | set by a service manager that waits until the mount answers | no notification |
 """
 
@@ -137,6 +139,17 @@ def triton_directory() -> Path | None:
 def notify_socket() -> str:
     """The service manager's notification socket; empty if there is none."""
     return os.environ.get("NOTIFY_SOCKET", "")
+
+
+def wants_colour() -> bool:
+    """Whether a terminal may be sent more than plain text; see no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def wants_ascii() -> bool:
+    """Whether the locale is the plain one. Python writes UTF-8 even then, which such a terminal cannot show."""
+    chosen = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
+    return chosen in ("C", "POSIX")
 
 
 def for_daemon() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -88,6 +89,8 @@ def main() -> None:
     _keep_only_command_in(sys.argv[1:])
     if sys.stdout is None:  # closed by who started us, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no failure
     try:
         try:
             sys.exit(_run(sys.argv[1:]))

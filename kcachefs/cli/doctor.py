@@ -46,14 +46,17 @@ def doctor(
         from rich.text import Text
 
         screen = console(highlight=False, soft_wrap=True)
-        marks = {OK: ("✓", "green"), NOTE: ("!", "yellow"), PROBLEM: ("✗", "red")}
+        from kcachefs.cli.tables import shows_unicode
+
+        good, bad, arrow = ("✓", "✗", "→") if shows_unicode() else ("ok", "BAD", "->")
+        marks = {OK: (good, "green"), NOTE: ("!", "yellow"), PROBLEM: (bad, "red")}
         for one in findings:
             mark, colour = marks[one.level]
             message = one.message.replace("\n", "\\n")  # a path may contain one, and a finding is one line
             screen.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", message))
             if one.remedy:
                 remedy = one.remedy.replace("\n", "\\n")
-                screen.print(Text(f"    → {remedy}", style="cyan"))
+                screen.print(Text(f"    {arrow} {remedy}", style="cyan"))
     if any(one.level == PROBLEM for one in findings):
         sys.exit(1)
 
