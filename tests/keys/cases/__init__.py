@@ -8,6 +8,7 @@ from tests.keys.cases import (
     libraries,
     library_values,
     mutations,
+    overlooked,
     programs,
     projects,
     tensors,
@@ -26,5 +27,6 @@ CASES: list[Case] = [
     *programs.CASES,
     *tensors.CASES,
     *libraries.CASES,
+    *overlooked.CASES,
     *unseen.CASES,
 ]
