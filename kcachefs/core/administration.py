@@ -181,7 +181,7 @@ class Administration:
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
             record = EntryRecord.unpack(raw) if raw is not None else None
-            if record is not None and record.files:
+            if record is not None and record.files and not record.flags & EntryRecord.LEAVING:
                 try:
                     infos.append(self._info(number_of(key), record, names))
                 except FsError:

@@ -2,7 +2,7 @@
 
 The engine's thread calls the methods of `NameRequests` and `FileRequests`, with the caller as the first argument where
 the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `uses.flush`,
-`evictor.turn`, `reaper.reap` and `lifetimes.let_go_of_orphans`, each from a thread.
+`evictor.turn`, `reaper.reap` and `let_go_of_orphans`, each from a thread.
 """
 
 from __future__ import annotations
@@ -58,11 +58,18 @@ class Filesystem(FileRequests):
             parts.uses,
             parts.sealer,
             parts.room,
-            parts.kernel,
+            parts.remover,
             self.name_gone,
         )
         self.reaper = Reaper(
-            parts.nodes, parts.tree, parts.walk, parts.files, parts.temporaries, self.evictor, self.name_gone
+            parts.nodes,
+            parts.tree,
+            parts.walk,
+            parts.files,
+            parts.temporaries,
+            parts.remover,
+            self.evictor,
+            self.name_gone,
         )
         self._make_namespaces()
         if self._asks:
@@ -99,6 +106,11 @@ class Filesystem(FileRequests):
                 log.error("a file could not be sealed, and is left as it is: %s", error)
         self.uses.flush()
         self.store.fold()
+
+    def let_go_of_orphans(self) -> None:
+        """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""
+        self.evictor.clear_out()
+        self.lifetimes.let_go_of_orphans()
 
     # --- at mount -----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ first one until that name goes.
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Iterator
 
 from kcachefs.core.caller import Caller
@@ -16,10 +18,13 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.core.placement import Placement
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.uses import Uses
+from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode, name_key, name_of, names_prefix, number_of, unpack_name
 
+MOVED_MAX = 1000
+"""Names in and below a folder that can be moved to another folder or entry: all of them may have to be changed."""
 _LOOKED_AT = 256
 """Names of a folder that are searched for another name of a file, while requests wait."""
 
@@ -137,9 +142,28 @@ class Membership:
             for key, _ in self._catalog.scan(names_prefix(folder), limit=_LOOKED_AT):
                 yield key
 
+    def refuse_large(self, ino: int, height: int = 1 << 30) -> None:
+        """Refuse to move a folder that holds too much (then `mv` copies), or folders nested deeper than `height`."""
+        count, depth, folders = 0, 0, [ino]
+        while folders:
+            rows: list[tuple[bytes, bytes]] = []
+            for folder in folders:
+                rows += self._catalog.scan(names_prefix(folder), limit=MOVED_MAX + 1 - count - len(rows))
+                if count + len(rows) > MOVED_MAX:
+                    raise FsError(
+                        errno.EXDEV, f"a folder with more than {MOVED_MAX} names in it is not moved elsewhere"
+                    )
+            count += len(rows)
+            folders = [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
+            depth += 1
+            if folders and depth > height:
+                raise FsError(errno.ENAMETOOLONG, "folders would be nested too deeply")
+
     def _move_folder(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
         """A folder comes to belong to another entry, with everything below it that belonged to the same entry."""
         old = node.entry
+        if old:
+            self.refuse_large(ino)
         self._books.move(txn, ino, node, entry)
         below = [ino]
         while below:

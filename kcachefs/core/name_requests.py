@@ -95,16 +95,21 @@ class NameRequests:
         """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
         return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
 
-    def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of `count` references."""
+    def forget(self, ino: int, count: int, *, at_once: bool = True) -> bool:
+        """The kernel lets go of `count` references; returns whether an inode without a name goes with that.
+
+        Not `at_once`: it goes a few seconds later. For who forgets many at a time.
+        """
         if ino < VIRTUAL_BASE:
-            self._lifetimes.forget(ino, count)
+            goes = self._lifetimes.forget(ino, count, at_once=at_once)
             if self._asks and not self.nodes.in_use(ino):
                 self.policy.forgotten(ino)
-        elif ino < SHARED_INO:
+            return goes
+        if ino < SHARED_INO:
             self.report.forget(ino)
         else:
             self.policy.forget(ino, count)
+        return False
 
     def name_seconds(self, ino: int, node: Inode) -> int:
         """How long the kernel may trust a name of this inode without asking again."""
@@ -230,6 +235,10 @@ class NameRequests:
             self._kernel.name_gone(new_parent, new_name)
             return
         self.tree.rename(caller, parent, name, new_parent, new_name, flags, self.policy.renamed)
+
+    def is_quick_to_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> bool:
+        """Whether a rename keeps nobody waiting: nothing has to be synced for it."""
+        return not (self._syncer.was_used and self._syncer.is_needed_for_rename(parent, name, new_parent, new_name))
 
     def name_gone(self, parent: int, name: bytes) -> None:
         """A name went, or is about to: the kernel is to ask again wherever it is shown. Any thread, no lock held."""

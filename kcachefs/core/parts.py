@@ -12,6 +12,7 @@ from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.options import FsOptions
 from kcachefs.core.placement import Placement
+from kcachefs.core.removal import Remover
 from kcachefs.core.replay import ReplayGuard
 from kcachefs.core.room import Room
 from kcachefs.core.seal_queue import SealQueue
@@ -73,4 +74,5 @@ class Parts:
             self.sealer,
             queue,
         )
+        self.remover = Remover(store, self.nodes, self.tree, self.walk, self.lifetimes, kernel)
         self.room = Room(store, self.namespaces, options.limits)

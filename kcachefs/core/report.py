@@ -24,6 +24,8 @@ from kcachefs.store.records import Inode, NamespaceRecord
 FOLDER = b".kcachefs"
 _KEPT = 64
 """Snapshots kept: those of processes that have looked and not yet read."""
+_PAUSE_TIMES = 20
+"""How many times longer than making a report took no other is made for the same user."""
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -192,6 +194,8 @@ class ReportFolder:
         self._folder.nlink = 2
         self._next = REPORT_INO + 1
         self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
+        self._made_last: BoundedDict[tuple[int, bytes], tuple[float, bytes]] = BoundedDict(_KEPT)
+        """By user and name: until when a report is as good as a new one, and the report."""
         self.files = {b"stats.json": as_json, b"metrics": as_metrics}
 
     def find(self, caller: Caller, name: bytes) -> int | None:
@@ -199,13 +203,24 @@ class ReportFolder:
         form = self.files.get(name)
         if form is None:
             return None
-        content = form(self._source(caller))
+        content = self._made(caller, name, form)
         node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
         node.size = len(content)
         ino = self._next
         self._next += 1
         self._snapshots[ino] = (node, content)
         return ino
+
+    def _made(self, caller: Caller, name: bytes, form: Callable[[Statistics], bytes]) -> bytes:
+        """A report, or the last one if it was made just now: anybody may ask as often as they like."""
+        last = self._made_last.get((caller.uid, name))
+        begin = time.monotonic()
+        if last is not None and begin < last[0]:
+            return last[1]
+        content = form(self._source(caller))
+        end = time.monotonic()
+        self._made_last[caller.uid, name] = end + _PAUSE_TIMES * (end - begin), content
+        return content
 
     def node(self, ino: int) -> Inode | None:
         if ino == REPORT_INO:

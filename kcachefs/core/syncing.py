@@ -79,11 +79,18 @@ class Syncer:
 
         Otherwise a power cut could leave neither. The same goes for the files that it will be in an entry with.
         """
+        if self.is_needed_for_rename(parent, name, new_parent, new_name):
+            ino, replaced = self._tree.find(parent, name), self._tree.find(new_parent, new_name)
+            if ino is not None and replaced is not None:
+                self._secure(ino, self._nodes.get(replaced).entry)
+
+    def is_needed_for_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> bool:
+        """Whether a rename will replace a synced file, so that something has to be synced first."""
         replaced = self._tree.find(new_parent, new_name)
-        if replaced is not None and (node := self._nodes.get(replaced)).flags & Inode.SYNCED:
-            ino = self._tree.find(parent, name)
-            if ino is not None and ino != replaced and self._nodes.get(ino).is_file:
-                self._secure(ino, node.entry)
+        if replaced is None or not self._nodes.get(replaced).flags & Inode.SYNCED:
+            return False
+        ino = self._tree.find(parent, name)
+        return ino is not None and ino != replaced and self._nodes.get(ino).is_file
 
     def _secure(self, ino: int, entry: int) -> None:
         """Have what a file holds now in an object, and what is complete of the entry; then mark them all as synced.

@@ -94,9 +94,7 @@ class Worker:
             nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.uses.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.reaper.reap)
-            nursery.start_soon(
-                self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.lifetimes.let_go_of_orphans
-            )
+            nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
             nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
             await nursery.start(control.serve, self._socket, self.administration)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))

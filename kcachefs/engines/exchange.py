@@ -26,9 +26,15 @@ class Exchange(Protocol):
         """Who makes the request."""
 
     def defer(
-        self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]], *, waits: bool = False
+        self,
+        unique: int,
+        ino: int,
+        action: Callable[[], bytes | Sequence[bytes | memoryview]],
+        *,
+        waits: bool = False,
+        holds: int = 0,
     ) -> None:
-        """Do it in another thread and reply from there; `waits`: it may wait for room."""
+        """Do it in another thread and reply from there; `waits`: it may wait for room, holding so many bytes."""
 
     def reply_error(self, unique: int, number: int) -> None: ...
 

@@ -53,7 +53,7 @@ def _init(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
         wanted & 0xFFFFFFFF,
         64,
         48,
-        p.MAX_REQUEST,
+        p.MAX_WRITE,
         1,
         p.MAX_REQUEST // 4096,
         0,
