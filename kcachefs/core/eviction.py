@@ -22,23 +22,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kcachefs.core.lru import LruOrder
-from kcachefs.core.membership import Membership
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.removal import PIECE, Remover
+from kcachefs.core.removal import Remover
 from kcachefs.core.room import Room
 from kcachefs.core.sealing import Sealer
 from kcachefs.core.tree import Tree
 from kcachefs.core.uses import Uses
 from kcachefs.core.walk import Name, Walk
-from kcachefs.errors import FsError, NoSpace
+from kcachefs.errors import NoSpace
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
-from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import EntryRecord, Inode, name_of, number_of, unpack_name
+from kcachefs.store.records import EntryRecord
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +68,6 @@ class Evictor:
         walk: Walk,
         table: EntryTable,
         namespaces: Namespaces,
-        membership: Membership,
         uses: Uses,
         sealer: Sealer,
         room: Room,
@@ -78,13 +75,11 @@ class Evictor:
         name_gone: Callable[[int, bytes], None],
     ) -> None:
         self._store = store
-        self._catalog = store.catalog
         self._nodes = nodes
         self._tree = tree
         self._walk = walk
         self._table = table
         self._namespaces = namespaces
-        self._membership = membership
         self._uses = uses
         self._sealer = sealer
         self._room = room
@@ -262,14 +257,14 @@ class Evictor:
         Gently: requests go first, for nobody waits for the room that this makes.
         """
         names = self._walk.top_names_of(batch)
-        inodes = {entry: self._remover.inodes(entry, names[entry]) for entry in batch}
-        self._clear_out({entry for entry in batch if not inodes[entry]})
-        held = [entry for entry in batch if self._are_held(inodes[entry])]
+        states = {entry: self._remover.held(entry, names[entry]) for entry in batch}
+        self._remover.strike({entry for entry in batch if states[entry] is None})
+        held = {entry: inodes for entry, inodes in states.items() if inodes}
         self._nodes.let_go_since_probe = set()
-        self._probe([name for entry in held for name in names[entry]], [inodes[entry] for entry in held])
+        self._probe([name for entry in held for name in names[entry]], list(held.values()))
         taken: set[int] = set()
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
-            if not (entry in held and self._are_held(inodes[entry])) and self.evict(entry, names=names[entry]):
+            if not self._are_held(held.get(entry, set())) and self.evict(entry, names=names[entry]):
                 taken.add(entry)
                 if gently:
                     self._remover.breathe()
@@ -316,67 +311,25 @@ class Evictor:
             if record.flags & EntryRecord.PINNED and not force:
                 return False
             members = self._remover.at_once(entry, names)
-            inodes.update(ino for ino, _, _ in members)
+            inodes.extend(ino for ino, _, _ in members)
             if not force and self._is_in_use(entry, record, inodes):
                 return False
             self._tree.remove_all(txn, members)
-            if entry in self._nodes.orphans:
+            if entry in self._nodes.orphans and self._nodes.get(entry).size:
                 self._table.leave(txn, entry)
             if members:
                 self._table.note_eviction(txn, record)
         self._uses.forget(entry)
         if not members:
-            self._clear_out({entry})
+            self._remover.strike({entry})
             return False
         for parent, name in names:
             self._name_gone(parent, name)
-        self._take_rest(entry, names)
+        self._remover.take_rest(entry, names)
         return True
 
-    def _take_rest(self, entry: int, names: list[Name]) -> None:
-        """What did not go in one transaction."""
-        if entry < GROUP_BASE:
-            if entry in self._nodes.orphans:
-                self.clear_out()
-            return
-        for start in range(PIECE, len(names), PIECE):
-            with self._nodes.change() as txn:
-                self._tree.remove_all(txn, self._remover.at_once(entry, names[start : start + PIECE]))
-            self._remover.breathe()
-
-    def clear_out(self) -> None:
-        """Remove what is in folders that were taken away, now or by a worker that died then."""
-        cleared = self._remover.clear_out()
-        self._clear_out({entry for entry in cleared if self._table.get(entry) is not None})
-
-    def _is_in_use(self, entry: int, record: EntryRecord, inodes: set[int]) -> bool:
+    def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int]) -> bool:
         known = [ino for ino in inodes if self._nodes.in_use(ino)]
         if known and self._uses.last.get(entry, 0) > record.used:
             return True  # used since it was chosen
         return any(not self._was_let_go(ino) for ino in known)
-
-    # --- entries that have no name left -------------------------------------------------------------------------------
-
-    def _clear_out(self, empty: set[int]) -> None:
-        """Strike entries that have no name left. What is still counted for them moves to where it has a name.
-
-        That was counted for other names of files, which nobody found quickly when the name in the entry went.
-        """
-        if not empty:
-            return
-        self._store.fold()
-        rows = ((number_of(key), raw) for key, raw in self._catalog.walk(b"i"))
-        strays = {ino for ino, raw in rows if raw is not None and Inode.unpack(raw).entry in empty}
-        for key, raw in self._catalog.walk(b"n") if strays else ():
-            if raw is not None and (ino := unpack_name(raw)[0]) in strays:
-                self._rehome(ino, key, raw, empty)
-        for entry in empty:
-            with self._nodes.change() as txn:
-                if not any(self._walk.members(entry)):
-                    self._table.strike(txn, entry)
-
-    def _rehome(self, ino: int, key: bytes, raw: bytes, empty: set[int]) -> None:
-        with contextlib.suppress(FsError), self._nodes.change() as txn:
-            if txn.get(key) == raw and (node := self._nodes.get(ino)).entry in empty and not node.is_dir:
-                self._membership.rehome(txn, ino, node, number_of(key), name_of(key)[1])
-                self._nodes.save(txn, ino, node)

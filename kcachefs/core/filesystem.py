@@ -47,6 +47,7 @@ class Filesystem(FileRequests):
         self.unsealed = parts.unsealed
         self.sealer = parts.sealer
         self.lifetimes = parts.lifetimes
+        self._remover = parts.remover
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -54,7 +55,6 @@ class Filesystem(FileRequests):
             parts.walk,
             parts.table,
             parts.namespaces,
-            parts.membership,
             parts.uses,
             parts.sealer,
             parts.room,
@@ -109,7 +109,7 @@ class Filesystem(FileRequests):
 
     def let_go_of_orphans(self) -> None:
         """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""
-        self.evictor.clear_out()
+        self._remover.clear_out()
         self.lifetimes.let_go_of_orphans()
 
     # --- at mount -----------------------------------------------------------------------------------------------------

@@ -74,5 +74,7 @@ class Parts:
             self.sealer,
             queue,
         )
-        self.remover = Remover(store, self.nodes, self.tree, self.walk, self.lifetimes, kernel)
+        self.remover = Remover(
+            store, self.nodes, self.table, self.membership, self.lifetimes, self.tree, self.walk, kernel
+        )
         self.room = Room(store, self.namespaces, options.limits)

@@ -86,7 +86,7 @@ class Reaper:
             if self._tree.find(parent, name) != ino:
                 return False  # it was given another name just now
             self._remover.drop(txn, ino, parent, name)
-        self._evictor.clear_out()
+        self._remover.clear_out()
         return True
 
 
