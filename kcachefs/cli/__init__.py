@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import sys
@@ -11,12 +12,15 @@ import typer
 
 import kcachefs
 from kcachefs.cli.adopt import adopt
+from kcachefs.cli.completion import completion
 from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
 from kcachefs.cli.frameworks import frameworks
 from kcachefs.cli.fsck import fsck
 from kcachefs.cli.gc import gc
+from kcachefs.cli.help import help
+from kcachefs.cli.install_helper import install_helper
 from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
 from kcachefs.cli.pin import pin, unpin
@@ -26,6 +30,7 @@ from kcachefs.cli.run import run
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
+from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 
 app = typer.Typer(
@@ -58,13 +63,13 @@ for _verb in (
     prune,
     gc,
     fsck,
+    install_helper,
+    completion,
+    help,
 ):
-    app.command()(_verb)
+    app.command(_verb.__name__.replace("_", "-"))(_verb)
 
 _debug = False
-
-_UsageError: Any = typer.BadParameter.__bases__[0]
-"""What the parser raises for wrong usage; typer does not export it."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -86,6 +91,9 @@ def _root(
 
 def main() -> None:
     """The `kcachefs` command."""
+    if sys.argv[1:2] == ["--complete"]:
+        _complete(sys.argv[2:])
+        return
     _keep_only_command_in(sys.argv[1:])
     if sys.stdout is None:  # closed by who started us, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
@@ -105,9 +113,9 @@ def main() -> None:
         _drop_output()
         print(f"kcachefs: {describe(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))
-    except _UsageError as error:
+    except UsageError as error:
         if error.format_message():  # empty when the help was shown instead
-            print(f"kcachefs: {_usage_line(error)}", file=sys.stderr)
+            print(f"kcachefs: {usage_line(error)}", file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -122,6 +130,15 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     return 0
+
+
+def _complete(words: list[str]) -> None:
+    """Print what the last word may become, a line each. A shell that gets nothing completes file names."""
+    from kcachefs.cli.completing import candidates
+
+    commands: Any = typer.main.get_command(app)
+    with contextlib.suppress(KcachefsError, OSError):
+        print("\n".join(candidates(words, commands.commands)))
 
 
 def _flush() -> None:
@@ -141,12 +158,5 @@ def _drop_output() -> None:
 def _keep_only_command_in(arguments: list[str]) -> None:
     """Drop all other commands: preparing their parsers would take a noticeable part of the start-up time."""
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if kept := [one for one in app.registered_commands if one.callback and one.callback.__name__ == name]:
+    if name != "help" and (kept := [one for one in app.registered_commands if one.name == name]):
         app.registered_commands = kept
-
-
-def _usage_line(error: _UsageError) -> str:
-    """The parser's complaint in one line that ends with where to read more."""
-    command = error.ctx.command_path if error.ctx is not None else "kcachefs"
-    complaint = " ".join(error.format_message().split()).rstrip(".")
-    return f"{complaint}; see: {command} --help"

@@ -12,6 +12,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.printing import counted, print_json
+from kcachefs.cli.usage import did_you_mean
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
@@ -48,13 +49,15 @@ def adopt(
     from kcachefs.mounts.finding import find
 
     if namespace is not None and namespace not in NAMESPACES:
-        raise UsageError(f"--as {namespace}: unknown; choose one of {', '.join(NAMESPACES)}")
+        hint = did_you_mean(namespace, NAMESPACES) or f"; choose one of {', '.join(NAMESPACES)}"
+        raise UsageError(f"--as {namespace}: no such namespace{hint}")
+    for directory in directories:
+        if not directory.is_dir():
+            raise UsageError(f"{directory}: is not a directory")
     where = find(mount)
     tally = adoption.Tally()
     found: list[adoption.SourceEntry] = []
     for directory in directories:
-        if not directory.is_dir():
-            raise UsageError(f"{directory}: is not a directory")
         if directory.resolve().is_relative_to(where):
             raise UsageError(f"{directory}: is already in the mount")
         kind = namespace or adoption.namespace_of(directory, os.environ)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from kcachefs.cli.usage import did_you_mean
 from kcachefs.errors import UsageError
 
 
@@ -27,11 +28,15 @@ def env(
     In a shell: eval "$(kcachefs env)"
     """
     from kcachefs.frameworks import environment, headers, make_folders
-    from kcachefs.frameworks.formats import render
+    from kcachefs.frameworks.environment import select
+    from kcachefs.frameworks.formats import FORMATS, render
     from kcachefs.mounts.finding import find
 
     if as_json and format not in ("sh", "json"):
         raise UsageError(f"--json: means --format json, so --format {format} contradicts it; leave out one of the two")
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: unknown{did_you_mean(format, FORMATS)}; there are {', '.join(FORMATS)}")
+    select(only or ())  # a wrong name is told before a missing mount
     where = find(mount)
     text = render(environment(where, only or ()), "json" if as_json else format, where)
     make_folders(where, only or ())

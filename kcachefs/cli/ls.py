@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from kcachefs.cli import target
-from kcachefs.cli.completing import complete_entry
 from kcachefs.config import format_size
 from kcachefs.printable import printable
 
@@ -19,7 +18,6 @@ def ls(
             metavar="[NAME]...",
             help="Only these: a namespace (triton), an entry, or a part of its name (softmax); * matches anything.",
             show_default=False,
-            autocompletion=complete_entry,
         ),
     ] = None,
     sort: Annotated[str, typer.Option(help="Order: used, size, hits or age.")] = "used",

@@ -11,6 +11,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.printing import print_json
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
 
@@ -23,6 +24,7 @@ def mount(
         Path | None,
         typer.Argument(
             metavar="[DIR]",
+            parser=a_path,
             help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT, else where the store was "
             "mounted last, else /mnt/kcache for root and kcache in the cache directory of any other user.",
             show_default=False,

@@ -12,6 +12,7 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.cli.printing import print_json
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import DaemonError, MountError
 from kcachefs.printable import printable
 
@@ -20,7 +21,12 @@ PATIENCE_SECONDS = 120.0
 
 def reload(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="A kcachefs mount; needed if there are several.")
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A kcachefs mount; needed if there are several.",
+            parser=a_path,
+        ),
     ] = None,
     as_json: target.Json = False,
 ) -> None:

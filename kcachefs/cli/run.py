@@ -40,12 +40,14 @@ def run(
     Uses a running mount, or makes one that lasts while commands use it. Signals and the exit code pass through.
     """
     from kcachefs.frameworks import environment, headers, make_folders
+    from kcachefs.frameworks.environment import select
     from kcachefs.session.command import end_like
     from kcachefs.session.command import run as run_command
     from kcachefs.session.temporary_mount import session_mount
 
     if not command:
         raise UsageError("no command given; for example: kcachefs run -- python train.py")
+    select(only or ())  # a wrong name is told before anything is mounted
     with session_mount(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:

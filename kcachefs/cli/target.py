@@ -10,10 +10,19 @@ import msgspec
 import typer
 
 from kcachefs import config
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import MountError, UsageError
 
-Mount = Annotated[Path | None, typer.Option("--mount", metavar="DIR", help="The mount; needed if there are several.")]
-Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The store, mounted or not.")]
+Mount = Annotated[
+    Path | None,
+    typer.Option(
+        "--mount",
+        metavar="DIR",
+        help="The mount; needed if there are several.",
+        parser=a_path,
+    ),
+]
+Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The store, mounted or not.", parser=a_path)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 

@@ -28,7 +28,7 @@ def the_only_one() -> Path:
     """The one mount that this user has."""
     mounts = [state.mountpoint for state in registry.all_mounts()]
     if not mounts:
-        raise MountError(f"nothing is mounted; {_mount_of_another()}make a mount with: kcachefs mount")
+        raise MountError(f"nothing is mounted; {_mount_of_the_system()}make a mount with: kcachefs mount")
     if len(mounts) > 1:
         raise MountError(f"there are {len(mounts)} mounts ({', '.join(mounts)}); choose one with --mount DIR")
     return Path(mounts[0])
@@ -48,10 +48,12 @@ def to_unmount() -> Path:
     return Path(mounts[0])
 
 
-def _mount_of_another() -> str:
-    """A hint at a mount that somebody else made; using it is the user's decision, because others write to it."""
-    found = next((one.mountpoint for one in mounting.mounts() if one.fstype == mounting.FSTYPE), None)
-    return f"use the one of another user with --mount {shlex.quote(found)}, or " if found is not None else ""
+def _mount_of_the_system() -> str:
+    """A hint at the mount that root made; using it is the user's decision, because others may write to it."""
+    found = mounting.mounted_at(config.SYSTEM_MOUNT)
+    if found is None or found.fstype != mounting.FSTYPE:
+        return ""
+    return f"use the system's with --mount {config.SYSTEM_MOUNT}, or "
 
 
 def mount_at(directory: Path) -> Path | None:
