@@ -16,11 +16,11 @@ def help(
     """Show the help of a command: `kcachefs help mount` is `kcachefs mount --help`."""
     top: Any = context.find_root()
     if not verb:
-        print(top.get_help(), end="")  # with rich it prints by itself, and nothing is left
+        print(top.get_help())
         return
     command = top.command.get_command(top, verb)
     if command is None:
         hint = did_you_mean(verb, top.command.commands)
         raise UsageError(f"{verb}: no such command{hint}", context)
     with type(top)(command, info_name=verb, parent=top) as inner:
-        print(command.get_help(inner), end="")
+        print(command.get_help(inner))
