@@ -60,8 +60,9 @@ def adopt(
     for directory in directories:
         if directory.resolve().is_relative_to(where):
             raise UsageError(f"{directory}: is already in the mount")
-        kind = namespace or adoption.namespace_of(directory, os.environ)
-        found += adoption.find(directory, kind, tally.skipped.append)
+        caches = {directory: namespace} if namespace else adoption.caches_in(directory, os.environ)
+        for cache, kind in caches.items():
+            found += adoption.find(cache, kind, tally.skipped.append)
     try:
         _copy(found, where, tally)
     except KeyboardInterrupt:

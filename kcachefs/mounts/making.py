@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs.config import format_size
+from kcachefs.core.layouts import NAMESPACES
 from kcachefs.daemon import registry
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
@@ -132,10 +134,16 @@ def created_directory(directory: Path) -> Iterator[None]:
 
 
 def refuse_non_empty(directory: Path) -> None:
-    """A mount hides what its directory holds, so the directory must be empty."""
+    """A mount hides what its directory holds, so the directory must be empty; caches in it can be adopted."""
     try:
-        empty = not any(directory.iterdir())
+        found = {one.name for one in directory.iterdir()}
     except PermissionError:
         raise MountDenied(f"{directory}: you may not read it; choose another directory") from None
-    if not empty:
+    if found & set(NAMESPACES):
+        here, aside = shlex.quote(str(directory)), shlex.quote(f"{directory}.before")
+        raise MountError(
+            f"{directory}: is not empty: a job ran while nothing was mounted there; keep what it compiled with: "
+            f"mv {here} {aside} && kcachefs mount {here} && kcachefs adopt {aside}"
+        )
+    if found:
         raise MountError(f"{directory}: is not empty, and a mount would hide its contents; choose an empty directory")
