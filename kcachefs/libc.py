@@ -85,6 +85,15 @@ def capset(header: bytes, data: bytes) -> None:
         raise failure()
 
 
+def syscall(number: int, *arguments: int | bytes | None) -> int:
+    """A system call that the C library has no function for. Bytes are passed by address, None as a null pointer."""
+    words = [ctypes.c_long(one) if isinstance(one, int) else ctypes.c_char_p(one) for one in arguments]
+    result: int = _syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        raise failure()
+    return result
+
+
 def failure() -> OSError:
     """The error of the last call in this thread that failed."""
     number = ctypes.get_errno()
@@ -116,6 +125,8 @@ _umount2 = _declare(_libc, "umount2", ctypes.c_int, ctypes.c_char_p, ctypes.c_in
 _prctl = _declare(_libc, "prctl", ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4)
 _capget = _declare(_libc, "capget", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _capset = _declare(_libc, "capset", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long  # no argument types: it takes any number of words
 write_in_one_go = _declare(
     ctypes.PyDLL(None, use_errno=True), "write", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
 )

@@ -111,15 +111,6 @@ class Walk:
             name: ino for parent, name in self.top_names(entry) if (ino := self._tree.find(parent, name)) is not None
         }
 
-    def files_at_top(self, entry: int) -> dict[bytes, int]:
-        """The inodes at the top of an entry by their names: what is in its folder, or the files of its group."""
-        if entry < GROUP_BASE:
-            rows = self._catalog.scan(names_prefix(entry))
-            return {name_of(key)[1]: unpack_name(raw)[0] for key, raw in rows}
-        return {
-            name: ino for parent, name in self.top_names(entry) if (ino := self._tree.find(parent, name)) is not None
-        }
-
     def names_of(self, ino: int) -> list[tuple[int, bytes]]:
         """The names of an inode in the folder of its newest name."""
         if not self._nodes.exists(ino):

@@ -174,6 +174,11 @@ def remove(mountpoint: str) -> None:
             path.unlink()
 
 
+def remove_socket(mountpoint: str) -> None:
+    """Make way for the next worker's control socket: a worker can make one and remove nothing."""
+    socket_path(mountpoint).unlink(missing_ok=True)
+
+
 def read(mountpoint: str) -> MountState | None:
     """The state of the mount there, or None if this user has no mount there."""
     try:

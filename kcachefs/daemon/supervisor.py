@@ -115,7 +115,14 @@ class Supervisor:
             signal.signal(signal.SIGHUP, self._stop)
         own_log = logs.start(self._config.log, "supervisor", self._config.log_format, hangup=not in_terminal)
         own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
+        own_log.on_reopened = self._send_log
         own_log.on_signal = self._forward_signal
+
+    def _send_log(self, file: int) -> None:
+        """Runs in the log's own thread."""
+        for worker in (self._worker, self._standby):
+            if worker is not None:
+                worker.send_log(file)
 
     def _forward_signal(self, number: int) -> None:
         """Runs in the log's own thread."""
@@ -191,6 +198,7 @@ class Supervisor:
     def _begin(self, worker: WorkerProcess | None, *, resumed: bool) -> Refusal | None:
         if worker is None:
             return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
+        registry.remove_socket(self._config.mountpoint)
         refusal = worker.begin(resumed=resumed)
         if refusal is None:
             self._worker = worker

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -29,6 +29,7 @@ from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, logs, memory, privileges, registry
+from kcachefs.daemon.confinement import confine
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
@@ -46,6 +47,7 @@ from kcachefs.daemon.worker_protocol import (
 from kcachefs.engines import prepare_engine
 from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
+from kcachefs.store.header import make_directory
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 log = logging.getLogger("kcachefs.daemon.worker")  # as a program this module is __main__
@@ -67,7 +69,14 @@ class Worker:
     """A store, its filesystem and the engine that serves it."""
 
     def __init__(
-        self, config: MountConfig, device: int, request_buffer: int, relay: socket.socket, *, resumed: bool
+        self,
+        config: MountConfig,
+        device: int,
+        request_buffer: int,
+        relay: socket.socket,
+        control_socket: Path,
+        *,
+        resumed: bool,
     ) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self._kernel, make_engine = prepare_engine(
@@ -79,7 +88,7 @@ class Worker:
             self._kernel,
         )
         self.administration = Administration(self.fs)
-        self._socket = registry.socket_path(config.mountpoint)
+        self._socket = control_socket
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
         self.engine = make_engine(self.fs)
@@ -208,10 +217,26 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
 
 
-def wait_to_begin(config: MountConfig, supervisor: socket.socket) -> bool:
-    """Report that we are warm and wait; returns whether we take over from another. Exits if the supervisor does."""
+class Preparation(NamedTuple):
+    """What a worker did before it gave up the right to."""
+
+    control_socket: Path
+    gaps: list[str]
+    """What it could not give up."""
+
+
+def prepare(config: MountConfig) -> Preparation:
+    """Do what needs the rights of our user, and give them up. Before the first thread."""
     with contextlib.suppress(ImportError):  # reported when the engine is made
         importlib.import_module(f"kcachefs.engines.{config.engine}")
+    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
+    privileges.drop()
+    make_directory(store)
+    return Preparation(control_socket, confine(store, control_socket.parent))
+
+
+def wait_to_begin(supervisor: socket.socket) -> bool:
+    """Report that we are warm and wait; returns whether we take over from another. Exits if the supervisor does."""
     line = b""
     with contextlib.suppress(OSError):
         supervisor.sendall(WARM + b"\n")
@@ -223,20 +248,30 @@ def wait_to_begin(config: MountConfig, supervisor: socket.socket) -> bool:
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
-    device, request_buffer, supervisor_socket, relay_socket = (int(number) for number in sys.argv[2:6])
+    device, request_buffer, supervisor_socket, relay_socket, log_socket = (int(number) for number in sys.argv[2:7])
     sys.argv[0] = "kcachefs"  # the store names its holder by this when someone else tries to open it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
-    privileges.drop()
     memory.bound_heap()
-    own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
+    failure: KcachefsError | OSError | None = None
+    try:
+        prepared = prepare(config)
+    except (KcachefsError, OSError) as error:  # reported when somebody asks us to begin
+        failure = error
+    log_files = socket.socket(fileno=log_socket)
+    own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug, files=log_files)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
     with socket.socket(fileno=supervisor_socket) as supervisor:
-        resumed = wait_to_begin(config, supervisor)
+        resumed = wait_to_begin(supervisor)
         try:
             refuse_free_threading()
+            if failure is not None:
+                raise failure
+            if not resumed:  # once per mount
+                for gap in prepared.gaps:
+                    log.warning("%s", gap)
             relay = socket.socket(fileno=relay_socket)
-            worker = Worker(config, device, request_buffer, relay, resumed=resumed)
+            worker = Worker(config, device, request_buffer, relay, prepared.control_socket, resumed=resumed)
         except (KcachefsError, OSError) as error:
             supervisor.sendall(Refusal.from_error(error).to_line())
             sys.exit(REFUSED)
