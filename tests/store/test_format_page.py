@@ -233,8 +233,8 @@ def _other_numbers() -> Iterator[tuple[str, str]]:
         yield found[1], TEXT[: found.start(2)] + other + TEXT[found.end(2) :]
 
 
-NEVER_THERE = {"DAMAGED", "PUBLISHED"}
-"""Flags that no file of these stores has: the codecs' own numbers are compared below."""
+NEVER_THERE = {"DAMAGED", "LEAVING", "PUBLISHED"}
+"""Flags that no file or entry of these stores has: the codecs' own numbers are compared below."""
 
 
 @need_root
