@@ -205,6 +205,23 @@ def test_what_a_dead_writer_left_goes_in_pieces(fs: Filesystem) -> None:
     assert not fs.nodes.orphans
 
 
+def test_a_folder_with_much_that_dead_writers_left_is_searched_once(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        write(fs, f"triton/KEY/tmp.{number}", b"half")
+    fs.reaper.seconds = fs.reaper.unknown_seconds = 0.0
+    searched, names_in = list[int](), fs.walk._names_in
+
+    def search(ino: int) -> Iterator[tuple[int, bytes]]:
+        searched.append(ino)
+        return names_in(ino)
+
+    monkeypatch.setattr(fs.walk, "_names_in", search)
+    assert fs.reaper.reap() == 30
+    assert len(searched) == 1
+
+
 # --- moving -----------------------------------------------------------------------------------------------------------
 
 
