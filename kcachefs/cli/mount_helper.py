@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 from kcachefs.errors import KcachefsError, UsageError, describe
 from kcachefs.mounts.making import serve_in_background
 from kcachefs.mounts.settings import mount_settings, sharing_settings
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountConfig
@@ -54,7 +55,7 @@ def main() -> None:
     try:
         _run(sys.argv[1:])
     except (KcachefsError, OSError) as error:
-        print(f"mount.kcachefs: {describe(error)}", file=sys.stderr)
+        print(f"mount.kcachefs: {printable(describe(error))}", file=sys.stderr)
         sys.exit(1 if isinstance(error, UsageError) else 32)
 
 
