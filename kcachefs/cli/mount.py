@@ -57,6 +57,10 @@ def mount(
     max_size_per_uid: Annotated[
         str, typer.Option(metavar="SIZE", help="Quota for the files of each user; 0: none.")
     ] = "0",
+    tenant_range: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIRST:COUNT", help="Count a user namespace's users as one user. Repeatable."),
+    ] = None,
     policy: Annotated[str, typer.Option(help="shared, publish, private or read-only; see the README.")] = "",
     writers: Annotated[
         list[str] | None,
@@ -109,6 +113,7 @@ def mount(
         ceilings=ceiling or [],
         engine=engine,
         max_size_per_uid=max_size_per_uid,
+        tenant_ranges=tenant_range or [],
         sharing=sharing_settings(
             policy, read_only=read_only, writers=writers or [], base=base, uid=uid, gid=gid, umask=umask, idmap=idmap
         ),

@@ -38,6 +38,7 @@ class MountOptions(TypedDict, total=False):
 
     max_size: str
     max_size_per_uid: str
+    tenant_ranges: list[str]
     engine: str
     allow_other: bool
     log_format: str
@@ -103,6 +104,8 @@ def parse_options(text: str, *, sloppy: bool = False) -> MountOptions:
                 if not value.isascii() or not value.isdigit():
                     raise UsageError(f"option {option}: is not a number; use: {USAGE}")
                 wanted[name] = int(value)
+            case "tenant_range":
+                wanted["tenant_ranges"] = [*wanted.get("tenant_ranges", ()), value]
             case "writers":
                 wanted["writers"] = [*wanted.get("writers", ()), value]
             case "base" | "idmap":

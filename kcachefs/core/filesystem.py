@@ -29,6 +29,9 @@ from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
+COUNT_SECONDS = 0.2
+"""How long a mount counts what its users hold before it answers; the evictor counts the rest."""
+
 
 class Filesystem(FileRequests):
     """One mounted tree over one store."""
@@ -36,7 +39,10 @@ class Filesystem(FileRequests):
     def __init__(self, store: Store, options: FsOptions = FsOptions(), kernel: Kernel | None = None) -> None:  # noqa: B008
         parts = Parts(store, options, kernel or Kernel())
         parts.tree.make_root(options.uid, options.gid)
-        quotas = UserQuotas(parts.nodes, parts.files, parts.room)
+        quotas = None
+        if parts.accounts is not None:
+            trusted = frozenset((0, options.uid))
+            quotas = UserQuotas(store, parts.nodes, parts.files, parts.room, parts.accounts, trusted)
         report = ReportFolder(options.uid, options.gid, self._report_for)
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
@@ -60,6 +66,7 @@ class Filesystem(FileRequests):
             parts.room,
             parts.remover,
             self.name_gone,
+            parts.accounts,
         )
         self.reaper = Reaper(
             parts.nodes,
@@ -82,6 +89,8 @@ class Filesystem(FileRequests):
         if store.lost_power:
             recover(parts)
         self.sealer.adopt()
+        if parts.accounts is not None:
+            parts.accounts.count(COUNT_SECONDS)
 
     def statistics(self) -> Statistics:
         max_size, nameless = self.options.limits.max_size, len(self.nodes.orphans)

@@ -32,7 +32,7 @@ class NameRequests:
 
     options: FsOptions
 
-    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas) -> None:
+    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas | None) -> None:
         self.policy = policy
         self.report = report
         self.quotas = quotas
@@ -50,6 +50,7 @@ class NameRequests:
         self.room = parts.room
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
+        self.numbers = policy.numbers
         self._asks = type(policy) is not Policy
         """False under `shared`, which forbids and changes nothing: it need not be asked."""
         self._squashes = parts.options.sharing.squashes
@@ -175,8 +176,6 @@ class NameRequests:
 
     def create(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode]:
         """A new file, which the kernel then holds."""
-        if self.room.exhausted:
-            self.quotas.check_user(caller.uid)
         return self._add(caller, parent, name, stat.S_IFREG | stat.S_IMODE(mode))
 
     def _add(
@@ -190,6 +189,8 @@ class NameRequests:
             self.policy.authorize_add(caller, parent, name)
             self.policy.authorize_kind(caller, mode)
             mode = self.policy.allowed_mode(mode)
+        if self.quotas is not None:
+            self.quotas.check_new(caller, len(target))
         with self._lock:  # so that a file that joins an old group is not evicted with it before it counts as in use
             ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
             self.nodes.hold(ino)
@@ -199,6 +200,8 @@ class NameRequests:
         _refuse_reserved(parent, name)
         self.policy.authorize_link(caller, ino, name)
         self.policy.authorize_add(caller, parent, name)
+        if self.quotas is not None:
+            self.quotas.check_link(caller, ino)
         self.tree.link(caller, ino, parent, name)
         self.nodes.hold(ino)
         return self.shown(ino, self.files.attributes(ino))

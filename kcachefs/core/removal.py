@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import time
 from array import array
+from collections.abc import Iterable
 
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
@@ -85,6 +86,11 @@ class Remover:
         members = list(itertools.islice(self._walk.below(ino), PIECE))
         self._tree.remove_all(txn, [(ino, parent, name), *(members if len(members) < PIECE else ())])
 
+    def mark_doomed(self, members: Iterable[Member]) -> None:
+        """What of these is in use is on nobody's account once `Tree.remove_all` has removed it. The lock is held."""
+        for ino, _, _ in members:
+            doom(self._nodes.get(ino))
+
     def take_rest(self, entry: int, names: list[Name]) -> None:
         """Remove what of an entry did not go in one transaction."""
         if entry < GROUP_BASE:
@@ -118,11 +124,15 @@ class Remover:
                 if folders:
                     node = self._nodes.get(folder)
                     self._tree.remove(txn, folders[-1], node.target, folder, node)
+            is_doomed = bool(rows) and self._nodes.get(folder).flags & Inode.DOOMED
             for key, raw in rows:
                 ino, name = unpack_name(raw)[0], name_of(key)[1]
                 node = self._nodes.get(ino)
+                if is_doomed:
+                    doom(node)
                 if node.is_dir and node.size:
                     folders.append(ino)
+                    self._nodes.save(txn, ino, node)
                     break
                 self._tree.remove(txn, folder, name, ino, node)
             return
@@ -159,3 +169,9 @@ class Remover:
             if txn.get(key) == raw and (node := self._nodes.get(ino)).entry in empty and not node.is_dir:
                 self._membership.rehome(txn, ino, node, number_of(key), name_of(key)[1])
                 self._nodes.save(txn, ino, node)
+
+
+def doom(node: Inode) -> None:
+    """Mark what is about to lose its last name. A file that keeps one elsewhere stays on its owner's account."""
+    if node.is_dir or node.nlink == 1:
+        node.flags |= Inode.DOOMED

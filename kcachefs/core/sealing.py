@@ -19,7 +19,7 @@ from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.unsealed import SpoolFile, Unsealed, place_bytes, refresh
-from kcachefs.errors import FsError, NoSpace, ObjectMissing, RecordDamaged
+from kcachefs.errors import FsError, NoSpace, ObjectMissing
 from kcachefs.store import Store
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
@@ -61,16 +61,6 @@ class Sealer:
     def is_pressing(self) -> bool:
         """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
         return self._queue.is_pressing()
-
-    def unsealed_bytes(self) -> dict[int, int]:
-        """How many bytes are not sealed yet, by the user who owns them."""
-        held: dict[int, int] = {}
-        for ino in self._queue.unsealed():
-            with contextlib.suppress(FsError, RecordDamaged):
-                node = self._files.attributes(ino)
-                if node.content in (Content.SLOT, Content.SPOOL):
-                    held[node.uid] = held.get(node.uid, 0) + node.size
-        return held
 
     def seal_waiting(self, until: float) -> None:
         """Seal what waits even if it has not rested, until that moment: the quota is near."""

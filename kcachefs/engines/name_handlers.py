@@ -47,7 +47,8 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     if found is None:
         return MISS
     node = fs.attributes(found)
-    return pack_entry(found, node, fs.name_seconds(found, node))
+    shown = found if fs.numbers is None else fs.numbers.hide(found)
+    return pack_entry(found, node, fs.name_seconds(found, node), shown)
 
 
 def pack_found(fs: Filesystem, ino: int) -> bytes:
@@ -56,7 +57,8 @@ def pack_found(fs: Filesystem, ino: int) -> bytes:
 
 
 def _pack(fs: Filesystem, ino: int, node: Inode) -> bytes:
-    return pack_entry(ino, node, fs.name_seconds(ino, node))
+    shown = ino if fs.numbers is None else fs.numbers.hide(ino)
+    return pack_entry(ino, node, fs.name_seconds(ino, node), shown)
 
 
 def forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
@@ -173,8 +175,9 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     out: list[bytes] = []
     room = size
+    numbers = engine.fs.numbers
     for position, name, child, kind in engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX)):
-        record = pack_name(position, name, child, kind)
+        record = pack_name(position, name, child if numbers is None else numbers.hide(child), kind)
         room -= len(record)
         if room < 0:
             break
@@ -188,7 +191,7 @@ def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     rows = fs.listing(ino, cookie, min(size // 160 + 2, _ENTRIES_MAX))
     fs.prefetch(child for _, _, child, _ in rows)
     for position, name, child, kind in rows:
-        record = pack_name(position, name, child, kind)
+        record = pack_name(position, name, child if fs.numbers is None else fs.numbers.hide(child), kind)
         room -= len(record) + p.ENTRY.size
         if room < 0:
             break

@@ -30,6 +30,7 @@ def mount_settings(
     floors: Sequence[str] = (),
     ceilings: Sequence[str] = (),
     max_size_per_uid: str = "0",
+    tenant_ranges: Sequence[str] = (),
     engine: str = "direct",
     sharing: Sharing | None = None,
     allow_other: bool | None = None,
@@ -72,6 +73,7 @@ def mount_settings(
             max_size=quota,
             max_files=max_files,
             max_size_per_uid=config.parse_size(max_size_per_uid),
+            tenant_ranges=_tenant_ranges(tenant_ranges),
             min_free=config.parse_size(min_free),
             grace=grace,
             floors=_sizes_by_namespace(floors),
@@ -128,6 +130,19 @@ def _check_bounds(quota: int, floors: dict[str, int], ceilings: dict[str, int]) 
             raise UsageError(f"--floor {name}: is above its --ceiling, so both cannot hold; lower it")
     if sum(floors.values()) > quota:
         raise UsageError("--floor: together the floors are above --max-size, so nothing could be evicted; lower them")
+
+
+def _tenant_ranges(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    ranges: list[tuple[int, int]] = []
+    for text in filter(None, ",".join(texts).split(",")):
+        found = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip(), re.ASCII)
+        first, count = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+        if not count or first + count - 1 > _ID_MAX:
+            raise UsageError(f"--tenant-range {text}: is no range of users; write FIRST:COUNT, like 100000:65536")
+        if any(first < other + size and other < first + count for other, size in ranges):
+            raise UsageError(f"--tenant-range {text}: overlaps another one, so its users would be two tenants")
+        ranges.append((first, count))
+    return tuple(ranges)
 
 
 def _sizes_by_namespace(texts: Sequence[str]) -> dict[str, int]:
