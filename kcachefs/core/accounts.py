@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from kcachefs.errors import NoSpace
@@ -42,6 +43,9 @@ NOBODY = 0xFFFFFFFF
 """The account of what was evicted while it was in use."""
 _BLOCK = 4096
 _INODES = ord("i")
+_TYPE, _FLAGS = 1, 77
+_HEAD, _UID, _SIZE, _PLACE = slice(0, 12), slice(8, 12), slice(20, 28), slice(68, 110)
+"""Where an inode's record has its type, flags, (mode, links, owner), owner, size, (spool, content, flags, digest)."""
 _PAGE = 256
 """Inodes counted at a time, while requests wait."""
 
@@ -76,7 +80,7 @@ class Accounts:
 
     def total(self, account: int) -> int:
         """The bytes on an account, and what writes at hand are about to add."""
-        return self._totals[account] + self._reserved[account]
+        return self._totals.get(account, 0) + self._reserved.get(account, 0)
 
     def totals(self) -> dict[int, int]:
         """All accounts that hold anything."""
@@ -130,28 +134,30 @@ class Accounts:
 
     def prepare(self, changes: Changes) -> list[tuple[int, Charge | None, Charge | None]]:
         """What a commit changes: of each inode, what it cost before and what it will cost."""
-        moves = []
-
-        def length_after(digest: bytes) -> int:
-            key = object_key(digest)
-            return _length(changes[key]) if key in changes else self._length(digest)
-
+        moves: list[tuple[int, Charge | None, Charge | None]] = []
         for key, raw in changes.items():
             if key[0] == _INODES:
                 ino = number_of(key)
                 if self._counted_below <= ino < self._count_up_to:
                     continue
-                before = self._charge(self._catalog.get(key), self._length)
-                after = self._charge(raw, length_after)
+                old = self._catalog.get(key)
+                if old is not None and raw is not None and _costs_the_same(old, raw):
+                    continue
+                before = self._charge(old, self._length)
+                after = self._charge(raw, partial(self._length_after, changes))
                 if before != after:
                     moves.append((ino, before, after))
         return moves
 
+    def _length_after(self, changes: Changes, digest: bytes) -> int:
+        key = object_key(digest)
+        return _length(changes[key]) if key in changes else self._length(digest)
+
     def done(self, prepared: object) -> None:
-        assert isinstance(prepared, list)
-        with self._lock:
-            for ino, before, after in prepared:
-                self._apply(ino, before, after)
+        if prepared:
+            with self._lock:
+                for ino, before, after in prepared:  # type: ignore[attr-defined]
+                    self._apply(ino, before, after)
 
     def _apply(self, ino: int, before: Charge | None, after: Charge | None) -> None:
         if before is not None:
@@ -246,6 +252,13 @@ class Accounts:
                     charge = charge._replace(size=self._spool_size(charge))
                 fresh._apply(number_of(key), None, charge)
         return fresh.totals()
+
+
+def _costs_the_same(old: bytes, new: bytes) -> bool:
+    """Whether two records of an inode differ in nothing that is charged for, as most changes do. False says nothing."""
+    if old[_TYPE] & 0xF0 == new[_TYPE] & 0xF0 == 0x40:  # a folder
+        return old[_UID] == new[_UID] and old[_FLAGS] == new[_FLAGS]
+    return old[_HEAD] == new[_HEAD] and old[_SIZE] == new[_SIZE] and old[_PLACE] == new[_PLACE]
 
 
 def _length(raw: bytes | None) -> int:

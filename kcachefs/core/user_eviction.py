@@ -81,7 +81,7 @@ class UserEviction:
         if held > limit * HIGH_WATER and (in_use := self._stored(evictor.in_use_of(account))) > limit // 2:
             any_went = self._doom(account, in_use - limit // 2) or any_went
         is_over = held > limit
-        if is_over and not any_went:
+        if is_over and not any_went and account not in self._room.exhausted:
             evictor.seal(until)
         return evictor.is_certain(account, is_over and not any_went and not evictor.anything_left({account}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -15,14 +16,16 @@ import msgspec
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions, file_requests, room
-from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, NOBODY, Accounts
+from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, NOBODY, Accounts, _costs_the_same
 from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
+from kcachefs.core.nodes import new_inode
 from kcachefs.core.report import statistics_of
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
+from kcachefs.store.records import Inode
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
 from tests.core.trees import READER, ROOT, find, look_up, user
 from tests.engines.test_protocol import Line
@@ -454,6 +457,28 @@ def test_a_file_that_shrank_holds_no_more_of_the_disk_than_it_has_bytes(tmp_path
             fs.set_attributes(user(1), ino, size=1)
         assert total(fs, 1) < 1 << 20
         assert fs.store.used_bytes() < 2 << 20
+
+
+def test_what_is_looked_at_in_a_record_is_where_it_is_looked_for() -> None:
+    node = new_inode(0o100644, 1, 1, 1)
+    dearer = {
+        "uid": 2,
+        "nlink": 2,
+        "size": 5,
+        "content": 3,
+        "spool": 9,
+        "flags": Inode.DOOMED,
+        "digest": bytes([1] * 32),
+    }
+    for name, value in dearer.items():
+        assert not _costs_the_same(node.pack(), dataclasses.replace(node, **{name: value}).pack()), name
+    for name in ("gid", "rdev", "atime", "mtime", "ctime", "parent", "entry"):
+        assert _costs_the_same(node.pack(), dataclasses.replace(node, **{name: 77}).pack()), name
+    folder = new_inode(0o040755, 1, 1, 1)
+    assert _costs_the_same(folder.pack(), dataclasses.replace(folder, nlink=9, size=9, ctime=9).pack())
+    assert not _costs_the_same(folder.pack(), dataclasses.replace(folder, uid=2).pack())
+    assert not _costs_the_same(folder.pack(), dataclasses.replace(folder, flags=Inode.DOOMED).pack())
+    assert not _costs_the_same(folder.pack(), node.pack())
 
 
 def test_the_next_worker_finds_every_account_as_the_last_one_left_it(tmp_path: Path) -> None:
