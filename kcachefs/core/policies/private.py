@@ -95,8 +95,8 @@ class UserTrees:
         owner = Caller(parts.options.uid, 0)
         self.folder = self._tree.find(ROOT_INO, TENANTS) or self.make(owner, ROOT_INO, TENANTS, 0o711)
         self._namespaces.add_tenants_folder(self.folder)
-        for _, name, ino, _ in self._tree.listing(self.folder, DOTDOT, 1 << 30):
-            self._by_token[self._token(name)] = ino
+        for _, token, ino, _ in self.listing(DOTDOT, 1 << 30):
+            self._by_token[token] = ino
 
     def _token(self, name: bytes) -> bytes:
         return self._numbers.folder_of(int(name))
@@ -109,7 +109,9 @@ class UserTrees:
     def listing(self, cookie: int, limit: int) -> list[Row]:
         """Their roots as they are shown."""
         rows = self._tree.listing(self.folder, cookie, limit)
-        return [(at, self._token(name) if at > DOTDOT else name, ino, kind) for at, name, ino, kind in rows]
+        dots = [row for row in rows if row[0] <= DOTDOT]
+        trees = [row for row in rows if row[1].isdigit()]
+        return [*dots, *((at, self._token(name), ino, kind) for at, name, ino, kind in trees)]
 
     def visit(self, caller: Caller, namespace: bytes) -> bytes:
         """Make a namespace of the caller's own, and their root, if they are missing. Returns the path that is shown."""

@@ -111,7 +111,7 @@ ROUNDS = 20_000
 REFUSALS = (errno.EDQUOT, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSPC)
 
 
-def _until_refused(attack: Attack, folder: Path, refusals: int = 2) -> int:
+def _until_refused(attack: Attack, folder: Path, refusals: int = 1) -> int:
     """How often it went well, until it was refused so many times."""
     went = 0
     for number in range(ROUNDS):
