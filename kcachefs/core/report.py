@@ -239,18 +239,3 @@ class ReportFolder:
 
     def forget(self, ino: int) -> None:
         self._snapshots.pop(ino, None)
-
-
-def age(seconds: float) -> str:
-    """How long ago, as people say it.
-
-    >>> age(time.time() - 90), age(0)
-    ('1 min', 'never')
-    """
-    if not seconds:
-        return "never"
-    past = max(0, int(time.time() - seconds))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if past >= length:
-            return f"{past // length} {unit}"
-    return f"{past} s"
