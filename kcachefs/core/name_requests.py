@@ -5,6 +5,7 @@ Called by the engine's thread only. Errors carry an errno.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import stat
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
 from kcachefs.core.report import FOLDER, ReportFolder
 from kcachefs.core.squash import squashed
-from kcachefs.core.tree import Row
+from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.errors import FsError
@@ -42,6 +43,7 @@ class NameRequests:
         self.files = parts.files
         self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
+        self._leaving = parts.lifetimes.leaving
         self._uses = parts.uses
         self.listed = parts.uses.listed
         """Not empty while a process looks around: only then must an engine `note_use` of what is read."""
@@ -84,6 +86,8 @@ class NameRequests:
                 node = self.nodes.get(real)
             except FsError:
                 return None  # it was evicted just now
+            if self._leaving and self._is_leaving(parent):
+                return None
             entry = node.entry
             if entry and (entry == real or entry >= GROUP_BASE):  # what `_is_heartbeat` asks
                 self._uses.look_up(entry, parent, caller)
@@ -131,7 +135,19 @@ class NameRequests:
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
         """At most `limit` names behind `cookie`; 0 starts from the top."""
-        return self.report.listing(cookie) if ino == REPORT_INO else self.policy.listing(ino, cookie, limit)
+        if ino == REPORT_INO:
+            return self.report.listing(cookie)
+        rows = self.policy.listing(ino, cookie, limit)
+        return [row for row in rows if row[0] <= DOTDOT] if self._leaving and self._is_leaving(ino) else rows
+
+    def _is_leaving(self, folder: int) -> bool:
+        """Whether a folder, or the entry it is in, is being removed: nobody is to see a part of that."""
+        real = folder if folder < VIRTUAL_BASE else self.policy.behind(folder)
+        if real is None:
+            return False
+        with contextlib.suppress(FsError):
+            return real in self._leaving or self.nodes.get(real).entry in self._leaving
+        return True
 
     def note_listing(self, caller: Caller, ino: int) -> None:
         """The caller lists a folder: looking at what is in it is no use of it."""

@@ -1,7 +1,8 @@
 """Removal: takes entries and folders out of the tree, whole for everybody who looks, in pieces for the lock.
 
 What holds few names goes in one transaction. A folder with more loses its own name first, which takes everything in it
-out of sight in one step, and is then cleared out a few names at a time, with the lock let go in between. A kill leaves
+out of sight in one step, and is then cleared out a few names at a time, with the lock let go in between. The kernel may
+still know the folder for a moment: `Lifetimes.leaving` has those in which nothing is found any more. A kill leaves
 a folder without a name, which stands among the orphans; the next turn, or the next mount, goes on with it.
 
 A group of files has no folder of its own. One of more than `PIECE` files, which no framework makes, goes in pieces
@@ -113,6 +114,7 @@ class Remover:
                 self._lifetimes.let_go(top)
             if self._table.get(top) is not None:
                 self.strike({top})
+        self._lifetimes.filled_folders()
 
     def _clear_piece(self, folders: list[int]) -> None:
         """Remove a few names from the last of these folders, or the folder itself once it is empty."""

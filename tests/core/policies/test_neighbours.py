@@ -184,7 +184,7 @@ def test_one_who_does_everything_at_once_stays_within_the_quota_and_the_others_k
     options = ("--max-size", "96MiB", "--max-size-per-uid", "8MiB", "--grace", "0")
     with mounted(engine, *options) as mount:
         for who, name in MODEST.items():
-            as_user(who, lambda name=name: _put(mount, name, range(3), MIB))
+            as_user(who, partial(_put, mount, name, range(3), MIB))
             as_user(who, lambda: (mount.mountpoint / "inductor" / f"{os.getuid()}.lock").touch(), umask=0)
         with _everything_at_once(mount, engine) as attackers:
             # Alice goes on, to far above her quota, and must lose only her own; the attacker has all of it open.
@@ -195,7 +195,7 @@ def test_one_who_does_everything_at_once_stays_within_the_quota_and_the_others_k
             assert _held(mount, ALICE) <= 8 * MIB
             for who, name in {BOB: b"bob", CAROL: b"carol"}.items():
                 assert _left(mount, name, range(3), MIB) == [0, 1, 2]
-                as_user(who, lambda name=name: _put(mount, name, range(3, 6), MIB))
+                as_user(who, partial(_put, mount, name, range(3, 6), MIB))
                 assert _left(mount, name, range(6), MIB) == list(range(6))
         left = _left(mount, b"alice", range(16), MIB)
         assert 15 in left, "what she wrote last"
@@ -208,7 +208,7 @@ def test_in_a_full_store_only_those_above_an_equal_part_lose_entries(engine: str
     options = ("--max-size", "28MiB", "--max-size-per-uid", "20MiB", "--grace", "0")
     with mounted(engine, *options) as mount:
         for who, name in MODEST.items():
-            as_user(who, lambda name=name: _put(mount, name, range(4), MIB))
+            as_user(who, partial(_put, mount, name, range(4), MIB))
         settled(mount)
         with _everything_at_once(mount, engine) as attackers:
             for attacker in attackers:
@@ -224,7 +224,7 @@ def test_in_a_full_store_only_those_above_an_equal_part_lose_entries(engine: str
 def test_the_accounts_are_the_same_after_a_worker_died() -> None:
     with mounted("direct", "--max-size-per-uid", "8MiB") as mount:
         for who, name in MODEST.items():
-            as_user(who, lambda name=name: _put(mount, name, range(2), MIB))
+            as_user(who, partial(_put, mount, name, range(2), MIB))
         as_user(MALLORY, lambda: _until_refused(_lock, mount.mountpoint / "inductor"))
         settled(mount)
         before = [_held(mount, who) for who in (*MODEST, MALLORY)]

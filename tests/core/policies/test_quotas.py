@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -179,7 +180,11 @@ def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_the
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
         fs.evictor.turn(seconds=60)
         assert (held_by(fs, 1), held_by(fs, 2)) == (["A"], ["B"])
-        for request in (lambda: fs.authorize_write(user(1), held, 90 * SIZE), lambda: make(fs, 1, "C")):
+        refused: list[Callable[[], object]] = [
+            lambda: fs.authorize_write(user(1), held, 90 * SIZE),
+            lambda: make(fs, 1, "C"),
+        ]
+        for request in refused:
             with pytest.raises(FsError) as caught:
                 request()
             assert caught.value.errno == errno.EDQUOT, "who holds more than an equal part writes no more"
@@ -461,7 +466,7 @@ def test_a_file_that_shrank_holds_no_more_of_the_disk_than_it_has_bytes(tmp_path
 
 def test_what_is_looked_at_in_a_record_is_where_it_is_looked_for() -> None:
     node = new_inode(0o100644, 1, 1, 1)
-    dearer = {
+    dearer: dict[str, Any] = {
         "uid": 2,
         "nlink": 2,
         "size": 5,
@@ -473,7 +478,8 @@ def test_what_is_looked_at_in_a_record_is_where_it_is_looked_for() -> None:
     for name, value in dearer.items():
         assert not _costs_the_same(node.pack(), dataclasses.replace(node, **{name: value}).pack()), name
     for name in ("gid", "rdev", "atime", "mtime", "ctime", "parent", "entry"):
-        assert _costs_the_same(node.pack(), dataclasses.replace(node, **{name: 77}).pack()), name
+        same: dict[str, Any] = {name: 77}
+        assert _costs_the_same(node.pack(), dataclasses.replace(node, **same).pack()), name
     folder = new_inode(0o040755, 1, 1, 1)
     assert _costs_the_same(folder.pack(), dataclasses.replace(folder, nlink=9, size=9, ctime=9).pack())
     assert not _costs_the_same(folder.pack(), dataclasses.replace(folder, uid=2).pack())
@@ -529,11 +535,12 @@ def test_what_a_stranger_writes_into_a_file_is_not_on_its_owners_account(tmp_pat
         assert total(fs, 1) == before, "enough for the number of a process"
         fs.sealer.seal(lock)
         assert total(fs, 1) < before + 128
-        for request in (
+        refused: list[Callable[[], object]] = [
             lambda: fs.authorize_write(user(2), lock, FREE_BYTES + 1),
             lambda: fs.authorize_change(user(2), lock, size=1 << 20),
             lambda: fs.authorize_allocate(user(2), lock, 0, 0, 1 << 20),
-        ):
+        ]
+        for request in refused:
             with pytest.raises(FsError) as caught:
                 request()
             assert caught.value.errno == errno.EDQUOT
