@@ -77,7 +77,7 @@ def test_the_image_gets_only_what_it_needs() -> None:
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert ignored[0] == "*", "nothing is sent to the builder that is not named"
     needed = {"!kcachefs", "!pyproject.toml", "!README.md", "!LICENSE", "!deploy/docker/requirements.txt"}
-    needed |= {"!man", "!scripts/index_page.py"}
+    needed |= {"!docs/man", "!scripts/index_page.py"}
     assert {word for word in ignored if word.startswith("!")} == needed
     recipe = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert "--require-hashes" in recipe
