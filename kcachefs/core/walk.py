@@ -17,7 +17,7 @@ from kcachefs.store.records import Inode, name_of, names_prefix, unpack_name
 
 _BATCH = 256
 """Inodes read at a time, while requests wait."""
-_FOLDER_COST = 16
+_FOLDER_COST = 64
 """Names that can be looked at in the time that it takes to begin with a folder."""
 Member = tuple[int, int, bytes]
 """An inode, its folder and its name there."""
