@@ -106,7 +106,7 @@ class Evictor:
             self._users.turn(time.monotonic() + seconds)
         room.check()
         if room.excess(HIGH_WATER) <= 0 and room.excess_files(HIGH_WATER) <= 0:
-            room.full = self.is_certain(None, False)
+            room.is_full = self.is_certain(None, False)
             if self._users is not None:
                 self._users.let_all_write()
             return 0
@@ -123,10 +123,10 @@ class Evictor:
             chosen = self._next_to_go(self._grace(is_within))
             if not chosen and not is_within:
                 chosen = self._next_to_go(min(self.grace_seconds, SHORTEST_GRACE_SECONDS))
-            batch = self._order.enough(chosen, bytes_over, files_over)
+            batch = self._order.first_that_suffice(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, gently=is_within and room.excess_files(1.0) <= 0)
             gone += len(taken)
-            room.full = self.is_certain(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
+            room.is_full = self.is_certain(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
                 break
         room.check()
@@ -174,7 +174,7 @@ class Evictor:
                     self._store.fold()
                     while record.stored > ceiling:
                         batch = list(self._order.of_namespace(number, BATCH, self._grace(is_within=False)))
-                        batch = self._order.enough(batch, record.stored - ceiling, 0)
+                        batch = self._order.first_that_suffice(batch, record.stored - ceiling, 0)
                         if not self._evict_batch(batch) or time.monotonic() > until:
                             break
                         record = self._table.counts(number)
@@ -182,7 +182,7 @@ class Evictor:
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
         """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
         self._uses.flush()
-        batch = self._order.enough(self._oldest(self._grace(is_within), {account}), over, 0)
+        batch = self._order.first_that_suffice(self._oldest(self._grace(is_within), {account}), over, 0)
         return bool(self._evict_batch(batch))
 
     def in_use_of(self, account: int) -> list[int]:
@@ -270,9 +270,9 @@ class Evictor:
         """Have the kernel let go of what nobody uses."""
         for parent, name in names:
             self._name_gone(parent, name)
-        self.stays_held(lambda: any(map(self._are_held, inodes)))
+        self.is_held_after_probe(lambda: any(map(self._are_held, inodes)))
 
-    def stays_held(self, is_held: Callable[[], bool]) -> bool:
+    def is_held_after_probe(self, is_held: Callable[[], bool]) -> bool:
         """Whether something is still held when the kernel had the time to let go of it."""
         until = time.monotonic() + PROBE_SECONDS
         while (held := is_held()) and time.monotonic() < until:
@@ -314,7 +314,7 @@ class Evictor:
         return True
 
     def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int]) -> bool:
-        known = [ino for ino in inodes if self._nodes.in_use(ino)]
+        known = [ino for ino in inodes if self._nodes.has_references(ino)]
         if known and self._uses.last.get(entry, 0) > record.used:
             return True  # used since it was chosen
         return any(not self._was_let_go(ino) for ino in known)

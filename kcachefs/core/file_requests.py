@@ -48,7 +48,7 @@ class FileRequests(NameRequests):
         self.store = parts.store
         self.options = parts.options
         self.distrust = parts.distrust
-        self._books = parts.books
+        self._counts = parts.counts
         self._table = parts.table
         self._unchecked = 0
         """Bytes written since the limits were last looked at; threads that add at once may lose some."""
@@ -58,7 +58,7 @@ class FileRequests(NameRequests):
     def attributes(self, ino: int) -> Inode:
         """The inode with its size and times as they are now."""
         node = self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino)
-        return self.shown(ino, node) if self._disguises else node
+        return self.shown(ino, node) if self._alters_attributes else node
 
     def _virtual(self, ino: int) -> Inode:
         node = self.report.node(ino) if ino < SHARED_INO else self.policy.node(ino)
@@ -116,7 +116,7 @@ class FileRequests(NameRequests):
 
     def authorize_write(self, caller: Caller, ino: int, end: int = 0) -> None:
         """A write up to `end`."""
-        if self._asks:
+        if self._has_policy:
             self.policy.authorize_write(caller, ino)
         if self.quotas is not None and ino < VIRTUAL_BASE:
             self.quotas.authorize_write(caller, ino, end)
@@ -127,7 +127,7 @@ class FileRequests(NameRequests):
             return True
         if self.quotas is not None and not self.quotas.has_room(ino, end):
             return False
-        return self.files.is_quick_to_change(ino) and self.room.left.is_set()
+        return self.files.is_quick_to_change(ino) and self.room.has_room.is_set()
 
     def write(self, ino: int, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
         """Write, and wait for room first where there is none. The thread that answers requests must not wait."""
@@ -135,7 +135,7 @@ class FileRequests(NameRequests):
             raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
         if may_wait:
             with self.quotas.room_for(ino, offset + len(data)) if self.quotas is not None else _ANY_ROOM:
-                if not self.room.left.is_set():
+                if not self.room.has_room.is_set():
                     return self._write_when_crowded(ino, offset, data)
                 return self.write(ino, offset, data, may_wait=False)
         written = self.files.write(ino, offset, data)
@@ -152,7 +152,7 @@ class FileRequests(NameRequests):
             self.room.wait(owner)
             if self.quotas is not None:
                 self.quotas.check_stopped(owner)
-            if self.room.full:
+            if self.room.is_full:
                 raise FsError(errno.ENOSPC, _FULL)
             with contextlib.suppress(NoSpace):
                 return self.files.write(ino, offset, data)
@@ -164,7 +164,7 @@ class FileRequests(NameRequests):
         """A change of the size to `size`, of mode or owner (`owner`), or if it is neither, of times."""
         self.policy.authorize_change(caller, ino, size=size, owner=owner)
         if size and ino < VIRTUAL_BASE:
-            if self.room.full and size > self.files.attributes(ino).size:
+            if self.room.is_full and size > self.files.attributes(ino).size:
                 raise FsError(errno.ENOSPC, _FULL)
             if self.quotas is not None:
                 self.quotas.check_size(caller, ino, size)
@@ -198,7 +198,7 @@ class FileRequests(NameRequests):
             if mode is not None:
                 node.mode = self.policy.allowed_mode(stat.S_IFMT(node.mode) | stat.S_IMODE(mode))
             if uid is not None:
-                self._books.hand_over(txn, node, uid)
+                self._counts.hand_over(txn, node, uid)
                 node.uid = uid
             if gid is not None:
                 node.gid = gid

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from kcachefs import libc
 from kcachefs.core.accounts import Accounts
-from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.unsealed import SpoolFile, Unsealed, place_bytes, refresh
@@ -52,14 +52,14 @@ class Files:
         self,
         store: Store,
         nodes: Nodes,
-        books: EntryBooks,
+        counts: EntryCounts,
         unsealed: Unsealed,
         queue: SealQueue,
         accounts: Accounts | None = None,
     ) -> None:
         self._store = store
         self._nodes = nodes
-        self._books = books
+        self._counts = counts
         self._unsealed = unsealed
         self._queue = queue
         self._accounts = accounts
@@ -143,7 +143,7 @@ class Files:
                 if node.content != Content.OBJECT and end <= SLOT_SIZE:
                     self._unsealed.write_slot(ino, node, offset, data)
                     return len(data)
-            self._make_room(ino, node, end)
+            self._make_writable(ino, node, end)
         try:
             written = self._unsealed.fill(spool, offset, data)
             if self._accounts is not None:
@@ -185,7 +185,7 @@ class Files:
                 if node.content != Content.OBJECT and size <= SLOT_SIZE:
                     self._unsealed.resize_slot(ino, node, size)
                     return
-            self._make_room(ino, node, size)
+            self._make_writable(ino, node, size)
         try:
             os.ftruncate(spool.fd, size)
         except OSError as error:
@@ -209,7 +209,7 @@ class Files:
                     zeroes, grows = bool(mode & (PUNCH_HOLE | ZERO_RANGE)), not mode & KEEP_SIZE
                     self._unsealed.allocate_in_slot(ino, node, offset, end, zeroes=zeroes, grows=grows)
                     return
-            self._make_room(ino, node, end)
+            self._make_writable(ino, node, end)
         try:
             libc.fallocate(spool.fd, mode, offset, length)
         except OSError as error:
@@ -240,7 +240,7 @@ class Files:
             self._queue.emptied(ino)
             self._nodes.save(txn, ino, node)
 
-    def _make_room(self, ino: int, node: Inode, end: int) -> None:
+    def _make_writable(self, ino: int, node: Inode, end: int) -> None:
         """Bring a file to where `end` bytes can be written: an object back, a slot into a spool file. No lock held."""
         if not node.is_file:
             raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
@@ -305,16 +305,16 @@ class Files:
     def orphaned(self, txn: Transaction, node: Inode) -> None:
         """A file lost its last name and lives on: it is in no entry any more."""
         if node.content == Content.OBJECT:
-            self._books.uncount(txn, node)
+            self._counts.uncount(txn, node)
         else:
-            self._books.abandon(txn, node)
+            self._counts.abandon(txn, node)
         node.entry = 0
 
     def gone(self, txn: Transaction, ino: int, node: Inode) -> None:
         """A file goes for good, with its bytes."""
         if node.is_file:
             if node.content != Content.OBJECT:
-                self._books.abandon(txn, node)
+                self._counts.abandon(txn, node)
             self._unsealed.let_go(txn, ino, node, gone=True)
             place_bytes(node, Content.NONE)
             self._queue.gone(txn, ino)

@@ -79,7 +79,7 @@ class Filesystem(FileRequests):
             self.name_gone,
         )
         self._make_namespaces()
-        if self._asks:
+        if self._has_policy:
             self._mark_kept_files()
         if options.resumed:
             self.nodes.resume()
@@ -88,7 +88,7 @@ class Filesystem(FileRequests):
                 self.lifetimes.let_go(ino)
         if store.lost_power:
             recover(parts)
-        self.sealer.adopt()
+        self.sealer.queue_unsealed()
         if parts.accounts is not None:
             parts.accounts.count(COUNT_SECONDS)
 

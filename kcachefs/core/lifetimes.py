@@ -52,7 +52,7 @@ class Lifetimes:
         if ino not in nodes.orphans:
             return
         with nodes.change() as txn:
-            if ino not in nodes.orphans or nodes.in_use(ino) or _is_filled(nodes.get(ino)):
+            if ino not in nodes.orphans or nodes.has_references(ino) or _is_filled(nodes.get(ino)):
                 return
             nodes.remove_orphan(txn, ino)
             self._remove(txn, ino, nodes.get(ino))

@@ -69,7 +69,7 @@ class LruOrder:
                 return
             start = rows[-1][0] + b"\0"
 
-    def enough(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
+    def first_that_suffice(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
         """As many entries of the batch, from the oldest on, as free that many bytes and files."""
         for count, entry in enumerate(batch, 1):
             record = self._table.get(entry)

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 
 from kcachefs.core.caller import Caller
-from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.layouts import Kind, is_temporary
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
@@ -42,7 +42,7 @@ class Membership:
         nodes: Nodes,
         namespaces: Namespaces,
         placement: Placement,
-        books: EntryBooks,
+        counts: EntryCounts,
         temporaries: Temporaries,
         uses: Uses,
     ) -> None:
@@ -50,11 +50,11 @@ class Membership:
         self._nodes = nodes
         self._namespaces = namespaces
         self._placement = placement
-        self._books = books
+        self._counts = counts
         self._temporaries = temporaries
         self._uses = uses
 
-    def label(
+    def assign(
         self, txn: Transaction, caller: Caller, ino: int, node: Inode, parent: int, folder: Inode, name: bytes
     ) -> None:
         """Say which entry a new inode belongs to, and note who writes it."""
@@ -96,20 +96,20 @@ class Membership:
             self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:
-                if self._books.changes_namespace(txn, entry, new_parent):
+                if self._counts.changes_namespace(txn, entry, new_parent):
                     self._refuse_large(ino)
-                self._books.relocate(txn, entry, new_parent, new_name)
+                self._counts.relocate(txn, entry, new_parent, new_name)
         elif is_dir:
             self._move_folder(txn, ino, node, entry)
         else:
-            self._books.move(txn, ino, node, entry)
+            self._counts.move(txn, ino, node, entry)
 
     def linked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """A file got one more name. It stays in its entry; what was temporary comes to the entry of the new name."""
         if ino not in self._temporaries:
             node.parent = parent
         elif not node.entry:  # its folder stays that of the temporary name, which is the one to be reaped
-            self._books.move(txn, ino, node, self._placement.entry_under(txn, ino, node, parent, name)[0])
+            self._counts.move(txn, ino, node, self._placement.entry_under(txn, ino, node, parent, name)[0])
 
     def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
@@ -128,7 +128,7 @@ class Membership:
         node.parent = parent
         entry, _ = self._placement.entry_under(txn, ino, node, parent, name)
         if entry != node.entry:
-            self._books.move(txn, ino, node, entry)
+            self._counts.move(txn, ino, node, entry)
 
     def is_unfinished(self, parent: int, name: bytes) -> bool:
         """Whether a name is a temporary one."""
@@ -179,14 +179,14 @@ class Membership:
         old = node.entry
         if old:
             self._refuse_large(ino)
-        self._books.move(txn, ino, node, entry)
+        self._counts.move(txn, ino, node, entry)
         below = [ino]
         while below:
             for _, raw in self._catalog.scan(names_prefix(below.pop())):
                 child_ino = unpack_name(raw)[0]
                 child = self._nodes.get(child_ino)
                 if child.entry == old and old != 0:
-                    self._books.move(txn, child_ino, child, entry)
+                    self._counts.move(txn, child_ino, child, entry)
                     self._nodes.save(txn, child_ino, child)
                     if child.is_dir:
                         below.append(child_ino)

@@ -53,10 +53,10 @@ class NameRequests:
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
         self.numbers = policy.numbers
-        self._asks = type(policy) is not Policy
+        self._has_policy = type(policy) is not Policy
         """False under `shared`, which forbids and changes nothing: it need not be asked."""
         self._squashes = parts.options.sharing.squashes
-        self._disguises = self._asks or self._squashes
+        self._alters_attributes = self._has_policy or self._squashes
         """Whether inodes may be shown with another mode or owner than they have."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class NameRequests:
             return REPORT_INO if parent == ROOT_INO else self.report.find(caller, name)
         if name in _DOTS and parent < VIRTUAL_BASE:
             return self.nodes.hold(parent if name == b"." else self.nodes.get(parent).parent)
-        if self._asks:
+        if self._has_policy:
             ino = self.policy.find(caller, parent, name)
             if ino is None:
                 return None
@@ -78,7 +78,7 @@ class NameRequests:
             if raw is None:
                 return None
             ino = unpack_name(raw)[0]
-        real = ino if ino < VIRTUAL_BASE else self.policy.behind(ino)
+        real = ino if ino < VIRTUAL_BASE else self.policy.real_inode(ino)
         if real is None:
             return ino
         with self._lock:  # so that what is found here is not evicted before it is counted as in use
@@ -107,7 +107,7 @@ class NameRequests:
         """
         if ino < VIRTUAL_BASE:
             goes = self._lifetimes.forget(ino, count, at_once=at_once)
-            if self._asks and not self.nodes.in_use(ino):
+            if self._has_policy and not self.nodes.has_references(ino):
                 self.policy.forgotten(ino)
             return goes
         if ino < SHARED_INO:
@@ -124,11 +124,11 @@ class NameRequests:
             entry = node.entry
             is_heartbeat = entry and (entry == ino or entry >= GROUP_BASE)
             usual = HEARTBEAT_SECONDS if is_heartbeat else FOREVER_SECONDS
-        return self.policy.name_seconds(ino, node, usual) if self._asks else usual
+        return self.policy.name_seconds(ino, node, usual) if self._has_policy else usual
 
     def shown(self, ino: int, node: Inode) -> Inode:
         """An inode as the kernel is told of it."""
-        if not self._disguises:
+        if not self._alters_attributes:
             return node
         seen = self.policy.shown(ino, node)
         return squashed(self.options.sharing, seen) if self._squashes else seen
@@ -142,7 +142,7 @@ class NameRequests:
 
     def _is_leaving(self, folder: int) -> bool:
         """Whether a folder, or the entry it is in, is being removed: nobody is to see a part of that."""
-        real = folder if folder < VIRTUAL_BASE else self.policy.behind(folder)
+        real = folder if folder < VIRTUAL_BASE else self.policy.real_inode(folder)
         if real is None:
             return False
         with contextlib.suppress(FsError):
@@ -198,8 +198,8 @@ class NameRequests:
         self, caller: Caller, parent: int, name: bytes, mode: int, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
         _refuse_reserved(parent, name)
-        if self._asks:
-            own = self.policy.make_own(caller, parent, name, mode)
+        if self._has_policy:
+            own = self.policy.make_in_memory(caller, parent, name, mode)
             if own is not None:
                 return own[0], self.shown(*own)
             self.policy.authorize_add(caller, parent, name)
@@ -210,7 +210,7 @@ class NameRequests:
         with self._lock:  # so that a file that joins an old group is not evicted with it before it counts as in use
             ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
             self.nodes.hold(ino)
-        return ino, self.shown(ino, node) if self._disguises else node
+        return ino, self.shown(ino, node) if self._alters_attributes else node
 
     def link(self, caller: Caller, ino: int, parent: int, name: bytes) -> Inode:
         _refuse_reserved(parent, name)
@@ -226,15 +226,15 @@ class NameRequests:
 
     def unlink(self, caller: Caller, parent: int, name: bytes) -> None:
         _refuse_reserved(parent, name)
-        if self._asks:
-            if self.policy.remove_own(caller, parent, name):
+        if self._has_policy:
+            if self.policy.remove_from_memory(caller, parent, name):
                 return
             self.policy.authorize_remove(caller, parent, name, is_dir=False)
         self.tree.unlink(caller, parent, name)
 
     def rmdir(self, caller: Caller, parent: int, name: bytes) -> None:
         _refuse_reserved(parent, name)
-        if self._asks:
+        if self._has_policy:
             self.policy.authorize_remove(caller, parent, name, is_dir=True)
         self.tree.rmdir(caller, parent, name)
 
@@ -245,7 +245,7 @@ class NameRequests:
         _refuse_reserved(new_parent, new_name)
         if self._syncer.was_used:
             self._syncer.before_rename(parent, name, new_parent, new_name)
-        if not self._asks:
+        if not self._has_policy:
             self.tree.rename(caller, parent, name, new_parent, new_name, flags)
             return
         if self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags):

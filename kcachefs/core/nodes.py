@@ -175,7 +175,7 @@ class Nodes:
         self.handles.pop(ino, None)
         return True
 
-    def in_use(self, ino: int) -> bool:
+    def has_references(self, ino: int) -> bool:
         """Whether the kernel knows it, as it does every inode that is open or mapped anywhere."""
         return ino in self.lookups
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kcachefs.core.accounts import Accounts
 from kcachefs.core.distrust import Distrust
-from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
@@ -42,14 +42,14 @@ class Parts:
         self.placement = Placement(self.nodes, self.namespaces, self.table)
         self.temporaries = Temporaries(store)
         self.uses = Uses(self.nodes, self.table)
-        self.books = EntryBooks(store, self.nodes, self.namespaces, self.placement, self.table, self.uses)
+        self.counts = EntryCounts(store, self.nodes, self.namespaces, self.placement, self.table, self.uses)
         self.membership = Membership(
-            store, self.nodes, self.namespaces, self.placement, self.books, self.temporaries, self.uses
+            store, self.nodes, self.namespaces, self.placement, self.counts, self.temporaries, self.uses
         )
         queue = SealQueue(store.catalog.lock)
-        self.unsealed = Unsealed(store, self.nodes, self.books, self.uses, queue)
-        self.files = Files(store, self.nodes, self.books, self.unsealed, queue, self.accounts)
-        self.sealer = Sealer(store, self.nodes, self.books, self.unsealed, self.files, queue)
+        self.unsealed = Unsealed(store, self.nodes, self.counts, self.uses, queue)
+        self.files = Files(store, self.nodes, self.counts, self.unsealed, queue, self.accounts)
+        self.sealer = Sealer(store, self.nodes, self.counts, self.unsealed, self.files, queue)
         self.lifetimes = Lifetimes(self.nodes, self.files)
         self.replay = ReplayGuard(store, resumed=options.resumed)
         self.tree = Tree(
@@ -59,7 +59,7 @@ class Parts:
             self.membership,
             self.temporaries,
             self.lifetimes,
-            self.books,
+            self.counts,
             self.table,
             self.replay,
         )

@@ -90,7 +90,7 @@ class Reaper:
             return False
         for parent, name in names:
             self._name_gone(parent, name)
-        return self._evictor.stays_held(lambda: any(self._nodes.is_held(below) for below in inodes))
+        return self._evictor.is_held_after_probe(lambda: any(self._nodes.is_held(below) for below in inodes))
 
     def _drop(self, ino: int, parent: int, name: bytes) -> bool:
         with self._nodes.change() as txn:

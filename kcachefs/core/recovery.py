@@ -49,7 +49,7 @@ class Recovery:
         self._distrust = parts.distrust
         self._walk = parts.walk
         self._placement = parts.placement
-        self._books = parts.books
+        self._counts = parts.counts
         self._unsealed = parts.unsealed
         self._temporaries = parts.temporaries
         self._damaged: set[bytes] = set()
@@ -139,7 +139,7 @@ class Recovery:
                 place_bytes(node, Content.NONE)
             else:
                 place_bytes(node, Content.OBJECT, digest=kept, size=record.plain)
-                self._books.count(txn, ino, node)
+                self._counts.count(txn, ino, node)
             self._nodes.save(txn, ino, node)
         return True
 

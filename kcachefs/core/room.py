@@ -28,10 +28,10 @@ class Room:
         self._store = store
         self._namespaces = namespaces
         self.limits = limits
-        self.left = threading.Event()
-        self.left.set()
+        self.has_room = threading.Event()
+        self.has_room.set()
         """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
-        self.full = False
+        self.is_full = False
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.exhausted: frozenset[int] = frozenset()
         """Accounts above their own quota, with nothing left that can be evicted."""
@@ -61,9 +61,9 @@ class Room:
         """Look whether there is room; if there is none, writes wait from now on."""
         has_room = self.excess(1.0) <= 0
         if has_room:
-            self.left.set()
+            self.has_room.set()
         else:
-            self.left.clear()
+            self.has_room.clear()
         return has_room
 
     @property
@@ -76,14 +76,14 @@ class Room:
         until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
         self.waiting.append(uid)
         try:
-            while not self.left.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
+            while not self.has_room.wait(WAIT_SECONDS) and not self.is_full and time.monotonic() < until:
                 pass
         finally:
             self.waiting.remove(uid)
 
     def wait_long(self) -> bool:
         """Wait until there is room; returns whether there is."""
-        return self.left.is_set() or (not self.full and self.left.wait(WAIT_WHEN_FULL_SECONDS))
+        return self.has_room.is_set() or (not self.is_full and self.has_room.wait(WAIT_WHEN_FULL_SECONDS))
 
     def is_disk_nearly_full(self) -> bool:
         return self._free_bytes() < self.limits.min_free * HARDLY_FREE

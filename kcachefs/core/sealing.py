@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
-from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
@@ -36,17 +36,17 @@ class Sealer:
     """Seals the files of one filesystem."""
 
     def __init__(
-        self, store: Store, nodes: Nodes, books: EntryBooks, unsealed: Unsealed, files: Files, queue: SealQueue
+        self, store: Store, nodes: Nodes, counts: EntryCounts, unsealed: Unsealed, files: Files, queue: SealQueue
     ) -> None:
         self._store = store
         self._nodes = nodes
-        self._books = books
+        self._counts = counts
         self._unsealed = unsealed
         self._files = files
         self._queue = queue
         self._lock = store.catalog.lock
 
-    def adopt(self) -> None:
+    def queue_unsealed(self) -> None:
         """At mount: what an earlier daemon left unsealed is sealed now, or watched until it is quiet."""
         for ino, node in self._unsealed.files():
             if node.flags & Inode.MUTABLE:
@@ -156,7 +156,7 @@ class Sealer:
             self._unsealed.forget_synced(txn, node)
             if staged is not None:
                 place_bytes(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
-                self._books.count(txn, ino, node)
+                self._counts.count(txn, ino, node)
                 # The kernel keeps the pages that a program writes, except the last, which is written in part: the
                 # first reader asks for that page, and should not have to wait until it is decoded.
                 self._store.objects.remember(staged)

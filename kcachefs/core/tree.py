@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from kcachefs.core.caller import Caller
-from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.layouts import ADOPTING
 from kcachefs.core.lifetimes import Lifetimes
 from kcachefs.core.membership import Membership
@@ -69,7 +69,7 @@ class Tree:
         membership: Membership,
         temporaries: Temporaries,
         lifetimes: Lifetimes,
-        books: EntryBooks,
+        counts: EntryCounts,
         table: EntryTable,
         replay: ReplayGuard,
     ) -> None:
@@ -81,7 +81,7 @@ class Tree:
         self._temporaries = temporaries
         self._temporary = temporaries.inodes
         self._lifetimes = lifetimes
-        self._books = books
+        self._counts = counts
         self._table = table
         self._replay = replay
 
@@ -148,7 +148,7 @@ class Tree:
                     mode |= stat.S_ISGID
             node = new_inode(mode, caller.uid, gid, parent)
             node.rdev = rdev
-            self._membership.label(txn, caller, ino, node, parent, folder, name)
+            self._membership.assign(txn, caller, ino, node, parent, folder, name)
             if name.startswith(ADOPTING):
                 node.flags |= Inode.ADOPTED
             if is_dir:
@@ -276,7 +276,7 @@ class Tree:
             if after is not None:
                 after(txn, ino, new_parent, new_name)
             if lost is not None:
-                self._books.inherit(txn, ino, node, lost)
+                self._counts.inherit(txn, ino, node, lost)
 
     def _move(
         self,

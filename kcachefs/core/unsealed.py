@@ -18,7 +18,7 @@ import os
 import time
 
 from kcachefs.bounded import BoundedDict
-from kcachefs.core.entry_books import EntryBooks
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.uses import Uses
@@ -71,11 +71,11 @@ def _may_close(spool: SpoolFile) -> bool:
 class Unsealed:
     """The unsealed bytes of one filesystem, by inode."""
 
-    def __init__(self, store: Store, nodes: Nodes, books: EntryBooks, uses: Uses, queue: SealQueue) -> None:
+    def __init__(self, store: Store, nodes: Nodes, counts: EntryCounts, uses: Uses, queue: SealQueue) -> None:
         self._store = store
         self._slots = store.slots
         self._nodes = nodes
-        self._books = books
+        self._counts = counts
         self._uses = uses
         self._queue = queue
         self._lock = store.catalog.lock
@@ -219,7 +219,7 @@ class Unsealed:
         Returns the digest that the inode has to have from now on: that of what it keeps, if it was synced.
         """
         if node.content == Content.OBJECT:
-            self._books.uncount(txn, node, gone=gone)
+            self._counts.uncount(txn, node, gone=gone)
         elif node.content == Content.SPOOL:
             txn.delete(spool_key(node.spool))
             self._open.pop(ino, None)

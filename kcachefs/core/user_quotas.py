@@ -69,7 +69,7 @@ class UserQuotas:
             account = self.accounts.of(node.uid)
             if growth > MUCH:
                 self._room.check()
-            if account in self._room.above_part and not self._room.left.is_set():
+            if account in self._room.above_part and not self._room.has_room.is_set():
                 raise _crowding(account)
             self._check_at_once(account, growth)
 

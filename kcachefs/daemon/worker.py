@@ -121,7 +121,7 @@ class Worker:
             "files": self.fs.sealer.statistics(),
             "inodes": {"known_to_the_kernel": len(nodes.lookups), "open": len(nodes.handles)},
             "unlinked_and_in_use": len(nodes.orphans),
-            "out_of_room": not self.fs.room.left.is_set(),
+            "out_of_room": not self.fs.room.has_room.is_set(),
             "descriptors": len(os.listdir("/proc/self/fd")),
             "resident_bytes": memory.resident_bytes(),
         }

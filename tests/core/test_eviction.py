@@ -216,7 +216,7 @@ def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> Non
         Administration(fs).pin(["triton/A"])
         fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
         fs.evictor.turn()
-        assert fs.room.full
+        assert fs.room.is_full
         Administration(fs).pin(["triton/A"], pinned=False)
         fs.evictor.turn()
         assert not exists(fs, "triton/A")
@@ -230,12 +230,12 @@ def test_writing_fails_when_all_that_is_left_is_in_use(tmp_path: Path, monkeypat
         fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
         fs.evictor.grace_seconds = 3.0
         fs.evictor.turn()
-        was_full = fs.room.full
+        was_full = fs.room.is_full
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
         fs.evictor.turn(seconds=60)
         assert alive(fs) == ["A"]
-        assert fs.room.full
+        assert fs.room.is_full
         assert not was_full, "while both might still go when their grace was over"
         fs.forget(held, 1)
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(7200e9))

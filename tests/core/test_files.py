@@ -216,7 +216,7 @@ def test_two_who_write_to_a_large_object_at_once_both_have_their_bytes_in_it(
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
         assert fs.sealer.seal(ino)
-        method = {"before it looks": "_make_room", "while it copies": "_copy_out"}[overtaken]
+        method = {"before it looks": "_make_writable", "while it copies": "_copy_out"}[overtaken]
         go_on = getattr(fs.files, method)
 
         def be_overtaken(*arguments: object) -> None:

@@ -134,12 +134,12 @@ def test_what_one_user_s_writes_hold_while_they_wait_for_room_is_bounded(
     monkeypatch.setattr(direct, "_HELD_MAX", 100_000)
     node = line.write_file(b"file", b"content")
     body = p.WRITE_IN.pack(0, 0, 40_000) + bytes(20) + bytes(40_000)
-    line.fs.room.left.clear()
+    line.fs.room.has_room.clear()
     waiting = {line.feed(Op.WRITE, node, body) for _ in range(2)}
     assert line.ask(Op.WRITE, node, body) == (errno.ENOSPC, b"")
     line.caller = (42042, 42042, 0)
     waiting.add(line.feed(Op.WRITE, node, body))
-    line.fs.room.left.set()
+    line.fs.room.has_room.set()
     line.engine._waiting.shutdown(wait=True)
     assert {(unique, number) for number, unique, _ in line.replies()} == {(unique, 0) for unique in waiting}
 

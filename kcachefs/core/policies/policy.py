@@ -36,7 +36,7 @@ class Policy:
     | `numbers` | at mount | show other inode numbers in attributes and listings |
     | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
     | `find` | a name is looked up | lead the caller elsewhere, or nowhere |
-    | `behind`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
+    | `real_inode`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
     | `forgotten` | the kernel knows an inode no more | forget what was noted about it |
     | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
     | `name_seconds` | the kernel is told of a name | say how long it may trust it |
@@ -47,7 +47,7 @@ class Policy:
     | `authorize_link` | before a file gets another name | refuse |
     | `authorize_remove`, `authorize_rename` | before a name goes or moves | refuse; have a rename give way |
     | `renamed` | in the transaction of a rename | mark what got its final name |
-    | `make_own`, `remove_own` | a name is made or removed | keep it in memory; such inodes hold no bytes |
+    | `make_in_memory`, `remove_from_memory` | a name is made or removed | keep it in memory; they hold no bytes |
     | `ignores_changes` | attributes are set | accept the change and not make it |
     | `allowed_mode` | a file gets a mode | take bits away |
     | `also_named_in` | a name went (any thread) | say where else it was shown |
@@ -85,7 +85,7 @@ class Policy:
         """The inode that a name leads the caller to; None for a miss that the kernel may remember for everybody."""
         return self._tree.find(parent, name)
 
-    def behind(self, ino: int) -> int | None:
+    def real_inode(self, ino: int) -> int | None:
         """The inode of the catalog that an inode of the policy's own stands for, if it does."""
         return None
 
@@ -162,11 +162,11 @@ class Policy:
     def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
         """An inode got a name by a rename. In the transaction of that rename."""
 
-    def make_own(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode] | None:
+    def make_in_memory(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode] | None:
         """Make something in memory instead of in the store; None: it is to be made in the store."""
         return None
 
-    def remove_own(self, caller: Caller, parent: int, name: bytes) -> bool:
+    def remove_from_memory(self, caller: Caller, parent: int, name: bytes) -> bool:
         """Remove a name that exists in memory only. False if it is not one."""
         return False
 

@@ -201,7 +201,7 @@ class Private(Policy):
             return self._users.make(Caller(owner.uid, owner.gid), parent, name, 0o700)
         return first_alias(base.root_above(parent), found)
 
-    def behind(self, ino: int) -> int | None:
+    def real_inode(self, ino: int) -> int | None:
         return aliased(ino) if ino >= ALIAS_BASE else None
 
     def node(self, ino: int) -> Inode:

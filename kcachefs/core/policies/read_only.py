@@ -122,7 +122,7 @@ class ReadOnly(Policy):
 
     # --- names --------------------------------------------------------------------------------------------------------
 
-    def make_own(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode] | None:
+    def make_in_memory(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode] | None:
         if self._is_writer(caller) and parent < LOCK_BASE:
             return None
         check_name(name)
@@ -135,7 +135,7 @@ class ReadOnly(Policy):
             raise FsError(errno.EROFS, "a folder in memory holds locks only")
         return self._memory.make(caller, parent, name, mode)
 
-    def remove_own(self, caller: Caller, parent: int, name: bytes) -> bool:
+    def remove_from_memory(self, caller: Caller, parent: int, name: bytes) -> bool:
         if self._memory.find(parent, name) is None:
             return False
         self._memory.remove(caller, parent, name)

@@ -26,7 +26,7 @@ from kcachefs.store.records import Content, EntryRecord, Inode, name_of, names_p
 _REMEMBERED = 16384
 
 
-class EntryBooks:
+class EntryCounts:
     """Enters the files of one filesystem into the table of entries."""
 
     def __init__(
