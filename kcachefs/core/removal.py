@@ -32,7 +32,7 @@ from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import Inode, name_of, names_prefix, number_of, unpack_name
 
-PIECE = 64
+PIECE = 32
 """Names removed in one transaction: requests wait for as long as that takes."""
 BREATH_SECONDS = 0.001
 """Pause after each piece while requests come: both want the interpreter, and a piece takes it for longer."""
