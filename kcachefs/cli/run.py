@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kcachefs import config
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")],
     mount: Annotated[Path | None, typer.Option(metavar="DIR", help="The mount to use, or where to make one.")] = None,
     store: Annotated[Path | None, typer.Option(metavar="DIR", help="The store of the mount.")] = None,
-    max_size: Annotated[str, typer.Option(metavar="SIZE", help="Quota, if a mount is made.")] = config.DEFAULT_MAX_SIZE,
-    engine: Annotated[str, typer.Option(help="Engine, if a mount is made.")] = "direct",
+    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Quota, if a mount is made.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine, if a mount is made.")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these frameworks. Repeatable.")] = None,
     assert_warm: Annotated[
         bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")

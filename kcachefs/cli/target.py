@@ -24,7 +24,7 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     """Run a command where it belongs and return its result."""
     from kcachefs.daemon import control, registry
 
-    mounted = _find_mount(mount, store)
+    mounted = find_mount(mount, store)
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
@@ -32,7 +32,8 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     return result
 
 
-def _find_mount(mount: Path | None, store: Path | None) -> str | None:
+def find_mount(mount: Path | None, store: Path | None) -> str | None:
+    """The mount of this user that is meant; None if none is, so that the store is used as it lies."""
     from kcachefs.daemon import registry
 
     mounts = registry.all_mounts()

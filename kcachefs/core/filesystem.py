@@ -15,6 +15,7 @@ from kcachefs.core.eviction import Evictor
 from kcachefs.core.file_requests import FileRequests
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.layouts import NAMESPACES
+from kcachefs.core.limits import Limits
 from kcachefs.core.options import FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
@@ -76,15 +77,22 @@ class Filesystem(FileRequests):
             recover(parts)
         self.sealer.adopt()
 
+    def set_limits(self, limits: Limits) -> None:
+        """From now on these limits hold; what exceeds them is evicted in the next turns."""
+        self.room.limits = limits
+        self.evictor.grace_seconds = limits.grace
+        if not limits.max_size_per_uid:  # the evictor no longer looks at users, so nobody would be let off
+            self.room.exhausted = self.room.over_quota = frozenset()
+
     def statistics(self) -> Statistics:
-        max_size, nameless = self.options.limits.max_size, len(self.nodes.orphans)
+        max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
         return statistics(self.store, self.namespaces, max_size, nameless, self._kernel.requests())
 
     def _report_for(self, caller: Caller) -> Statistics:
         """What a reader of the report may know: the mount's owner and root everything, others what is theirs."""
         if caller.uid in (0, self.options.uid):
             return self.statistics()
-        limits = self.options.limits
+        limits = self.room.limits
         return statistics_of(caller.uid, self.namespaces, limits.max_size_per_uid or limits.max_size)
 
     def settle(self) -> None:

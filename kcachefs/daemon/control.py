@@ -107,14 +107,16 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
         return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
 
 
-VERBS = ("stats", "ls", "pin", "evict", "prune", "gc")
+VERBS = ("stats", "ls", "pin", "evict", "prune", "gc", "settings", "set")
 
 
 def find_command(administration: Administration, verb: str) -> Callable[..., Any]:
     """The method of the administration that a verb stands for."""
     if verb not in VERBS:
         raise UsageError(f"{verb!r}: no such command; use one of {', '.join(VERBS)}")
-    found: Callable[..., Any] = getattr(administration, verb)
+    found: Callable[..., Any] | None = getattr(administration, verb, None)
+    if found is None:
+        raise UsageError(f"{verb!r}: is for a store that is mounted")
     return found
 
 

@@ -33,11 +33,13 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     allow_other: bool = True
     log: str = ""
     log_format: str = "text"
-    debug: bool = False
+    log_level: str = "info"
     hang_seconds: float = 30.0
     """How long a worker may send no heartbeat before it is replaced."""
     resend: bool = True
     """Whether to ask the kernel to send unanswered requests again after a failover."""
+    origins: dict[str, str] = {}
+    """Where the value of each option comes from, as `kcachefs config` shows it."""
 
 
 class MountState(msgspec.Struct, kw_only=True):
@@ -150,6 +152,11 @@ def socket_path(mountpoint: str) -> Path:
     return directory() / f"{name_of(mountpoint)}.sock"
 
 
+def live_settings_path(mountpoint: str) -> Path:
+    """What `kcachefs set` changed of a mount, for the worker that takes over."""
+    return directory() / f"{name_of(mountpoint)}.settings"
+
+
 def log_path(mountpoint: str) -> Path:
     folder = config.log_directory()
     try:
@@ -169,7 +176,7 @@ def write(state: MountState) -> None:
 
 
 def remove(mountpoint: str) -> None:
-    for path in (state_path(mountpoint), socket_path(mountpoint)):
+    for path in (state_path(mountpoint), socket_path(mountpoint), live_settings_path(mountpoint)):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 

@@ -113,7 +113,10 @@ class Supervisor:
         in_terminal = foreground and logs.has_terminal()
         if in_terminal:
             signal.signal(signal.SIGHUP, self._stop)
-        own_log = logs.start(self._config.log, "supervisor", self._config.log_format, hangup=not in_terminal)
+        level = self._config.log_level
+        own_log = logs.start(
+            self._config.log, "supervisor", self._config.log_format, level=level, hangup=not in_terminal
+        )
         own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
         own_log.on_signal = self._forward_signal
 

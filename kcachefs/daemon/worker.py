@@ -27,9 +27,10 @@ import trio
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
-from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, logs, memory, privileges, registry
+from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.interpreter import refuse_free_threading
+from kcachefs.daemon.live_settings import as_changed
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
     BEGIN,
@@ -78,7 +79,7 @@ class Worker:
             FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resumed),
             self._kernel,
         )
-        self.administration = Administration(self.fs)
+        self.commands = Commands(self.fs, config)
         self._socket = registry.socket_path(config.mountpoint)
         self._hang_seconds = config.hang_seconds
         self.engine = make_engine(self.fs)
@@ -97,7 +98,7 @@ class Worker:
                 self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.lifetimes.let_go_of_orphans
             )
             nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
-            await nursery.start(control.serve, self._socket, self.administration)
+            await nursery.start(control.serve, self._socket, self.commands)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
             nursery.start_soon(self._send_heartbeats, supervisor)
             await self.engine.run()
@@ -227,13 +228,15 @@ def main() -> None:
     sys.argv[0] = "kcachefs"  # the store names its holder by this when someone else tries to open it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
     privileges.drop()
-    own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug)
+    own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
     with socket.socket(fileno=supervisor_socket) as supervisor:
         resumed = wait_to_begin(config, supervisor)
         try:
             refuse_free_threading()
+            config = as_changed(config, resumed=resumed)
+            logs.set_level(config.log_level)
             relay = socket.socket(fileno=relay_socket)
             worker = Worker(config, device, request_buffer, relay, resumed=resumed)
         except (KcachefsError, OSError) as error:

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, registry, supervisor, worker_protocol
+from kcachefs.daemon.commands import Commands
 from kcachefs.engines.notifier import MESSAGE_MAX
 from kcachefs.errors import DaemonError
 from tests.engines.callers import OTHER, in_child
@@ -135,8 +135,8 @@ def test_the_files_of_a_mount_are_those_of_the_page(mount: Mount) -> None:
 def test_every_verb_is_on_the_page_with_its_arguments() -> None:
     assert tuple(re.findall(r"^#### `(\w+)`$", PAGE, re.MULTILINE)) == control.VERBS
     for verb in control.VERBS:
-        parameters = list(inspect.signature(getattr(Administration, verb)).parameters.values())[1:]
-        told = {name: default for name, default, _ in table(f"`{verb}`")}
+        parameters = list(inspect.signature(getattr(Commands, verb)).parameters.values())[1:]
+        told = {name: default for name, default, _ in table(f"`{verb}`")} if parameters else {}
         assert told == {one.name: _default(one) for one in parameters}, verb
 
 
@@ -164,6 +164,8 @@ def test_the_replies_of_a_real_mount_have_the_fields_of_the_page(mount: Mount) -
     ):
         check_fields("Outcome", ask(mount, verb, **arguments))
     ask(mount, "pin", patterns=["triton/K*"], pinned=False)
+    check_fields("Settings", ask(mount, "settings"))
+    check_fields("Settings", ask(mount, "set", options={}))
 
 
 def line_to(path: Path, line: bytes) -> dict[str, Any]:
