@@ -74,6 +74,10 @@ def mount(
             metavar="SECONDS", help="Replace a worker that sends no heartbeat for this long.", show_default="30"
         ),
     ] = None,
+    metrics_gid: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Let members of this group read the metrics of the whole mount."),
+    ] = None,
     log_format: Annotated[
         str | None, typer.Option(help="text, or json: one object per line.", show_default="text")
     ] = None,

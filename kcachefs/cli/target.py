@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from kcachefs import config
-from kcachefs.errors import MountError, UsageError
+from kcachefs.errors import MountDenied, MountError, UsageError
 
 Mount = Annotated[Path | None, typer.Option("--mount", metavar="DIR", help="The mount; needed if there are several.")]
 Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The store, mounted or not.")]
@@ -24,12 +24,52 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     """Run a command where it belongs and return its result."""
     from kcachefs.daemon import control, registry
 
+    if (shared := _others_mount(mount, store)) is not None:
+        return _read_from(shared, verb, kind, arguments)
     mounted = find_mount(mount, store)
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
     result: _T = _run_on_store(Path(store or config.default_store()), verb, arguments)
     return result
+
+
+def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
+    """The mount that is meant, if it is somebody else's: the one that is named, or the only one on a host where this
+    user has neither a mount nor a store."""
+    from kcachefs.daemon import registry
+    from kcachefs.engines import mounting
+    from kcachefs.mounts.finding import answers, mount_at
+
+    if store is not None:
+        return None
+    own = {state.mountpoint for state in registry.all_mounts()}
+    wanted = mount or config.configured_mount()
+    if wanted is not None:
+        if own & {os.path.abspath(wanted), os.path.realpath(wanted)}:
+            return None
+        return mount_at(wanted)
+    if own or config.default_store().exists():
+        return None
+    found = {Path(one.mountpoint) for one in mounting.mounts() if one.fstype == mounting.FSTYPE}
+    usable = [place for place in found if answers(place)]
+    return usable[0] if len(usable) == 1 else None
+
+
+def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]) -> _T:
+    """What a mount shows everybody of their own, in the form in which its daemon would answer its owner."""
+    from kcachefs.mounts import reports
+
+    if verb == "stats":
+        return msgspec.json.decode(reports.read(mount, reports.SETTLED), type=kind)
+    if verb == "ls":
+        from kcachefs.core.administration import select
+
+        infos: Any = msgspec.json.decode(reports.read(mount, reports.ENTRIES), type=kind)
+        chosen: Any = select(infos, arguments.get("namespace", ""), arguments.get("sort", "used"))
+        result: _T = chosen
+        return result
+    raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may {verb} there")
 
 
 def find_mount(mount: Path | None, store: Path | None) -> str | None:

@@ -51,6 +51,14 @@ class Outcome(msgspec.Struct, kw_only=True, frozen=True):
     dry_run: bool = False
 
 
+def select(infos: Iterable[EntryInfo], namespace: str = "", sort: str = "used") -> list[EntryInfo]:
+    """Those of one namespace, or all, in the order that is asked for."""
+    if sort not in SORTS:
+        raise UsageError(f"--sort {sort}: there are {', '.join(SORTS)}")
+    chosen = [info for info in infos if not namespace or info.namespace == namespace.strip("/")]
+    return sorted(chosen, key=SORTS[sort])
+
+
 class Administration:
     """Commands on one filesystem. Any thread; each command sees what was sealed when it began."""
 
@@ -64,12 +72,11 @@ class Administration:
         self._fs.uses.flush()
         return self._fs.statistics()
 
-    def ls(self, namespace: str = "", sort: str = "used", names: bool = True) -> list[EntryInfo]:
-        """Entries, of one namespace or of all."""
-        if sort not in SORTS:
-            raise UsageError(f"--sort {sort}: there are {', '.join(SORTS)}")
-        infos = [info for info in self._entries(names) if not namespace or info.namespace == namespace.strip("/")]
-        return sorted(infos, key=SORTS[sort])
+    def ls(
+        self, namespace: str = "", sort: str = "used", names: bool = True, uid: int | None = None
+    ) -> list[EntryInfo]:
+        """Entries, of one namespace or of all, that one user made or everybody."""
+        return select(self._entries(names, uid), namespace, sort)
 
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
         found = self._matching(patterns)
@@ -144,13 +151,13 @@ class Administration:
             found |= {info.entry: info for info in hits}
         return list(found.values())
 
-    def _entries(self, names: bool) -> list[EntryInfo]:
+    def _entries(self, names: bool, uid: int | None = None) -> list[EntryInfo]:
         self._fs.uses.flush()
         self._fs.store.fold()
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
             record = EntryRecord.unpack(raw) if raw is not None else None
-            if record is not None and record.files:
+            if record is not None and record.files and uid in (None, record.uid):
                 try:
                     infos.append(self._info(number_of(key), record, names))
                 except FsError:

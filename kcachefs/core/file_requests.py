@@ -22,7 +22,7 @@ from kcachefs.core.name_requests import NameRequests
 from kcachefs.core.options import BLOCK, AttributeChanges, Statfs
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
-from kcachefs.core.report import ReportFolder
+from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store.inode_numbers import SHARED_INO, VIRTUAL_BASE

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import stat
+import time
+from collections.abc import Callable
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.eviction import Evictor
@@ -16,12 +18,15 @@ from kcachefs.core.file_requests import FileRequests
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.limits import Limits
+from kcachefs.core.metrics import About, as_metrics
 from kcachefs.core.options import FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
-from kcachefs.core.report import ReportFolder, Statistics, statistics, statistics_of
+from kcachefs.core.report import Statistics, as_json, statistics, statistics_of
+from kcachefs.core.report_folder import ReportFolder
+from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.store import Store
@@ -38,7 +43,11 @@ class Filesystem(FileRequests):
         parts = Parts(store, options, kernel or Kernel())
         parts.tree.make_root(options.uid, options.gid)
         quotas = UserQuotas(parts.nodes, parts.files, parts.room)
-        report = ReportFolder(options.uid, options.gid, self._report_for)
+        report = ReportFolder(options.uid, options.gid)
+        report.files |= {b"stats.json": lambda caller: as_json(self.report_for(caller)), b"metrics": self._metrics_for}
+        report.slow_files[b"settled.json"] = self._settled_for
+        self.about: Callable[[], About | None] = lambda: None
+        """What the daemon says of itself in the metrics."""
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
         self.namespaces = parts.namespaces
@@ -65,6 +74,7 @@ class Filesystem(FileRequests):
         self.reaper = Reaper(
             parts.nodes, parts.tree, parts.walk, parts.files, parts.temporaries, self.evictor, self.name_gone
         )
+        self._unsealed: tuple[float, dict[int, int]] = -1.0, {}
         self._make_namespaces()
         if self._asks:
             self._mark_kept_files()
@@ -88,12 +98,40 @@ class Filesystem(FileRequests):
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
         return statistics(self.store, self.namespaces, max_size, nameless, self._kernel.requests())
 
-    def _report_for(self, caller: Caller) -> Statistics:
-        """What a reader of the report may know: the mount's owner and root everything, others what is theirs."""
-        if caller.uid in (0, self.options.uid):
+    def sees_all(self, caller: Caller) -> bool:
+        """Whether a caller may know the numbers of the whole mount: its owner and root may."""
+        return caller.uid in (0, self.options.uid)
+
+    def report_for(self, caller: Caller) -> Statistics:
+        """What a caller may know: everything, or what is theirs."""
+        if self.sees_all(caller):
             return self.statistics()
         limits = self.room.limits
-        return statistics_of(caller.uid, self.namespaces, limits.max_size_per_uid or limits.max_size)
+        limit = limits.max_size_per_uid or limits.max_size
+        return statistics_of(caller.uid, self.namespaces, limit, self._unsealed_of(caller.uid))
+
+    def _unsealed_of(self, uid: int) -> int:
+        """What a user's unsealed files take. Counted once a second at most: anybody may ask as often as they like."""
+        now = time.monotonic()
+        if now > self._unsealed[0] + 1.0:
+            self._unsealed = now, self.sealer.unsealed_bytes()
+        return self._unsealed[1].get(uid, 0)
+
+    def _metrics_for(self, caller: Caller) -> bytes:
+        gid = self.options.metrics_gid
+        is_member = gid is not None and caller.is_known and (caller.gid == gid or gid in groups_of(caller.pid))
+        return as_metrics(self.statistics() if is_member else self.report_for(caller), self.about())
+
+    def _settled_for(self, caller: Caller) -> bytes:
+        """The statistics with everything counted that the caller did until now."""
+        if self.sees_all(caller):
+            self.settle()
+        else:
+            self.sealer.seal_of(caller.uid, self.uses.hit_by(caller.uid))
+            self.uses.flush()
+            self.store.fold()
+        self._unsealed = -1.0, {}
+        return as_json(self.report_for(caller))
 
     def settle(self) -> None:
         """Seal everything that waits and put it all on disk: what an unmount waits for.

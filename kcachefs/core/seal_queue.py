@@ -61,6 +61,11 @@ class SealQueue:
             return False
         return len(self._waiting) >= QUEUE_MAX or time.monotonic() - since > PATIENCE_SECONDS
 
+    def waiting(self) -> list[int]:
+        """Every file that waits, the longest waiting first."""
+        with self._lock:
+            return [ino for ino, _ in self._waiting]
+
     def unsealed(self) -> set[int]:
         """Every file that waits or is mutable."""
         return {*list(self._queued), *list(self.mutable)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kcachefs.core.entry_books import EntryBooks
 from kcachefs.core.files import Files
@@ -98,6 +98,16 @@ class Sealer:
         except NoSpace:
             self._queue.add(ino, now)
             raise
+
+    def seal_of(self, uid: int, entries: Collection[int]) -> None:
+        """Seal what waits of one user's files, and of these entries, even if it has not rested."""
+        for ino in self._queue.waiting():
+            try:
+                node = self._nodes.get(ino)
+                if (node.uid == uid or node.entry in entries) and ino not in self._nodes.handles:
+                    self.seal(ino)
+            except (FsError, NoSpace):  # unlinked meanwhile; or it stays in the queue
+                continue
 
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""

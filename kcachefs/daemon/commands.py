@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import msgspec
+
+from kcachefs import __version__
 from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
+from kcachefs.core.caller import Caller
+from kcachefs.core.metrics import About
+from kcachefs.daemon import registry
 from kcachefs.daemon.live_settings import LiveSettings
 from kcachefs.daemon.registry import MountConfig
 
@@ -16,6 +23,27 @@ class Commands(Administration):
     def __init__(self, fs: Filesystem, config: MountConfig) -> None:
         super().__init__(fs)
         self._settings = LiveSettings(config)
+        self._started = time.time()
+        fs.about = self._about
+        fs.report.slow_files[b"entries.json"] = self._entries_for
+
+    def _about(self) -> About:
+        """For the metrics. The supervisor counts what outlives a worker."""
+        config = self._settings.config
+        state = registry.read(config.mountpoint)
+        return About(
+            version=__version__,
+            engine=config.engine,
+            policy=config.sharing.policy,
+            started=state.started if state is not None else self._started,
+            restarts=state.restarts if state is not None else 0,
+            reloads=state.reloads if state is not None else 0,
+        )
+
+    def _entries_for(self, caller: Caller) -> bytes:
+        """The entries that a caller may list by reading a file: their own, or all for the owner and root."""
+        found = self.ls(uid=None if self._fs.sees_all(caller) else caller.uid)
+        return msgspec.json.encode(found) + b"\n"
 
     def settings(self) -> MountConfig:
         """What holds now, and where each value comes from."""

@@ -220,6 +220,7 @@ OPTIONS = (
     Option("read_only", _flag, lambda c: c.sharing.policy == "read-only", False),
     Option("allow_other", _flag, lambda c: c.allow_other, True),
     Option("hang_timeout", _patience, lambda c: c.hang_seconds, 30.0),
+    Option("metrics_gid", _id, lambda c: c.metrics_gid),
     Option("log_format", _one_of(FORMATS), lambda c: c.log_format, "text"),
     Option("log_level", _one_of(LEVELS), lambda c: c.log_level, "info", is_live=True),
 )

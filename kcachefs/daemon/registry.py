@@ -38,6 +38,8 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     """How long a worker may send no heartbeat before it is replaced."""
     resend: bool = True
     """Whether to ask the kernel to send unanswered requests again after a failover."""
+    metrics_gid: int | None = None
+    """The group whose members may read the metrics of the whole mount."""
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 

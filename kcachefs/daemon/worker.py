@@ -76,7 +76,14 @@ class Worker:
         )
         self.fs = Filesystem(
             self.store,
-            FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resumed),
+            FsOptions(
+                limits=config.limits,
+                sharing=config.sharing,
+                uid=os.getuid(),
+                gid=os.getgid(),
+                metrics_gid=config.metrics_gid,
+                resumed=resumed,
+            ),
             self._kernel,
         )
         self.commands = Commands(self.fs, config)

@@ -11,6 +11,7 @@ import logging
 import os
 
 from kcachefs.core import Filesystem
+from kcachefs.core.caller import Caller
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.exchange import Exchange
@@ -26,6 +27,7 @@ from kcachefs.engines.replies import (
     pack_name,
 )
 from kcachefs.errors import FsError, RequestGarbled
+from kcachefs.store.inode_numbers import REPORT_INO
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
@@ -33,11 +35,20 @@ log = logging.getLogger(__name__)
 _HEADER = p.IN_HEADER.size
 
 
-def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
+def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     if engine.buffer[length - 1]:
         raise RequestGarbled("a name without an end")
-    found = engine.fs.lookup(engine.caller(), ino, engine.buffer[_HEADER : length - 1].tobytes())
-    return MISS if found is None else pack_found(engine.fs, found)
+    fs, caller, name = engine.fs, engine.caller(), engine.buffer[_HEADER : length - 1].tobytes()
+    if ino == REPORT_INO and fs.report.takes_long(name):
+        engine.defer(unique, ino, lambda: _look_up(fs, caller, ino, name))
+        return None
+    found = fs.lookup(caller, ino, name)
+    return MISS if found is None else pack_found(fs, found)
+
+
+def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
+    found = fs.lookup(caller, ino, name)
+    return MISS if found is None else pack_found(fs, found)
 
 
 def pack_found(fs: Filesystem, ino: int) -> bytes:

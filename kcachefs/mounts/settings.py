@@ -46,6 +46,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
         log_level=values["log_level"],
         hang_seconds=values["hang_timeout"],
         resend=config.use_resend(),
+        metrics_gid=values["metrics_gid"],
         origins=origins,
     )
 

@@ -77,6 +77,7 @@ EXAMPLES = {
     "read_only": "",
     "allow_other": "",
     "hang_timeout": "60",
+    "metrics_gid": "7",
     "log_format": "json",
     "log_level": "debug",
 }
