@@ -38,7 +38,7 @@ def stats(
 
     if watch and as_json:
         raise UsageError("--watch: does not work with --json; leave out one of the two")
-    numbers = _ask(mount, store)
+    numbers = _ask(mount, store, settle=not watch)
     if as_json:
         print(report.as_json(numbers).decode(), end="")
         return
@@ -56,10 +56,11 @@ def stats(
             pass
 
 
-def _ask(mount: Path | None, store: Path | None) -> Statistics:
+def _ask(mount: Path | None, store: Path | None, *, settle: bool = False) -> Statistics:
+    """The numbers; with `settle` what was written or used until now is counted first."""
     from kcachefs.core.report import Statistics
 
-    return target.call(mount, store, "stats", Statistics)
+    return target.call(mount, store, "stats", Statistics, settle=settle)
 
 
 def _render(numbers: Statistics, wide: bool) -> RenderableType:

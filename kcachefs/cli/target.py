@@ -61,7 +61,8 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
     from kcachefs.mounts import reports
 
     if verb == "stats":
-        return msgspec.json.decode(reports.read(mount, reports.SETTLED), type=kind)
+        name = reports.SETTLED if arguments.get("settle") else reports.STATISTICS
+        return msgspec.json.decode(reports.read(mount, name), type=kind)
     if verb == "ls":
         from kcachefs.core.administration import select
 

@@ -124,6 +124,11 @@ class Filesystem(FileRequests):
 
     def _settled_for(self, caller: Caller) -> bytes:
         """The statistics with everything counted that the caller did until now."""
+        self.settle_for(caller)
+        return as_json(self.report_for(caller))
+
+    def settle_for(self, caller: Caller) -> None:
+        """Count what a caller wrote and used until now: seal what waits of it, and write down the uses."""
         if self.sees_all(caller):
             self.settle()
         else:
@@ -131,7 +136,6 @@ class Filesystem(FileRequests):
             self.uses.flush()
             self.store.fold()
         self._unsealed = -1.0, {}
-        return as_json(self.report_for(caller))
 
     def settle(self) -> None:
         """Seal everything that waits and put it all on disk: what an unmount waits for.

@@ -42,6 +42,7 @@ class Commands(Administration):
 
     def _entries_for(self, caller: Caller) -> bytes:
         """The entries that a caller may list by reading a file: their own, or all for the owner and root."""
+        self._fs.settle_for(caller)
         found = self.ls(uid=None if self._fs.sees_all(caller) else caller.uid)
         return msgspec.json.encode(found) + b"\n"
 

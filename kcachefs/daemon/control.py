@@ -120,16 +120,19 @@ def find_command(administration: Administration, verb: str) -> Callable[..., Any
     return found
 
 
-def ask(path: Path, verb: str, arguments: dict[str, Any]) -> bytes:
-    """Send a command to a running mount and return the result as JSON."""
+def ask(path: Path, verb: str, arguments: dict[str, Any], *, seconds: float | None = None) -> bytes:
+    """Send a command to a running mount and return the result as JSON; give up if it is silent for `seconds`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(seconds)
         try:
             with _short_address(path) as address:
                 sock.connect(address)
             sock.sendall(msgspec.json.encode(Request(verb, arguments)) + b"\n")
             raw = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         except OSError as error:
-            raise DaemonError(f"{path}: the daemon does not answer ({error.strerror}); see: kcachefs status") from None
+            raise DaemonError(
+                f"{path}: the daemon does not answer ({error.strerror or error}); see: kcachefs status"
+            ) from None
     try:
         reply = msgspec.json.decode(raw, type=Reply)
     except msgspec.DecodeError:
