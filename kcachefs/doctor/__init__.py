@@ -21,6 +21,7 @@ def examine(store: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from host.kernel(os.uname().release)
     yield from host.framework_versions()
     yield from places.store_location(store)
+    yield from places.configuration(store)
     yield from present_mounts.mounts(mounting.mounts())
     yield from places.cache_locations(environ)
     yield from places.header_link()
