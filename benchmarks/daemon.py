@@ -7,21 +7,27 @@ looks up a missing name, reads a known file of 16 KiB, and puts a file of 16 KiB
 Memory: resident memory over an hour compressed into 60 cold starts, one for each minute. Each start writes the 148
 files of a Triton start and reads them back, while the files from three starts before are removed. `growth` is the
 memory at the end divided by the memory after a quarter of the time: 1 is flat.
+
+Memory near a quota: the worker's resident memory, at its peak and at the end, while four processes write and read
+entries of six files each, from a hundred bytes to four megabytes, under a quota of 64 MiB, until ten times as much has
+been written.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import time
 from pathlib import Path
 
+from benchmarks.clients import Gate, together
 from benchmarks.measure import corpus, in_turn
 from benchmarks.operations import get, put
 from benchmarks.peers import opened
 from benchmarks.running import Run
 from benchmarks.scale import memory_of
-from benchmarks.subjects import Subject
+from benchmarks.subjects import Kcachefs, Subject
 
 SUBJECTS = ["bindfs", "mergerfs", "rclone", "gocryptfs", "direct", "pyfuse3"]
 OPERATIONS = 10_000
@@ -29,6 +35,10 @@ STARTS = 60
 FILES = 148
 KEPT = 3
 AFTER = 8.0
+WRITERS = 4
+QUOTA_MIB = 64
+ENTRIES = 150
+"""Entries that each writer makes near the quota: ten times the quota together."""
 
 
 def part(run: Run) -> None:
@@ -37,6 +47,7 @@ def part(run: Run) -> None:
     compared = ["bindfs", "rclone", "direct"]
     with opened(compared, run.place("churn"), run.results.absent) as subjects:
         _memory(run, subjects)
+    _memory_near_quota(run)
 
 
 def _processor(run: Run, subjects: dict[str, Subject]) -> None:
@@ -76,7 +87,7 @@ def _memory(run: Run, subjects: dict[str, Subject]) -> None:
     files = [data for path, data in sorted(corpus().items()) if path.startswith("triton/")][:FILES]
     pids = {name: subject.pids() for name, subject in subjects.items()}
     seen: dict[str, list[float]] = {name: [] for name in subjects}
-    for start in run.rounds(starts, 0.6, "daemon, churn"):
+    for start in run.rounds(starts, 0.45, "daemon, churn"):
         for name, subject in in_turn(subjects, [start]):
             _start(subject.folder, start, files)
             seen[name].append(sum(memory_of(pid)["RSS in MiB"] for pid in pids[name]))
@@ -99,3 +110,31 @@ def _start(base: Path, number: int, files: list[bytes]) -> None:
         (folder / f"kernel{index}").read_bytes()
     if number >= KEPT:
         shutil.rmtree(base / f"start{number - KEPT}")
+
+
+def _memory_near_quota(run: Run) -> None:
+    subject = Kcachefs("direct", run.place("quota"), ("--max-size", f"{QUOTA_MIB}MiB"))
+    entries = ENTRIES // (10 if run.quick else 1)
+    subject.open()
+    try:
+        run.say("daemon, churn near a quota")
+        together(WRITERS, lambda number, gate: _write_entries(subject.folder, number, entries, gate))
+        memory = memory_of(subject.worker())
+    finally:
+        subject.close()
+    run.add("memory after churn near a quota", "MiB", {"direct": [memory["RSS in MiB"]]}, against="")
+    run.add("memory at the peak of it", "MiB", {"direct": [memory["peak in MiB"]]}, against="")
+
+
+def _write_entries(base: Path, writer: int, entries: int, gate: Gate) -> None:
+    chosen = random.Random(writer)
+    gate()
+    for number in range(entries):
+        folder = base / f"K{writer}.{number}"
+        folder.mkdir()
+        for part in range(6):
+            temporary = folder / f"tmp.{part}"
+            temporary.write_bytes(chosen.randbytes(int(10 ** chosen.uniform(2, 6.6))))
+            temporary.rename(folder / f"part{part}")
+        for part in range(6):
+            (folder / f"part{part}").read_bytes()

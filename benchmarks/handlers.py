@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import struct
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs.core import Filesystem
@@ -30,10 +32,21 @@ def measure(rounds: int, count: int, directory: Path | None = None) -> dict[str,
     """The average cost of each kind of request, once per round, each round with a new store."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="kcachefs-bench-", dir=directory) as base:
+        with tempfile.TemporaryDirectory(prefix="kcachefs-bench-", dir=directory) as base, _no_collections():
             for name, cost in _one_round(Path(base) / "store", count).items():
                 found.setdefault(name, []).append(cost)
     return found
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """As in the daemon, which collects garbage only between requests."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def put_sum(found: dict[str, list[float]]) -> float:

@@ -1,4 +1,4 @@
-"""Turns a result into Markdown tables, charts, and the marked blocks of the READMEs.
+"""Turns a result into Markdown tables, charts, and the marked blocks of two pages.
 
 Every cell is a median, followed by its ratio to what it is measured against.
 """
@@ -25,9 +25,9 @@ STATES = ("1 client, warm", "1 client, cold", "8 clients, warm", "8 clients, col
 
 
 def publish(results: Results) -> None:
-    """Draw the charts that the READMEs show, and put the tables into the READMEs."""
+    """Draw the charts that the pages show, and put the tables into the pages."""
     draw(results, ROOT / "benchmarks" / "results")
-    replace_block(ROOT / "README.md", short(results))
+    replace_block(ROOT / "docs" / "performance.md", short(results))
     replace_block(ROOT / "benchmarks" / "README.md", markdown(results))
 
 
@@ -147,11 +147,11 @@ def _load(results: Results) -> list[str]:
     return ["**Many processes at once**", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
 
 
-# --- for the README ---------------------------------------------------------------------------------------------------
+# --- for docs/performance.md ------------------------------------------------------------------------------------------
 
 
 def short(results: Results) -> str:
-    """The table that the project's README shows."""
+    """The table that docs/performance.md shows."""
     rows = []
     for column, title in OPERATIONS.items():
         figures = results.of("operations").get(f"{column}, 1 client, warm", {})
@@ -172,7 +172,7 @@ def short(results: Results) -> str:
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     machine = results.machine
     where = f"{machine['cores']} cores, {machine['memory']}, {machine['kernel']}, {machine['disk']}; {results.date}"
-    pictures = "\n".join(f"![{text}](benchmarks/results/{name}.svg)" for name, text in _PICTURES.items())
+    pictures = "\n".join(f"![{text}](../benchmarks/results/{name}.svg)" for name, text in _PICTURES.items())
     note = f"({where}. × is the ratio to a peer: less is better, except for files/s. Everything: benchmarks/README.md.)"
     return f"{pictures}\n\n{table}\n\n{note}"
 

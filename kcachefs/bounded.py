@@ -9,6 +9,7 @@ Threads may share one as they may share a dict: `get`, `pop` and assignment are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -16,10 +17,6 @@ V = TypeVar("V")
 
 
 _set = dict.__setitem__
-
-
-def _always(_: object) -> bool:
-    return True
 
 
 class BoundedDict(dict[K, V]):
@@ -34,7 +31,7 @@ class BoundedDict(dict[K, V]):
 
     __slots__ = ("_limit", "_may_drop")
 
-    def __init__(self, limit: int, may_drop: Callable[[V], bool] = _always) -> None:
+    def __init__(self, limit: int, may_drop: Callable[[V], bool] | None = None) -> None:
         super().__init__()
         self._limit = limit
         self._may_drop = may_drop
@@ -45,6 +42,9 @@ class BoundedDict(dict[K, V]):
         _set(self, key, value)  # super() would take three times as long
 
     def _drop_oldest(self) -> None:
-        for key, value in list(self.items())[: max(1, self._limit // 8)]:
-            if self._may_drop(value):
-                self.pop(key, None)
+        # To other threads the list is made in one step. It is a list of the oldest alone: the dict may be large.
+        oldest, may_drop, drop = list(islice(self, max(1, self._limit // 8))), self._may_drop, self.pop
+        if may_drop is not None:
+            oldest = [key for key in oldest if key in self and may_drop(self[key])]
+        for key in oldest:
+            drop(key, None)

@@ -3,7 +3,7 @@
 | variable | meaning | default |
 | --- | --- | --- |
 | `KCACHEFS_STORE` | the store's directory | `kcachefs` in the user's cache directory |
-| `KCACHEFS_MOUNT` | the mount that commands and the library use | the only one there is |
+| `KCACHEFS_MOUNT` | the mount that commands and the library use, or make | the only one there is |
 | `KCACHEFS_RUNTIME_DIR` | control sockets, list of mounts | root: `/run/kcachefs`, others: see `runtime_directory` |
 | `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: the user's log directory |
 | `KCACHEFS_CACHE_DIR` | the directory of the library's caches | `kcachefs-library` in the user's cache directory |
@@ -11,6 +11,8 @@
 | `KCACHEFS_SYSTEM_CONFIG` | the system's configuration file | `/etc/kcachefs/config.toml` |
 | `XDG_CONFIG_HOME` | where the user's `kcachefs/config.toml` is | `~/.config` |
 | `KCACHEFS_RESEND` | `0`: never ask the kernel to send requests again, as if it were older than Linux 6.9 | ask |
+| `NO_COLOR`, `TERM` | `NO_COLOR` set, or `TERM=dumb`: plain text only | colours in a terminal |
+| `LC_ALL`, `LC_CTYPE`, `LANG` | `C` or `POSIX`: tables in ASCII | what the locale can show |
 | `NOTIFY_SOCKET` | set by a service manager that waits until the mount answers | no notification |
 """
 
@@ -30,7 +32,20 @@ _SIZE_MAX = 1 << 62
 
 def default_store() -> Path:
     configured = os.environ.get("KCACHEFS_STORE")
-    return Path(configured) if configured else _user_cache("kcachefs")
+    return Path(configured) if configured else users_store()
+
+
+def users_store() -> Path:
+    """The store that a user has without asking for another."""
+    return _user_cache("kcachefs")
+
+
+SYSTEM_MOUNT = Path("/mnt/kcache")
+
+
+def default_mount() -> Path:
+    """Where that store is mounted: one place for the whole host if root mounts it, else one in the user's cache."""
+    return SYSTEM_MOUNT if os.getuid() == 0 else _user_cache("kcache")
 
 
 def configured_mount() -> Path | None:
@@ -137,6 +152,17 @@ def triton_directory() -> Path | None:
 def notify_socket() -> str:
     """The service manager's notification socket; empty if there is none."""
     return os.environ.get("NOTIFY_SOCKET", "")
+
+
+def wants_colour() -> bool:
+    """Whether a terminal may be sent more than plain text; see no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def wants_ascii() -> bool:
+    """Whether the locale is the plain one. Python writes UTF-8 even then, which such a terminal cannot show."""
+    chosen = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
+    return chosen in ("C", "POSIX")
 
 
 def for_daemon() -> dict[str, str]:

@@ -14,6 +14,9 @@ from typing import Any
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 MADV_DONTNEED = 4
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+M_ARENA_MAX = -8
 MS_NOSUID = 2
 MS_NODEV = 4
 MNT_DETACH = 2
@@ -37,6 +40,18 @@ def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
 def madvise(address: int, length: int, advice: int) -> None:
     if _madvise(address, length, advice) != 0:
         raise failure()
+
+
+def malloc_trim() -> None:
+    """Have the C library give free memory back to the kernel, if it is one that can."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)
+
+
+def mallopt(option: int, value: int) -> None:
+    """Set an option of the C library's malloc, if it has any."""
+    if _mallopt is not None:
+        _mallopt(option, value)
 
 
 def mount(source: bytes, target: bytes, fstype: bytes, flags: int, options: bytes) -> None:
@@ -70,6 +85,15 @@ def capset(header: bytes, data: bytes) -> None:
         raise failure()
 
 
+def syscall(number: int, *arguments: int | bytes | None) -> int:
+    """A system call that the C library has no function for. Bytes are passed by address, None as a null pointer."""
+    words = [ctypes.c_long(one) if isinstance(one, int) else ctypes.c_char_p(one) for one in arguments]
+    result: int = _syscall(ctypes.c_long(number), *words)
+    if result < 0:
+        raise failure()
+    return result
+
+
 def failure() -> OSError:
     """The error of the last call in this thread that failed."""
     number = ctypes.get_errno()
@@ -85,6 +109,8 @@ def _declare(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> C
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _declare(_libc, "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int, _off_t, _off_t)
 _madvise = _declare(_libc, "madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_malloc_trim = _declare(_libc, "malloc_trim", ctypes.c_int, ctypes.c_size_t) if hasattr(_libc, "malloc_trim") else None
+_mallopt = _declare(_libc, "mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int) if hasattr(_libc, "mallopt") else None
 _mount = _declare(
     _libc,
     "mount",
@@ -99,6 +125,8 @@ _umount2 = _declare(_libc, "umount2", ctypes.c_int, ctypes.c_char_p, ctypes.c_in
 _prctl = _declare(_libc, "prctl", ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4)
 _capget = _declare(_libc, "capget", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _capset = _declare(_libc, "capset", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_syscall = _libc.syscall
+_syscall.restype = ctypes.c_long  # no argument types: it takes any number of words
 write_in_one_go = _declare(
     ctypes.PyDLL(None, use_errno=True), "write", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
 )

@@ -154,11 +154,9 @@ def run(
     for path, module in (modules or {}).items():
         (root / path).write_text(f"exec(compile(open({str(module)!r}).read(), {str(module)!r}, 'exec'))\n")
     report = root / "report.xml"
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     environment = {
-        **os.environ,
+        **environment_with(*(root / path for path in suite.paths), ROOT, START),
         **variables,
-        "PYTHONPATH": os.pathsep.join(map(str, [*(root / path for path in suite.paths), ROOT, START, *inherited])),
         "TRITON_CACHE_DIR": tempfile.mkdtemp(dir=root),
     }
     words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", f"--rootdir={root}", f"--junitxml={report}"]
@@ -175,13 +173,19 @@ def run(
     return outcomes
 
 
+def environment_with(*folders: Path) -> dict[str, str]:
+    """The environment with folders on the Python path before those that are there; absolute, for daemons start in /."""
+    inherited = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, folders), *inherited])}
+
+
 @contextmanager
 def mounted(folder: Path) -> Iterator[Path]:
     """A mount in a folder."""
     mount, store = folder / "mount", folder / "store"
     mount.mkdir()
     command = [sys.executable, "-m", "kcachefs"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = environment_with(ROOT)
     subprocess.run([*command, "mount", str(mount), "--store", str(store)], check=True, env=environment)
     try:
         yield mount

@@ -23,6 +23,8 @@ class Arguments:
         self._positional = tuple(one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
         self._names = frozenset(parameter.name for parameter in parameters)
         self._defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+        # `object()` as a default stands for "not given", and has no key.
+        self._marks = {name: default for name, default in self._defaults.items() if type(default) is object}
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every parameter that counts.
@@ -38,6 +40,9 @@ class Arguments:
             bound = self._bind_any(args, kwargs)
         for name in self._ignore:
             bound.pop(name, None)
+        for name, mark in self._marks.items():
+            if bound.get(name) is mark:
+                del bound[name]
         return bound
 
     def _bind_simply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:

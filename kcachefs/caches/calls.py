@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -56,6 +58,7 @@ class Calls:
         self._annotations = annotations
         self._lock = threading.Lock()
         self._objects: ObjectCache[Any] | None = None
+        _all.add(self)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call."""
@@ -105,6 +108,10 @@ class Calls:
     def objects(self) -> int:
         """How many decoded results are in memory."""
         return 0 if self._objects is None else self._objects.stats().memory_entries
+
+    def after_fork(self) -> None:
+        """A thread that the child does not have may hold the lock."""
+        self._lock = threading.Lock()
 
     def _function_key(self) -> str:
         before = _being_keyed.set((*_being_keyed.get(), self))
@@ -178,3 +185,14 @@ class AsyncCalls(Calls):
             return await self._object_cache.get_or_make_with_async(key, coded)
         finally:
             self._count(ran)
+
+
+_all: weakref.WeakSet[Calls] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for calls in list(_all):
+        calls.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

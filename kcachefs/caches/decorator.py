@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
@@ -216,3 +217,11 @@ def _default_cache() -> Cache:
         if _default is None:
             _default = Cache(name="cached")
         return _default
+
+
+def _after_fork() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -10,6 +12,7 @@ import typer
 
 import kcachefs
 from kcachefs.cli.adopt import adopt
+from kcachefs.cli.completion import completion
 from kcachefs.cli.config import config
 from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
@@ -17,6 +20,8 @@ from kcachefs.cli.evict import evict
 from kcachefs.cli.frameworks import frameworks
 from kcachefs.cli.fsck import fsck
 from kcachefs.cli.gc import gc
+from kcachefs.cli.help import help
+from kcachefs.cli.install_helper import install_helper
 from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
 from kcachefs.cli.pin import pin, unpin
@@ -27,6 +32,7 @@ from kcachefs.cli.set import set as set_
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
+from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 
 app = typer.Typer(
@@ -61,13 +67,13 @@ for _verb in (
     prune,
     gc,
     fsck,
+    install_helper,
+    completion,
+    help,
 ):
-    app.command()(_verb)
+    app.command(_verb.__name__.replace("_", "-"))(_verb)
 
 _debug = False
-
-_UsageError: Any = typer.BadParameter.__bases__[0]
-"""What the parser raises for wrong usage; typer does not export it."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -89,34 +95,72 @@ def _root(
 
 def main() -> None:
     """The `kcachefs` command."""
+    if sys.argv[1:2] == ["--complete"]:
+        _complete(sys.argv[2:])
+        return
     _keep_only_command_in(sys.argv[1:])
+    if sys.stdout is None:  # closed by who started us, which is no reason to fail
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no failure
     try:
-        sys.exit(app(prog_name="kcachefs", standalone_mode=False))
+        try:
+            sys.exit(_run(sys.argv[1:]))
+        finally:
+            _flush()  # here, where a failure can still be told
     except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
     except (KcachefsError, OSError) as error:
         if _debug:
             raise
+        _drop_output()
         print(f"kcachefs: {describe(error)}", file=sys.stderr)
         sys.exit(exit_code_of(error))
-    except _UsageError as error:
+    except UsageError as error:
         if error.format_message():  # empty when the help was shown instead
-            print(f"kcachefs: {_usage_line(error)}", file=sys.stderr)
+            print(f"kcachefs: {usage_line(error)}", file=sys.stderr)
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
 
 
+def _run(arguments: list[str]) -> int:
+    """Parse and do it. Not by typer's own main(), which takes a broken pipe for a failure."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("kcachefs", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+def _complete(words: list[str]) -> None:
+    """Print what the last word may become, a line each. A shell that gets nothing completes file names."""
+    from kcachefs.cli.completing import candidates
+
+    commands: Any = typer.main.get_command(app)
+    with contextlib.suppress(KcachefsError, OSError):
+        print("\n".join(candidates(words, commands.commands)))
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+def _drop_output() -> None:
+    """Forget what was not printed: the interpreter would try again at its end, and complain in its own words."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _keep_only_command_in(arguments: list[str]) -> None:
     """Drop all other commands: preparing their parsers would take a noticeable part of the start-up time."""
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if kept := [one for one in app.registered_commands if one.callback and one.callback.__name__ == name]:
+    if name != "help" and (kept := [one for one in app.registered_commands if one.name == name]):
         app.registered_commands = kept
-
-
-def _usage_line(error: _UsageError) -> str:
-    """The parser's complaint in one line that ends with where to read more."""
-    command = error.ctx.command_path if error.ctx is not None else "kcachefs"
-    complaint = " ".join(error.format_message().split()).rstrip(".")
-    return f"{complaint}; see: {command} --help"

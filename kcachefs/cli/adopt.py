@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.printing import counted, print_json
+from kcachefs.cli.usage import did_you_mean
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
@@ -36,6 +39,7 @@ def adopt(
     mount: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The mount to copy into.", show_default="the only one")
     ] = None,
+    as_json: target.Json = False,
 ) -> None:
     """Copy existing caches into a mount, entry by entry, keeping their times. The source is left as it is.
 
@@ -45,25 +49,26 @@ def adopt(
     from kcachefs.mounts.finding import find
 
     if namespace is not None and namespace not in NAMESPACES:
-        raise UsageError(f"--as {namespace}: unknown; choose one of {', '.join(NAMESPACES)}")
+        hint = did_you_mean(namespace, NAMESPACES) or f"; choose one of {', '.join(NAMESPACES)}"
+        raise UsageError(f"--as {namespace}: no such namespace{hint}")
+    for directory in directories:
+        if not directory.is_dir():
+            raise UsageError(f"{directory}: is not a directory")
     where = find(mount)
     tally = adoption.Tally()
     found: list[adoption.SourceEntry] = []
     for directory in directories:
-        if not directory.is_dir():
-            raise UsageError(f"{directory}: is not a directory")
         if directory.resolve().is_relative_to(where):
             raise UsageError(f"{directory}: is already in the mount")
-        kind = namespace or adoption.namespace_of(directory, os.environ)
-        found += adoption.find(directory, kind, tally.skipped.append)
+        caches = {directory: namespace} if namespace else adoption.caches_in(directory, os.environ)
+        for cache, kind in caches.items():
+            found += adoption.find(cache, kind, tally.skipped.append)
     try:
         _copy(found, where, tally)
     except KeyboardInterrupt:
-        _report(tally, "interrupted; run it again to continue: ")
+        _report(tally, as_json, interrupted=True)
         sys.exit(INTERRUPTED)
-    _report(tally)
-    for line in tally.skipped:
-        print(f"kcachefs: {printable(line)}", file=sys.stderr)
+    _report(tally, as_json)
     if tally.skipped:
         sys.exit(1)
 
@@ -83,7 +88,17 @@ def _copy(found: list[SourceEntry], where: Path, tally: Tally) -> None:
             adoption.adopt(one, where, tally, lambda count: progress.advance(task, count))
 
 
-def _report(tally: Tally, prefix: str = "") -> None:
+def _report(tally: Tally, as_json: bool, *, interrupted: bool = False) -> None:
+    if as_json:
+        skipped = [printable(line) for line in tally.skipped]
+        counts = {"adopted": tally.adopted, "present": tally.present, "bytes": tally.bytes}
+        print_json({**counts, "skipped": skipped, "interrupted": interrupted})
+        return
+    prefix = "interrupted; run it again to continue: " if interrupted else ""
     size = config.format_size(tally.bytes)
-    present = f", {tally.present:,} were there already" if tally.present else ""
-    print(f"{prefix}{tally.adopted:,} entries adopted ({size}){present}")
+    were = "was" if tally.present == 1 else "were"
+    present = f", {tally.present:,} {were} there already" if tally.present else ""
+    print(f"{prefix}{counted(tally.adopted, 'entry', 'entries')} adopted ({size}){present}")
+    if not interrupted:
+        for line in tally.skipped:
+            print(f"kcachefs: {printable(line)}", file=sys.stderr)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs import config
+from kcachefs.cli.printing import console
 from kcachefs.errors import KcachefsError
 
 if TYPE_CHECKING:
@@ -42,18 +43,20 @@ def doctor(
         rows = [{name: getattr(one, name) for name in shown} for one in findings]
         print(json.dumps({"findings": rows}, indent=2))
     else:
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console(highlight=False, soft_wrap=True)
-        marks = {OK: ("✓", "green"), NOTE: ("!", "yellow"), PROBLEM: ("✗", "red")}
+        screen = console(highlight=False, soft_wrap=True)
+        from kcachefs.cli.tables import shows_unicode
+
+        good, bad, arrow = ("✓", "✗", "→") if shows_unicode() else ("ok", "BAD", "->")
+        marks = {OK: (good, "green"), NOTE: ("!", "yellow"), PROBLEM: (bad, "red")}
         for one in findings:
             mark, colour = marks[one.level]
             message = one.message.replace("\n", "\\n")  # a path may contain one, and a finding is one line
-            console.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", message))
+            screen.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", message))
             if one.remedy:
                 remedy = one.remedy.replace("\n", "\\n")
-                console.print(Text(f"    → {remedy}", style="cyan"))
+                screen.print(Text(f"    {arrow} {remedy}", style="cyan"))
     if any(one.level == PROBLEM for one in findings):
         sys.exit(1)
 

@@ -13,7 +13,10 @@ from kcachefs.cli.outcome import show
 def evict(
     entries: Annotated[
         list[str],
-        typer.Argument(metavar="ENTRY...", help="As `ls` shows them, for example triton/KEY; * matches anything."),
+        typer.Argument(
+            metavar="ENTRY...",
+            help="As `ls` shows them: triton/KEY, or a kernel's name; * matches anything.",
+        ),
     ],
     mount: target.Mount = None,
     store: target.Store = None,

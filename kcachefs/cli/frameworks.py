@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kcachefs.printable import printable
+
 
 def frameworks(
     installed: Annotated[bool, typer.Option("--installed", help="Only frameworks that are installed here.")] = False,
@@ -29,17 +31,10 @@ def frameworks(
         ]
         print(json.dumps({"frameworks": records}, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from kcachefs.cli.tables import Table, show
 
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for heading in ("framework", "installed", "variable", "cache now"):
-        table.add_column(heading, overflow="fold")
+    table = Table(("framework", "installed", "variable", "cache now"), ())
     for one, version, now in rows:
-        table.add_row(one.name, version or "", "\n".join(one.variables) or "[yellow]none[/yellow]", Text(now))
-    console = Console()
-    console.print(table)
-    for one, version, _ in rows:
-        if one.note and (version or not one.obeys):
-            console.print(f"{one.name}: {one.note}", style="yellow", markup=False)
+        table.add(one.name, version or "", ", ".join(one.variables) or "none", printable(now))
+    notes = [f"{one.name}: {one.note}" for one, version, _ in rows if one.note and (version or not one.obeys)]
+    show(table, ["", *notes] if notes else [])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs import config
+from kcachefs.cli.printing import counted
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ def _text(report: Report, *, repair: bool) -> str:
     for finding in report.findings:
         outcome = finding.remedy if finding.repaired else "damage remains" if repair else f"repair: {finding.remedy}"
         lines.append(printable(f"{finding.check}: {finding.thing}: {finding.problem} ({outcome})"))
-    held = f"{report.objects} objects, {report.inodes} inodes"
+    held = f"{counted(report.objects, 'object')}, {counted(report.inodes, 'inode')}"
+    remaining = sum(not one.repaired for one in report.findings)
     verdict = {
         0: f"{report.store}: clean ({held})",
-        1: f"{report.store}: repaired, {len(report.findings)} problems fixed ({held})",
-        2: f"{report.store}: damaged, {sum(not f.repaired for f in report.findings)} problems found"
+        1: f"{report.store}: repaired, {counted(len(report.findings), 'problem')} fixed ({held})",
+        2: f"{report.store}: damaged, {counted(remaining, 'problem')} found"
         + ("; move the store away and start a new one" if repair else "; run: kcachefs fsck --repair"),
     }[report.exit_code]
     return "\n".join([*lines, verdict])

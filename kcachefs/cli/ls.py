@@ -12,7 +12,14 @@ from kcachefs.printable import printable
 
 
 def ls(
-    namespace: Annotated[str, typer.Argument(help="Only this namespace: triton, inductor, …", show_default=False)] = "",
+    wanted: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="Only these: a namespace (triton), an entry, or a part of its name (softmax); * matches anything.",
+            show_default=False,
+        ),
+    ] = None,
     sort: Annotated[str, typer.Option(help="Order: used, size, hits or age.")] = "used",
     mount: target.Mount = None,
     store: target.Store = None,
@@ -20,30 +27,27 @@ def ls(
 ) -> None:
     """List entries under names that people recognize."""
     import msgspec
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
+    from kcachefs.cli.tables import Table, show
     from kcachefs.core.administration import EntryInfo
     from kcachefs.core.report import age
 
-    infos = target.call(mount, store, "ls", list[EntryInfo], namespace=namespace, sort=sort)
+    infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort)
     if as_json:
         print(msgspec.json.encode(infos).decode())
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("entry", "name"):
-        table.add_column(title, overflow="fold")
-    for title in ("files", "size", "stored", "hits", "used"):
-        table.add_column(title, justify="right", no_wrap=True)
+    if not infos:
+        print("no entries")
+        return
+    table = Table(("entry", "name"), ("files", "size", "stored", "hits", "used"))
     for info in infos:
-        table.add_row(
-            Text(printable(info.path) + (" [pinned]" if info.pinned else "")),
-            Text("" if info.name == info.path else printable(info.name)),
+        table.add(
+            printable(info.path) + (" [pinned]" if info.pinned else ""),
+            "" if info.path.endswith(info.name) else printable(info.name),
             str(info.files),
             format_size(info.plain_bytes),
             format_size(info.stored_bytes),
             str(info.hits),
             age(info.used),
         )
-    Console().print(table if infos else "no entries")
+    show(table)

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.printing import print_json
+from kcachefs.cli.usage import a_path
+from kcachefs.errors import UsageError
+from kcachefs.printable import printable
+
+if TYPE_CHECKING:
+    from kcachefs.daemon.registry import MountConfig
+
+_OF_COMMAND = ("directory", "store", "foreground", "quiet", "as_json")
+"""Parameters of the command that are no options of the mount."""
+
 
 def mount(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to mount; created if it does not exist.")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            parser=a_path,
+            help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT, else where the store was "
+            "mounted last, else /mnt/kcache for root and kcache in the cache directory of any other user.",
+            show_default=False,
+        ),
+    ] = None,
     store: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +88,11 @@ def mount(
     read_only: Annotated[bool | None, typer.Option("--read-only", help="Short for --policy read-only.")] = None,
     allow_other: Annotated[
         bool | None,
-        typer.Option("--allow-other/--no-allow-other", help="Let other users in, or keep them out.", show_default="in"),
+        typer.Option(
+            "--allow-other/--no-allow-other",
+            help="Let other users into the mount, or keep them out.",
+            show_default="let them in if you may",
+        ),
     ] = None,
     hang_timeout: Annotated[
         float | None,
@@ -85,21 +111,44 @@ def mount(
     foreground: Annotated[
         bool, typer.Option("-f", "--foreground", help="Stay in the foreground, for a service manager.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing after success.")] = False,
+    as_json: target.Json = False,
 ) -> None:
     """Mount a cache at DIR and return once it answers.
 
     What is not given here is taken from what `kcachefs set` left in the store, then from the configuration files.
     """
-    given = {name: value for name, value in locals().items() if value not in (None, [])}
+    given = {name: value for name, value in locals().items() if value not in (None, []) and name not in _OF_COMMAND}
     from kcachefs.mounts.making import serve_in_background, serve_in_foreground, shortage
+    from kcachefs.mounts.places import place_for
     from kcachefs.mounts.settings import mount_settings
 
-    for name in ("directory", "store", "foreground"):
-        given.pop(name, None)
-    settings = mount_settings(directory, store, given)
-    if not foreground:
-        serve_in_background(settings)
-    if complaint := shortage(settings):
-        print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
+    if foreground and as_json:
+        raise UsageError("--json: does not work with --foreground, which prints its log; leave out one of the two")
+    settings = mount_settings(directory or place_for(store), store, given)
+    moved = "" if foreground else serve_in_background(settings)
+    for complaint in filter(None, (moved, shortage(settings))):
+        print(f"kcachefs: {printable(complaint)}", file=sys.stderr, flush=True)
     if foreground:
         serve_in_foreground(settings)
+    elif as_json:
+        print_json({"mountpoint": settings.mountpoint, "store": settings.store, "max_bytes": settings.limits.max_size})
+    elif not quiet:
+        print(_success(settings))
+
+
+def _success(settings: MountConfig) -> str:
+    """Where the mount is, how large it may grow, and what to do with it."""
+    import shlex
+
+    from kcachefs.daemon import registry
+
+    chosen = f" --mount {shlex.quote(settings.mountpoint)}" if len(registry.all_mounts()) > 1 else ""
+    size = config.format_size(settings.limits.max_size)
+    return (
+        printable(f"mounted at {settings.mountpoint}; it may grow to {size} in {settings.store}")
+        + "\n"
+        + printable(
+            f'next: eval "$(kcachefs env{chosen})" and start your program, or: kcachefs run{chosen} -- python train.py'
+        )
+    )

@@ -59,8 +59,7 @@ def _run(arguments: list[str]) -> None:
     store = None if source in ("none", "kcachefs") else Path(source)
     settings = mount_settings(Path(directory), store, wanted)
     if not fake:
-        serve_in_background(settings)
-        if complaint := shortage(settings):
+        for complaint in filter(None, (serve_in_background(settings), shortage(settings))):
             print(f"mount.kcachefs: {complaint}", file=sys.stderr, flush=True)
 
 

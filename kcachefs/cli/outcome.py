@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kcachefs.cli.printing import counted
 from kcachefs.config import format_size
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.core.administration import Outcome
@@ -18,11 +20,10 @@ def show(outcome: Outcome, verb: str, participle: str, as_json: bool) -> None:
         print(msgspec.json.encode(outcome).decode())
         return
     for path in outcome.entries:
-        print(path)
-    count = len(outcome.entries)
+        print(printable(path))
     done = f"would {verb}" if outcome.dry_run else participle
-    print(f"{done} {count} {'entry' if count == 1 else 'entries'}, {format_size(outcome.stored_bytes)}")
+    print(f"{done} {counted(len(outcome.entries), 'entry', 'entries')}, {format_size(outcome.stored_bytes)}")
     if outcome.refused:
-        print(f"left alone, in use or pinned: {', '.join(outcome.refused[:10])}")
+        print(printable(f"left alone, in use or pinned: {', '.join(outcome.refused[:10])}"))
         if len(outcome.refused) > 10:
             print(f"and {len(outcome.refused) - 10} more")

@@ -10,16 +10,31 @@ from typing import Annotated
 
 import typer
 
+from kcachefs.cli import target
+from kcachefs.cli.printing import print_json
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import DaemonError, MountError
+from kcachefs.printable import printable
 
 PATIENCE_SECONDS = 120.0
 
 
-def reload(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A kcachefs mount.")]) -> None:
+def reload(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A kcachefs mount; needed if there are several.",
+            parser=a_path,
+        ),
+    ] = None,
+    as_json: target.Json = False,
+) -> None:
     """Replace the worker behind DIR by one that runs the code installed now, while DIR stays in use."""
     from kcachefs.daemon import registry
+    from kcachefs.mounts.finding import the_only_one
 
-    mountpoint = os.path.realpath(directory)
+    mountpoint = os.path.realpath(directory or the_only_one())
     before = registry.read(mountpoint)
     if before is None or not before.alive:
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
@@ -34,7 +49,12 @@ def reload(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A kcac
         if now is None:
             raise DaemonError(f"{mountpoint}: was unmounted in the meantime; see {before.log}")
         if now.reloads > before.reloads:
-            print(f"{mountpoint}: process {now.worker_pid} (kcachefs {now.version}) took over from {before.worker_pid}")
+            pids = {"worker_pid": now.worker_pid, "former_worker_pid": before.worker_pid}
+            if as_json:
+                print_json({"mountpoint": mountpoint, **pids, "version": now.version})
+            else:
+                taken_over = f"process {now.worker_pid} (kcachefs {now.version}) took over from {before.worker_pid}"
+                print(f"{printable(mountpoint)}: {taken_over}")
             return
         if now.reloads_failed > before.reloads_failed:
             raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving; see {now.log}")

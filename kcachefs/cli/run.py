@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kcachefs.cli.printing import counted
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ def run(
         bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one line of JSON, the last on standard error.")
+    ] = False,
 ) -> None:
     """Run COMMAND with every compile cache in a mount, and print what that saved.
 
@@ -37,12 +41,14 @@ def run(
     """
     from kcachefs.core.uses import HEARTBEAT_SECONDS
     from kcachefs.frameworks import environment, headers, make_folders
+    from kcachefs.frameworks.environment import select
     from kcachefs.session.command import end_like
     from kcachefs.session.command import run as run_command
     from kcachefs.session.temporary_mount import session_mount
 
     if not command:
         raise UsageError("no command given; for example: kcachefs run -- python train.py")
+    select(only or ())  # a wrong name is told before anything is mounted
     with session_mount(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:
@@ -62,16 +68,35 @@ def run(
         after = _account(where, assert_warm)
     if before is not None and after is not None:
         done = after - before
-        if not quiet:
+        complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
+        if as_json:
+            _print_summary(done, where, NOT_WARM if complaint else os.waitstatus_to_exitcode(status))
+        elif not quiet:
             _say(str(done))
-        if assert_warm and status == 0 and done.misses:
-            _say(f"not warm: {done.misses:,} {'entry' if done.misses == 1 else 'entries'} had to be compiled")
-            sys.exit(NOT_WARM)
-        if assert_warm and status == 0 and not done.hits:
-            _say("not known to be warm: nothing was counted; a mount counts what you made, so use one of your own")
+        if complaint:
+            if not as_json:
+                _say(complaint)
             sys.exit(NOT_WARM)
     sys.stdout.flush()
     end_like(status)
+
+
+def _why_not_warm(done: Account) -> str:
+    if done.misses:
+        return f"not warm: {counted(done.misses, 'entry', 'entries')} had to be compiled"
+    if not done.hits:
+        return "not known to be warm: nothing was counted; a mount counts what you made, so use one of your own"
+    return ""
+
+
+def _print_summary(done: Account, mount: Path, exit_code: int) -> None:
+    """One line, so that `tail -1` finds it behind whatever the command printed. A signal's code is negative."""
+    import dataclasses
+    import json
+
+    facts = {**dataclasses.asdict(done), "warm": not _why_not_warm(done)}
+    line = json.dumps({"mountpoint": str(mount), **facts, "exit_code": exit_code})
+    print(line, file=sys.stderr, flush=True)
 
 
 def _account(mount: Path, needed: bool) -> Account | None:

@@ -2,58 +2,86 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from kcachefs.cli import target
+from kcachefs.cli.printing import console, counted
+from kcachefs.cli.tables import Table, bar, screen_width, show
 from kcachefs.config import format_size
-from kcachefs.errors import UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
     from kcachefs.core.report import Numbers, Statistics
 
 _BAR = 30
 _WIDE = 120
-_COLUMNS = ("entries", "files", "size", "stored", "ratio", "hits", "misses", "served", "evicted", "last use")
-_NARROW_COLUMNS = ("entries", "size", "stored", "hits", "misses", "last use")
+_COLUMNS: tuple[str, ...] = (
+    "entries",
+    "files",
+    "size",
+    "stored",
+    "ratio",
+    "hits",
+    "misses",
+    "served",
+    "evicted",
+    "last use",
+    "hit rate",
+)
+_NARROW_COLUMNS = ("entries", "size", "stored", "hits", "misses", "last use", "hit rate")
 
 
 def stats(
     mount: target.Mount = None,
     store: target.Store = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; a line each with --json.")
+    ] = False,
     as_json: target.Json = False,
 ) -> None:
     """Show what a cache holds and how well it works."""
-    from rich.console import Console
     from rich.live import Live
 
     from kcachefs.core import report
 
-    if watch and as_json:
-        raise UsageError("--watch: does not work with --json; leave out one of the two")
     numbers = _ask(mount, store, settle=not watch)
+    if as_json and watch:
+        _print_forever(numbers, mount, store)
     if as_json:
         print(report.as_json(numbers).decode(), end="")
         return
-    console = Console()
-    wide = console.width >= _WIDE
     if not watch:
-        console.print(_render(numbers, wide))
+        show(_table(numbers), _summary(numbers))
         return
-    with Live(_render(numbers, wide), console=console, auto_refresh=False) as live:
+    with Live(_screen(numbers), console=console(), auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(1.0)
-                live.update(_render(_ask(mount, store), wide), refresh=True)
+                live.update(_screen(_ask(mount, store)), refresh=True)
         except KeyboardInterrupt:
             pass
+
+
+def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) -> NoReturn:
+    """One line of JSON a second, until Ctrl-C or until nobody reads it."""
+    import json
+
+    from kcachefs.core import report
+
+    try:
+        while True:
+            print(json.dumps(json.loads(report.as_json(numbers))), flush=True)
+            time.sleep(1.0)
+            numbers = _ask(mount, store)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
 
 
 def _ask(mount: Path | None, store: Path | None, *, settle: bool = False) -> Statistics:
@@ -63,37 +91,40 @@ def _ask(mount: Path | None, store: Path | None, *, settle: bool = False) -> Sta
     return target.call(mount, store, "stats", Statistics, settle=settle)
 
 
-def _render(numbers: Statistics, wide: bool) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
+def _screen(numbers: Statistics) -> Text:
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("namespace", no_wrap=True)
-    for title in _COLUMNS if wide else _NARROW_COLUMNS:
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("hit rate", no_wrap=True)
-    for name, row in sorted(numbers.namespaces.items(), key=lambda item: -item[1].stored_bytes):
-        table.add_row(Text(printable(name)), *_cells(row, wide))
-    table.add_section()
-    table.add_row("total", *_cells(numbers.total, wide))
+    return Text("\n".join((*_table(numbers).lines(screen_width()), *_summary(numbers))))
+
+
+def _table(numbers: Statistics) -> Table:
+    """Every number in a pipe and on a wide screen; on one where they do not fit side by side, those that matter."""
+    rows = sorted(numbers.namespaces.items(), key=lambda item: -item[1].stored_bytes)
+    shown = _COLUMNS
+    if sys.stdout.isatty() and screen_width() < _WIDE:
+        shown = _NARROW_COLUMNS
+    table = Table(("namespace",), shown)
+    for name, row in (*rows, ("total", numbers.total)):
+        cells = _cells(row)
+        table.add(printable(name), *(cells[title] for title in shown))
+    return table
+
+
+def _summary(numbers: Statistics) -> list[str]:
     below = numbers.store
     share = below.used_bytes / below.max_bytes if below.max_bytes else 0.0
-    return Group(
-        table,
-        Text(""),
-        Text(
-            f"on disk  {_bar(share)} {format_size(below.used_bytes)} of {format_size(below.max_bytes)}, "
-            f"{format_size(below.bytes_saved)} saved; {below.objects} objects, shared {below.dedup_ratio:g}x"
-        ),
-        Text(f"damaged  {below.damaged} objects set aside" if below.damaged else ""),
-    )
+    lines = [
+        "",
+        f"on disk  {bar(share, _BAR)} {format_size(below.used_bytes)} of {format_size(below.max_bytes)}, "
+        f"{format_size(below.bytes_saved)} saved; {counted(below.objects, 'object')}, shared {below.dedup_ratio:g}x",
+    ]
+    return [*lines, f"damaged  {counted(below.damaged, 'object')} set aside"] if below.damaged else lines
 
 
-def _cells(row: Numbers, wide: bool) -> list[str]:
+def _cells(row: Numbers) -> dict[str, str]:
     from kcachefs.core.report import age
 
-    cells = {
+    return {
         "entries": str(row.entries),
         "files": str(row.files),
         "size": format_size(row.plain_bytes),
@@ -104,11 +135,5 @@ def _cells(row: Numbers, wide: bool) -> list[str]:
         "served": format_size(row.bytes_served),
         "evicted": str(row.evictions),
         "last use": age(row.last_used),
+        "hit rate": f"{bar(row.hit_rate, 5)} {row.hit_rate:4.0%}",
     }
-    shown = [cells[title] for title in (_COLUMNS if wide else _NARROW_COLUMNS)]
-    return [*shown, f"{_bar(row.hit_rate, 10 if wide else 5)} {row.hit_rate:4.0%}"]
-
-
-def _bar(share: float, width: int = _BAR) -> str:
-    full = round(min(1.0, max(0.0, share)) * width)
-    return "█" * full + "░" * (width - full)

@@ -35,7 +35,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  dead      its daemon is gone; repair: kcachefs mount {state.mountpoint} --store {state.store}")
         print(f"  log       {state.log}")
     if not mounts and not dead:
-        print("no mounts; make one with: kcachefs mount DIR")
+        print("no mounts; make one with: kcachefs mount")
         return
     for state in mounts:
         print(state.mountpoint)

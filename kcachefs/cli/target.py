@@ -10,10 +10,19 @@ import msgspec
 import typer
 
 from kcachefs import config
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import MountDenied, MountError, UsageError
 
-Mount = Annotated[Path | None, typer.Option("--mount", metavar="DIR", help="The mount; needed if there are several.")]
-Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The store, mounted or not.")]
+Mount = Annotated[
+    Path | None,
+    typer.Option(
+        "--mount",
+        metavar="DIR",
+        help="The mount; needed if there are several.",
+        parser=a_path,
+    ),
+]
+Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The store, mounted or not.", parser=a_path)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
@@ -67,7 +76,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
         from kcachefs.core.administration import select
 
         infos: Any = msgspec.json.decode(reports.read(mount, reports.ENTRIES), type=kind)
-        chosen: Any = select(infos, arguments.get("namespace", ""), arguments.get("sort", "used"))
+        chosen: Any = select(infos, sort=arguments.get("sort", "used"), patterns=arguments.get("patterns"))
         result: _T = chosen
         return result
     raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may {verb} there")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import msgspec
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
-from kcachefs.core.readable_names import readable
+from kcachefs.core.entry_patterns import meant_by
+from kcachefs.core.readable_names import kernel_facts, readable, told_apart
 from kcachefs.core.report import Statistics
 from kcachefs.errors import FsError, KcachefsError, UsageError
 from kcachefs.store.records import Content, EntryRecord, number_of
@@ -20,6 +22,12 @@ SORTS: dict[str, Callable[[EntryInfo], float]] = {
     "hits": lambda info: -info.hits,
     "age": lambda info: info.created,
 }
+
+
+_READ_MAX = 1 << 20
+_NAMES_KEPT = 10_000
+_COMPARED = 64
+"""Entries of one name whose differences are shown; among more of them nobody could see what differs."""
 
 
 class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
@@ -51,11 +59,15 @@ class Outcome(msgspec.Struct, kw_only=True, frozen=True):
     dry_run: bool = False
 
 
-def select(infos: Iterable[EntryInfo], namespace: str = "", sort: str = "used") -> list[EntryInfo]:
-    """Those of one namespace, or all, in the order that is asked for."""
+def select(
+    infos: Iterable[EntryInfo], namespace: str = "", sort: str = "used", patterns: list[str] | None = None
+) -> list[EntryInfo]:
+    """Those of one namespace, or all, that the patterns mean, in the order that is asked for."""
     if sort not in SORTS:
-        raise UsageError(f"--sort {sort}: there are {', '.join(SORTS)}")
+        raise UsageError(f"--sort {sort}: unknown; choose one of {', '.join(SORTS)}")
     chosen = [info for info in infos if not namespace or info.namespace == namespace.strip("/")]
+    if patterns:
+        chosen = meant_by(patterns, chosen, parts=True)
     return sorted(chosen, key=SORTS[sort])
 
 
@@ -64,6 +76,8 @@ class Administration:
 
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
+        self._names: BoundedDict[int, tuple[int, int, str, str]] = BoundedDict(_NAMES_KEPT)
+        """What entries are called, with the files, bytes and path they had when their names were read."""
 
     def stats(self, settle: bool = False) -> Statistics:
         """The numbers; with `settle` what waits is sealed first, so that all that was written until now is counted."""
@@ -73,10 +87,16 @@ class Administration:
         return self._fs.statistics()
 
     def ls(
-        self, namespace: str = "", sort: str = "used", names: bool = True, uid: int | None = None
+        self,
+        namespace: str = "",
+        sort: str = "used",
+        names: bool = True,
+        patterns: list[str] | None = None,
+        uid: int | None = None,
     ) -> list[EntryInfo]:
-        """Entries, of one namespace or of all, that one user made or everybody."""
-        return select(self._entries(names, uid), namespace, sort)
+        """Entries, of one namespace or of all, of one user or of all; with `patterns` those that any of them means."""
+        infos = select(self._entries(names, uid), namespace, sort)
+        return select(self._told_apart(infos) if names else infos, namespace, sort, patterns)
 
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
         found = self._matching(patterns)
@@ -141,15 +161,30 @@ class Administration:
         return gone, [info.path for info in infos if info.entry not in taken]
 
     def _matching(self, patterns: list[str]) -> list[EntryInfo]:
-        infos = self._entries(False)
-        found: dict[int, EntryInfo] = {}
-        for pattern in patterns:
-            wanted = pattern.strip("/")
-            hits = [i for i in infos if fnmatch.fnmatchcase(i.path, wanted) or wanted.startswith(i.path + "/")]
-            if not hits:
-                raise UsageError(f"{pattern}: no entry is called that; see: kcachefs ls")
-            found |= {info.entry: info for info in hits}
-        return list(found.values())
+        by_path = self._entries(False)
+        try:
+            return meant_by(patterns, by_path)
+        except UsageError:  # reading every entry's name takes longer, so only what is no path is looked up by name
+            return meant_by(patterns, self._told_apart(self._entries(True)))
+
+    def _told_apart(self, infos: list[EntryInfo]) -> list[EntryInfo]:
+        """The same entries with names that differ, as far as their kernels do."""
+        equal: dict[tuple[str, str], list[int]] = {}
+        for number, info in enumerate(infos):
+            if not info.path.endswith(info.name):
+                equal.setdefault((info.namespace, info.name), []).append(number)
+        for numbers in equal.values():
+            if 1 < len(numbers) <= _COMPARED:
+                group = [infos[number] for number in numbers]
+                facts = [self._facts(info.entry) for info in group]
+                additions = told_apart(facts, [info.path.rpartition("/")[2] for info in group])
+                for number, info, addition in zip(numbers, group, additions, strict=True):
+                    infos[number] = msgspec.structs.replace(info, name=f"{info.name}, {addition}")
+        return infos
+
+    def _facts(self, entry: int) -> dict[str, str]:
+        files = self._fs.walk.files_at_top(entry)
+        return kernel_facts(partial(self._read, files), list(files))
 
     def _entries(self, names: bool, uid: int | None = None) -> list[EntryInfo]:
         self._fs.uses.flush()
@@ -157,7 +192,9 @@ class Administration:
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
             record = EntryRecord.unpack(raw) if raw is not None else None
-            if record is not None and record.files and uid in (None, record.uid):
+            if record is None or not record.files or record.flags & EntryRecord.LEAVING:
+                continue
+            if uid in (None, record.uid):
                 try:
                     infos.append(self._info(number_of(key), record, names))
                 except FsError:
@@ -170,7 +207,7 @@ class Administration:
         namespace = self._fs.namespaces.label_of(record.namespace)
         return EntryInfo(
             path=text,
-            name=self._readable(entry, namespace.encode(), self._fs.namespaces.path_in(record)) if names else text,
+            name=self._name(entry, record, namespace, text) if names else text,
             namespace=namespace,
             uid=record.uid,
             files=record.files,
@@ -183,17 +220,23 @@ class Administration:
             entry=entry,
         )
 
+    def _name(self, entry: int, record: EntryRecord, namespace: str, path: str) -> str:
+        known = self._names.get(entry)
+        if known is None or known[:3] != (record.files, record.plain, path):
+            name = self._readable(entry, namespace.encode(), self._fs.namespaces.path_in(record))
+            known = self._names[entry] = (record.files, record.plain, path, name)
+        return known[3]
+
     def _readable(self, entry: int, namespace: bytes, path: tuple[bytes, ...]) -> str:
-        members = {name: ino for ino, _, name in self._fs.walk.members(entry)}
+        files = self._fs.walk.files_at_top(entry)
+        return readable(namespace, path, partial(self._read, files), list(files))
 
-        def read(relative: tuple[bytes, ...]) -> bytes | None:
-            ino = members.get(relative[-1])
-            try:
-                node = self._fs.nodes.get(ino) if ino is not None else None
-                if ino is None or node is None or node.content == Content.NONE or node.size > 1 << 20:
-                    return None
-                return self._fs.files.read(ino, 0, node.size)
-            except KcachefsError:
+    def _read(self, files: dict[bytes, int], relative: tuple[bytes, ...]) -> bytes | None:
+        ino = files.get(relative[-1])
+        try:
+            node = self._fs.nodes.get(ino) if ino is not None else None
+            if ino is None or node is None or node.content == Content.NONE or node.size > _READ_MAX:
                 return None
-
-        return readable(namespace, path, read, list(members))
+            return self._fs.files.read(ino, 0, node.size)
+        except KcachefsError:
+            return None

@@ -10,6 +10,8 @@ import contextlib
 import copy
 import time
 
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.layouts import Kind, Spot
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.placement import Placement
@@ -20,6 +22,8 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable, Holding, held_by, new_entry
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import Content, EntryRecord, Inode, name_of, names_prefix, unpack_name
+
+_REMEMBERED = 16384
 
 
 class EntryBooks:
@@ -41,6 +45,8 @@ class EntryBooks:
         self._placement = placement
         self._table = table
         self._uses = uses
+        self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
+        """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
     def count(self, txn: Transaction, ino: int, node: Inode) -> None:
         """A file was sealed, or came to an entry: it counts there."""
@@ -61,13 +67,18 @@ class EntryBooks:
             return
         record = self._table.remove_file(txn, node.entry, record, node.uid, self.held(txn, node))
         if gone and not record.files:
-            self._table.put(txn, node.entry, record, None)
+            self._strike(txn, node.entry, record)
 
     def abandon(self, txn: Transaction, node: Inode) -> None:
         """An unsealed file goes; if its entry holds no sealed one, that goes too."""
         record = self._table.get(node.entry, txn) if node.entry and not node.is_dir else None
         if record is not None and not record.files:
-            self._table.put(txn, node.entry, record, None)
+            self._strike(txn, node.entry, record)
+
+    def _strike(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
+        if entry >= GROUP_BASE:
+            self._struck[entry] = record.folder, record.name
+        self._table.put(txn, entry, record, None)
 
     def move(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
         """A file or folder comes to belong to another entry."""
@@ -143,6 +154,11 @@ class EntryBooks:
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
         """Make a group's record again: it went with another file of the group, and none was sealed."""
+        struck = self._struck.get(node.entry)
+        if struck is not None and struck[0] == node.parent:
+            spot = Spot(Kind.GROUP, struck[1])
+            node.entry = self._placement.entry_at(txn, ino, node.parent, spot, False, node.uid)
+            return self._table.get(node.entry, txn)
         with contextlib.suppress(FsError):
             folder = self._nodes.get(node.parent)
             for key, raw in self._catalog.scan(names_prefix(node.parent)):

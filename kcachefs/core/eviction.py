@@ -9,8 +9,8 @@ inode. So an old entry whose inodes the kernel still knows is *probed*: its name
 drop whatever nobody uses; what it does not let go of then is open or mapped, and the entry counts as used now. What it
 lets go of and is asked for again, by a process that looks around, is not in use.
 
-The entry then goes in one transaction: a kill leaves it whole or gone. A reader that opened a file in the last moment
-keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
+The entry then goes in one step (`removal.py`): a kill leaves it whole or gone. A reader that opened a file in the last
+moment keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
 
 Above the quota itself the grace period shrinks to `SHORT_GRACE_SECONDS`, and to `SHORTEST_GRACE_SECONDS` where that
 leaves nothing to take. Writers wait meanwhile. Deleted bytes leave the disk when their volume
@@ -22,22 +22,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from kcachefs.core.kernel import Kernel
 from kcachefs.core.lru import LruOrder
-from kcachefs.core.membership import Membership
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.removal import Remover
 from kcachefs.core.room import Room
 from kcachefs.core.sealing import Sealer
 from kcachefs.core.tree import Tree
 from kcachefs.core.uses import Uses
-from kcachefs.core.walk import Member, Walk
-from kcachefs.errors import FsError, NoSpace
+from kcachefs.core.walk import Name, Walk
+from kcachefs.errors import NoSpace
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
-from kcachefs.store.records import EntryRecord, Inode, name_of, number_of, unpack_name
+from kcachefs.store.records import EntryRecord
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +55,6 @@ PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 BATCH = 32
 """Entries probed at a time."""
-BREATH_SECONDS = 0.001
-"""Pause after each entry while requests come: both want the interpreter, and an entry takes it for about as long."""
 
 
 class Evictor:
@@ -71,31 +68,27 @@ class Evictor:
         walk: Walk,
         table: EntryTable,
         namespaces: Namespaces,
-        membership: Membership,
         uses: Uses,
         sealer: Sealer,
         room: Room,
-        kernel: Kernel,
+        remover: Remover,
         name_gone: Callable[[int, bytes], None],
     ) -> None:
         self._store = store
-        self._catalog = store.catalog
         self._nodes = nodes
         self._tree = tree
         self._walk = walk
         self._table = table
         self._namespaces = namespaces
-        self._membership = membership
         self._uses = uses
         self._sealer = sealer
         self._room = room
-        self._kernel = kernel
+        self._remover = remover
         self._name_gone = name_gone
         self._order = LruOrder(store, table, namespaces, uses)
         self.grace_seconds = room.limits.grace
         self._in_use: frozenset[int] = frozenset()
         """Entries that were in use when they were last about to be evicted."""
-        self._requests = 0
         self.certain_seconds = CERTAIN_SECONDS
         self._hopeless_since: dict[int | None, float] = {}
         """Since when nothing can be evicted: of a user, or (None) of all."""
@@ -263,17 +256,18 @@ class Evictor:
 
         Gently: requests go first, for nobody waits for the room that this makes.
         """
-        states = {entry: self._held(entry) for entry in batch}
-        self._clear_out({entry for entry in batch if states[entry] is None})
-        held = [entry for entry in batch if states[entry]]
+        names = self._walk.top_names_of(batch)
+        states = {entry: self._remover.held(entry, names[entry]) for entry in batch}
+        self._remover.strike({entry for entry in batch if states[entry] is None})
+        held = {entry: inodes for entry, inodes in states.items() if inodes}
         self._nodes.let_go_since_probe = set()
-        self._probe(held)
+        self._probe([name for entry in held for name in names[entry]], list(held.values()))
         taken: set[int] = set()
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
-            if not (entry in held and self._held(entry)) and self.evict(entry):
+            if not self._are_held(held.get(entry, set())) and self.evict(entry, names=names[entry]):
                 taken.add(entry)
                 if gently:
-                    self._breathe()
+                    self._remover.breathe()
         self._nodes.let_go_since_probe = None
         self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
@@ -281,33 +275,20 @@ class Evictor:
             self._uses.flush()
         return taken
 
-    def _breathe(self) -> None:
-        before, self._requests = self._requests, self._kernel.request_count()
-        if self._requests != before:
-            time.sleep(BREATH_SECONDS)
-
-    def _held(self, entry: int) -> bool | None:
-        """Whether the kernel knows anything of it; None when there is nothing of it.
-
-        After a worker died the kernel is asked, so no lock may be held.
-        """
-        held = None
-        for ino, _, _ in self._walk.members(entry):
-            if self._nodes.is_held(ino) and not self._was_let_go(ino):
-                return True
-            held = False
-        return held
+    def _are_held(self, inodes: set[int]) -> bool:
+        """Whether the kernel knows any of them. After a worker died the kernel is asked, so no lock may be held."""
+        return any(self._nodes.is_held(ino) and not self._was_let_go(ino) for ino in inodes)
 
     def _was_let_go(self, ino: int) -> bool:
         """Whether the kernel let go of an inode since it was probed: then it is open nowhere, though known again."""
         let_go = self._nodes.let_go_since_probe
         return let_go is not None and ino in let_go
 
-    def _probe(self, batch: list[int]) -> None:
-        for entry in batch:
-            for parent, name in self._walk.top_names(entry):
-                self._name_gone(parent, name)
-        self.stays_held(lambda: any(self._held(entry) for entry in batch))
+    def _probe(self, names: list[Name], inodes: list[set[int]]) -> None:
+        """Have the kernel let go of what nobody uses."""
+        for parent, name in names:
+            self._name_gone(parent, name)
+        self.stays_held(lambda: any(map(self._are_held, inodes)))
 
     def stays_held(self, is_held: Callable[[], bool]) -> bool:
         """Whether something is still held when the kernel had the time to let go of it."""
@@ -316,57 +297,39 @@ class Evictor:
             time.sleep(0.002)
         return held
 
-    def evict(self, entry: int, *, force: bool = False) -> bool:
-        """Take one entry, in one transaction. False when there is none of it, or when it is pinned or in use.
+    def evict(self, entry: int, *, force: bool = False, names: list[Name] | None = None) -> bool:
+        """Take one entry, whole for everybody who looks. False when there is none of it, or it is pinned or in use.
 
-        `force` takes it all the same.
+        `force` takes it all the same. `names`: its names, for who knows them.
         """
+        names = self._walk.top_names(entry) if names is None else names
+        inodes = self._remover.inodes(entry, names)
         with self._nodes.change() as txn:
             record = self._table.get(entry, txn)
-            if record is None or (record.flags & EntryRecord.PINNED and not force):
+            if record is None or record.flags & EntryRecord.LEAVING:
                 return False
-            members = list(self._walk.members(entry))
-            if not force and self._is_in_use(entry, record, members):
+            if record.flags & EntryRecord.PINNED and not force:
                 return False
-            names = self._walk.top_names(entry)
+            members = self._remover.at_once(entry, names)
+            inodes.extend(ino for ino, _, _ in members)
+            if not force and self._is_in_use(entry, record, inodes):
+                return False
             self._tree.remove_all(txn, members)
+            if entry in self._nodes.orphans and self._nodes.get(entry).size:
+                self._table.leave(txn, entry)
             if members:
                 self._table.note_eviction(txn, record)
         self._uses.forget(entry)
         if not members:
-            self._clear_out({entry})
+            self._remover.strike({entry})
             return False
         for parent, name in names:
             self._name_gone(parent, name)
+        self._remover.take_rest(entry, names)
         return True
 
-    def _is_in_use(self, entry: int, record: EntryRecord, members: list[Member]) -> bool:
-        if self._uses.last.get(entry, 0) > record.used and any(self._nodes.in_use(ino) for ino, _, _ in members):
+    def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int]) -> bool:
+        known = [ino for ino in inodes if self._nodes.in_use(ino)]
+        if known and self._uses.last.get(entry, 0) > record.used:
             return True  # used since it was chosen
-        return any(self._nodes.in_use(ino) and not self._was_let_go(ino) for ino, _, _ in members)
-
-    # --- entries that have no name left -------------------------------------------------------------------------------
-
-    def _clear_out(self, empty: set[int]) -> None:
-        """Strike entries that have no name left. What is still counted for them moves to where it has a name.
-
-        That was counted for other names of files, which nobody found quickly when the name in the entry went.
-        """
-        if not empty:
-            return
-        self._store.fold()
-        rows = ((number_of(key), raw) for key, raw in self._catalog.walk(b"i"))
-        strays = {ino for ino, raw in rows if raw is not None and Inode.unpack(raw).entry in empty}
-        for key, raw in self._catalog.walk(b"n") if strays else ():
-            if raw is not None and (ino := unpack_name(raw)[0]) in strays:
-                self._rehome(ino, key, raw, empty)
-        for entry in empty:
-            with self._nodes.change() as txn:
-                if not any(self._walk.members(entry)):
-                    self._table.strike(txn, entry)
-
-    def _rehome(self, ino: int, key: bytes, raw: bytes, empty: set[int]) -> None:
-        with contextlib.suppress(FsError), self._nodes.change() as txn:
-            if txn.get(key) == raw and (node := self._nodes.get(ino)).entry in empty and not node.is_dir:
-                self._membership.rehome(txn, ino, node, number_of(key), name_of(key)[1])
-                self._nodes.save(txn, ino, node)
+        return any(not self._was_let_go(ino) for ino in known)

@@ -160,9 +160,9 @@ class FileRequests(NameRequests):
                 raise FsError(errno.ENOSPC, _FULL)
             self.quotas.check_size(ino, size)
 
-    def is_quick_to_change(self, ino: int) -> bool:
-        """Whether a truncation keeps nobody waiting: no large object has to be brought back for it."""
-        return ino >= VIRTUAL_BASE or self.files.is_quick_to_change(ino)
+    def is_quick_to_resize(self, ino: int, size: int) -> bool:
+        """Whether a truncation keeps nobody waiting: no large object is brought back for it, and not much is freed."""
+        return ino >= VIRTUAL_BASE or self.files.is_quick_to_resize(ino, size)
 
     def set_attributes(self, caller: Caller, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
         """Change what is given, times in nanoseconds; ctime becomes now."""

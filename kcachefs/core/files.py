@@ -37,6 +37,8 @@ from kcachefs.store.slots import SLOT_SIZE
 MAX_SIZE = (1 << 63) - 1
 QUICK = 256 << 10
 """Objects up to this size are made writable in the thread of the request, larger ones in another."""
+QUICK_TO_FREE = 16 << 20
+"""Spool files up to this size are cut short in the thread of the request."""
 QUICK_READ = 64 << 10
 """Files up to this size are decoded where they are asked for: handing them to another thread would cost more."""
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
@@ -141,6 +143,14 @@ class Files:
         """Whether a change can be made without keeping others waiting: bringing back a large object cannot."""
         node = self._nodes.get(ino)
         return node.content != Content.OBJECT or node.size <= QUICK
+
+    def is_quick_to_resize(self, ino: int, size: int) -> bool:
+        """The same for a truncation: freeing the blocks of a large spool file cannot, either."""
+        node = self._nodes.get(ino)
+        if node.content == Content.SPOOL and (spool := self._unsealed.spool_of(ino, node)):
+            state = os.fstat(spool.fd)
+            return size >= state.st_size or state.st_blocks * 512 <= QUICK_TO_FREE
+        return size == 0 or self.is_quick_to_change(ino)
 
     def truncate(self, ino: int, size: int) -> None:
         if size > MAX_SIZE:

@@ -2,7 +2,7 @@
 
 The engine's thread calls the methods of `NameRequests` and `FileRequests`, with the caller as the first argument where
 the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `uses.flush`,
-`evictor.turn`, `reaper.reap` and `lifetimes.let_go_of_orphans`, each from a thread.
+`evictor.turn`, `reaper.reap` and `let_go_of_orphans`, each from a thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import stat
 import time
 from collections.abc import Callable
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
 from kcachefs.core.eviction import Evictor
 from kcachefs.core.file_requests import FileRequests
@@ -35,6 +36,10 @@ from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
+_REPORTS = 64
+_PAUSE_TIMES = 20
+"""How many times longer than making a report took no other is made for the same user."""
+
 
 class Filesystem(FileRequests):
     """One mounted tree over one store."""
@@ -57,6 +62,7 @@ class Filesystem(FileRequests):
         self.unsealed = parts.unsealed
         self.sealer = parts.sealer
         self.lifetimes = parts.lifetimes
+        self._remover = parts.remover
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -64,17 +70,24 @@ class Filesystem(FileRequests):
             parts.walk,
             parts.table,
             parts.namespaces,
-            parts.membership,
             parts.uses,
             parts.sealer,
             parts.room,
-            parts.kernel,
+            parts.remover,
             self.name_gone,
         )
         self.reaper = Reaper(
-            parts.nodes, parts.tree, parts.walk, parts.files, parts.temporaries, self.evictor, self.name_gone
+            parts.nodes,
+            parts.tree,
+            parts.walk,
+            parts.files,
+            parts.temporaries,
+            parts.remover,
+            self.evictor,
+            self.name_gone,
         )
-        self._unsealed: tuple[float, dict[int, int]] = -1.0, {}
+        self._reports: BoundedDict[int | None, tuple[float, Statistics]] = BoundedDict(_REPORTS)
+        """By user, None for all: until when a report is as good as a new one, and the report."""
         self._make_namespaces()
         if self._asks:
             self._mark_kept_files()
@@ -103,24 +116,28 @@ class Filesystem(FileRequests):
         return caller.uid in (0, self.options.uid)
 
     def report_for(self, caller: Caller) -> Statistics:
-        """What a caller may know: everything, or what is theirs."""
-        if self.sees_all(caller):
-            return self.statistics()
-        limits = self.room.limits
-        limit = limits.max_size_per_uid or limits.max_size
-        return statistics_of(caller.uid, self.namespaces, limit, self._unsealed_of(caller.uid))
+        """What a caller may know: everything, or what is theirs. A moment old at most: anybody may ask all the time."""
+        return self._report_of(None if self.sees_all(caller) else caller.uid)
 
-    def _unsealed_of(self, uid: int) -> int:
-        """What a user's unsealed files take. Counted once a second at most: anybody may ask as often as they like."""
-        now = time.monotonic()
-        if now > self._unsealed[0] + 1.0:
-            self._unsealed = now, self.sealer.unsealed_bytes()
-        return self._unsealed[1].get(uid, 0)
+    def _report_of(self, uid: int | None) -> Statistics:
+        """The statistics of one user, or (None) of all; the last ones if they were made just now."""
+        last, begin = self._reports.get(uid), time.monotonic()
+        if last is not None and begin < last[0]:
+            return last[1]
+        numbers = self.statistics() if uid is None else self._statistics_of(uid)
+        end = time.monotonic()
+        self._reports[uid] = end + _PAUSE_TIMES * (end - begin), numbers
+        return numbers
+
+    def _statistics_of(self, uid: int) -> Statistics:
+        limits = self.room.limits
+        unsealed = self.sealer.unsealed_bytes().get(uid, 0)
+        return statistics_of(uid, self.namespaces, limits.max_size_per_uid or limits.max_size, unsealed)
 
     def _metrics_for(self, caller: Caller) -> bytes:
         gid = self.options.metrics_gid
         is_member = gid is not None and caller.is_known and (caller.gid == gid or gid in groups_of(caller.pid))
-        return as_metrics(self.statistics() if is_member else self.report_for(caller), self.about())
+        return as_metrics(self._report_of(None) if is_member else self.report_for(caller), self.about())
 
     def _settled_for(self, caller: Caller) -> bytes:
         """The statistics with everything counted that the caller did until now."""
@@ -135,7 +152,7 @@ class Filesystem(FileRequests):
             self.sealer.seal_of(caller.uid, self.uses.hit_by(caller.uid))
             self.uses.flush()
             self.store.fold()
-        self._unsealed = -1.0, {}
+        self._reports.clear()
 
     def settle(self) -> None:
         """Seal everything that waits and put it all on disk: what an unmount waits for.
@@ -149,6 +166,11 @@ class Filesystem(FileRequests):
                 log.error("a file could not be sealed, and is left as it is: %s", error)
         self.uses.flush()
         self.store.fold()
+
+    def let_go_of_orphans(self) -> None:
+        """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""
+        self._remover.clear_out()
+        self.lifetimes.let_go_of_orphans()
 
     # --- at mount -----------------------------------------------------------------------------------------------------
 

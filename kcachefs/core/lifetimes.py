@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kcachefs.core.files import Files
-from kcachefs.core.nodes import GONE, ORPHANED, Nodes
+from kcachefs.core.nodes import GONE, LIVES, Nodes
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
@@ -18,18 +18,24 @@ class Lifetimes:
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
         fate = self._nodes.drop_name(ino, node)
-        if fate is GONE:
+        if fate is GONE and not _is_filled(node):
             self._remove(txn, ino, node)
             return
-        if fate is ORPHANED:
+        if fate is not LIVES:
             self._files.orphaned(txn, node)
             self._nodes.add_orphan(txn, ino)
         self._nodes.save(txn, ino, node)
 
-    def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of `count` references."""
-        if self._nodes.release(ino, count):
+    def forget(self, ino: int, count: int, *, at_once: bool = True) -> bool:
+        """The kernel lets go of `count` references; returns whether an inode without a name goes with that.
+
+        Not `at_once`: it goes a few seconds later.
+        """
+        if not self._nodes.release(ino, count) or ino not in self._nodes.orphans:
+            return False
+        if at_once:
             self.let_go(ino)
+        return True
 
     def close_handle(self, ino: int) -> None:
         if self._nodes.close_handle(ino):
@@ -41,7 +47,7 @@ class Lifetimes:
         if ino not in nodes.orphans:
             return
         with nodes.change() as txn:
-            if ino not in nodes.orphans or nodes.in_use(ino):
+            if ino not in nodes.orphans or nodes.in_use(ino) or _is_filled(nodes.get(ino)):
                 return
             nodes.remove_orphan(txn, ino)
             self._remove(txn, ino, nodes.get(ino))
@@ -53,6 +59,15 @@ class Lifetimes:
             self.let_go(ino)
         return len(gone)
 
+    def filled_folders(self) -> list[int]:
+        """Folders that were removed with everything in them, and are not cleared out yet."""
+        return [ino for ino in list(self._nodes.orphans) if _is_filled(self._nodes.get(ino))]
+
     def _remove(self, txn: Transaction, ino: int, node: Inode) -> None:
         self._files.gone(txn, ino, node)
         self._nodes.delete(txn, ino)
+
+
+def _is_filled(node: Inode) -> bool:
+    """Whether it is a folder with names in it: `removal.py` clears it out first."""
+    return node.is_dir and node.size > 0

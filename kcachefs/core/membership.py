@@ -6,6 +6,8 @@ first one until that name goes.
 
 from __future__ import annotations
 
+import errno
+import stat
 from collections.abc import Iterator
 
 from kcachefs.core.caller import Caller
@@ -16,10 +18,13 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.core.placement import Placement
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.uses import Uses
+from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode, name_key, name_of, names_prefix, number_of, unpack_name
 
+MOVED_MAX = 1000
+"""Names in and below a folder that can be moved to another folder or entry: all of them may have to be changed."""
 _LOOKED_AT = 256
 """Names of a folder that are searched for another name of a file, while requests wait."""
 
@@ -71,24 +76,24 @@ class Membership:
 
     def moved(self, txn: Transaction, caller: Caller, ino: int, node: Inode, new_parent: int, new_name: bytes) -> None:
         """A name moved: what it leads to may belong to another entry now."""
-        temporary = self._temporaries.inodes
+        temporary, folder, is_dir = self._temporaries.inodes, self._nodes.get(new_parent), node.is_dir
         if ino in temporary and not is_temporary(new_name):
             self._temporaries.remove(txn, ino)
-        if node.is_dir:
+        if is_dir:
             self._namespaces.folder_moved()
         entry, kind = self._placement.entry_under(txn, ino, node, new_parent, new_name)
         if kind is Kind.KEPT:
             node.flags |= Inode.PUBLISHED
-        if kind is not Kind.TEMP and not self._nodes.get(new_parent).flags & Inode.FRESH:
+        if kind is not Kind.TEMP and not folder.flags & Inode.FRESH:
             node.flags &= ~Inode.FRESH
-        if entry and entry != self._nodes.get(new_parent).entry:
+        if entry and entry != folder.entry:
             self._uses.note_writer(entry, caller)
         if kind is Kind.TEMP and ino not in temporary:
             self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:
                 self._books.relocate(txn, entry, new_parent, new_name)
-        elif node.is_dir:
+        elif is_dir:
             self._move_folder(txn, ino, node, entry)
         else:
             self._books.move(txn, ino, node, entry)
@@ -137,9 +142,28 @@ class Membership:
             for key, _ in self._catalog.scan(names_prefix(folder), limit=_LOOKED_AT):
                 yield key
 
+    def refuse_large(self, ino: int, height: int = 1 << 30) -> None:
+        """Refuse to move a folder that holds too much (then `mv` copies), or folders nested deeper than `height`."""
+        count, depth, folders = 0, 0, [ino]
+        while folders:
+            rows: list[tuple[bytes, bytes]] = []
+            for folder in folders:
+                rows += self._catalog.scan(names_prefix(folder), limit=MOVED_MAX + 1 - count - len(rows))
+                if count + len(rows) > MOVED_MAX:
+                    raise FsError(
+                        errno.EXDEV, f"a folder with more than {MOVED_MAX} names in it is not moved elsewhere"
+                    )
+            count += len(rows)
+            folders = [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
+            depth += 1
+            if folders and depth > height:
+                raise FsError(errno.ENAMETOOLONG, "folders would be nested too deeply")
+
     def _move_folder(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
         """A folder comes to belong to another entry, with everything below it that belonged to the same entry."""
         old = node.entry
+        if old:
+            self.refuse_large(ino)
         self._books.move(txn, ino, node, entry)
         below = [ino]
         while below:

@@ -37,11 +37,14 @@ class NameRequests:
         self.report = report
         self.quotas = quotas
         self.nodes = parts.nodes
+        self._held = parts.nodes.lookups
         self.tree = parts.tree
         self.files = parts.files
         self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
         self._uses = parts.uses
+        self.listed = parts.uses.listed
+        """Not empty while a process looks around: only then must an engine `note_use` of what is read."""
         self._replay = parts.replay
         self._kernel = parts.kernel
         self.room = parts.room
@@ -80,31 +83,42 @@ class NameRequests:
                 node = self.nodes.get(real)
             except FsError:
                 return None  # it was evicted just now
-            if _is_heartbeat(real, node):
-                self._uses.look_up(node.entry, parent, caller)
-            return self.nodes.hold(ino) if ino == real else ino
+            entry = node.entry
+            if entry and (entry == real or entry >= GROUP_BASE):  # what `_is_heartbeat` asks
+                self._uses.look_up(entry, parent, caller)
+            if ino == real:  # what `nodes.hold` does
+                held = self._held
+                held[ino] = held.get(ino, 0) + 1
+            return ino
 
     def hold(self, ino: int) -> int:
         """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
         return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
 
-    def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of `count` references."""
+    def forget(self, ino: int, count: int, *, at_once: bool = True) -> bool:
+        """The kernel lets go of `count` references; returns whether an inode without a name goes with that.
+
+        Not `at_once`: it goes a few seconds later. For who forgets many at a time.
+        """
         if ino < VIRTUAL_BASE:
-            self._lifetimes.forget(ino, count)
+            goes = self._lifetimes.forget(ino, count, at_once=at_once)
             if self._asks and not self.nodes.in_use(ino):
                 self.policy.forgotten(ino)
-        elif ino < SHARED_INO:
+            return goes
+        if ino < SHARED_INO:
             self.report.forget(ino)
         else:
             self.policy.forget(ino, count)
+        return False
 
     def name_seconds(self, ino: int, node: Inode) -> int:
         """How long the kernel may trust a name of this inode without asking again."""
         if ino >= VIRTUAL_BASE:
             usual = 0
         else:
-            usual = HEARTBEAT_SECONDS if _is_heartbeat(ino, node) else FOREVER_SECONDS
+            entry = node.entry
+            is_heartbeat = entry and (entry == ino or entry >= GROUP_BASE)
+            usual = HEARTBEAT_SECONDS if is_heartbeat else FOREVER_SECONDS
         return self.policy.name_seconds(ino, node, usual) if self._asks else usual
 
     def shown(self, ino: int, node: Inode) -> Inode:
@@ -125,7 +139,7 @@ class NameRequests:
 
     def note_use(self, caller: Caller, ino: int) -> None:
         """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""
-        if ino < VIRTUAL_BASE and self._uses.listed:
+        if ino < VIRTUAL_BASE and self.listed:
             node = self.nodes.get(ino)
             if node.entry:  # an unsealed file may be the caller's own, just being written: that is no hit
                 self._uses.use(node.entry, caller, may_hit=node.content == Content.OBJECT)
@@ -221,6 +235,10 @@ class NameRequests:
             self._kernel.name_gone(new_parent, new_name)
             return
         self.tree.rename(caller, parent, name, new_parent, new_name, flags, self.policy.renamed)
+
+    def is_quick_to_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> bool:
+        """Whether a rename keeps nobody waiting: nothing has to be synced for it."""
+        return not (self._syncer.was_used and self._syncer.is_needed_for_rename(parent, name, new_parent, new_name))
 
     def name_gone(self, parent: int, name: bytes) -> None:
         """A name went, or is about to: the kernel is to ask again wherever it is shown. Any thread, no lock held."""

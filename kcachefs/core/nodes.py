@@ -87,7 +87,11 @@ class Nodes:
                 raw = self._catalog.get(inode_key(ino))
                 if raw is None:
                     raise FsError(errno.ENOENT, f"inode {ino} is gone")
-                node = self._cache[ino] = Inode.unpack(raw)
+                cache, node = self._cache, Inode.unpack(raw)
+                if len(cache) < CACHE_MAX:  # the same as below, without a call
+                    _set(cache, ino, node)
+                else:
+                    cache[ino] = node
             return node
 
     def prefetch(self, inos: Iterable[int]) -> None:
@@ -107,7 +111,7 @@ class Nodes:
 
     def save(self, txn: Transaction, ino: int, node: Inode) -> None:
         cache = self._cache
-        if ino in cache:  # as it nearly always is: then nothing has to be dropped for it
+        if len(cache) < CACHE_MAX or ino in cache:  # nothing has to be dropped for it
             _set(cache, ino, node)
         else:
             cache[ino] = node

@@ -12,6 +12,7 @@ from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.options import FsOptions
 from kcachefs.core.placement import Placement
+from kcachefs.core.removal import Remover
 from kcachefs.core.replay import ReplayGuard
 from kcachefs.core.room import Room
 from kcachefs.core.seal_queue import SealQueue
@@ -72,5 +73,8 @@ class Parts:
             self.unsealed,
             self.sealer,
             queue,
+        )
+        self.remover = Remover(
+            store, self.nodes, self.table, self.membership, self.lifetimes, self.tree, self.walk, kernel
         )
         self.room = Room(store, self.namespaces, options.limits)

@@ -1,11 +1,24 @@
-"""Names for people: what the entry behind a key is called, read from its own files. Nothing is unpickled."""
+"""Names for people: what the entry behind a key is called, read from its own files. Nothing is unpickled.
+
+Entries of the same name (a kernel for other types or block sizes) are told apart by the facts in which they differ.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+Read = Callable[[tuple[bytes, ...]], bytes | None]
+"""Gives the bytes of a file of an entry, by its path relative to the entry's folder."""
+
+_NAMED_ALREADY = ("name", "hash", "target", "arch", "backend_name", "num_warps", "num_stages", "extern_libs")
+_SHOWN_FACTS = 3
+_SIGNATURE = re.compile(rb"tt\.func public @[^(]*\((.*?)\)(?: attributes)? *\{")
+_ARGUMENT = re.compile(rb"%[\w.]+: (?:!tt\.(ptr)<([\w!.]+)|(\w+))")
+_TENSOR = re.compile(rb"tensor<((?:\d+x)+)")
 _AOT_ID = re.compile(rb"AOT ID: \['(\d+)_(\w+)'\]")
 _INDUCTOR_KINDS = {
     b"fxgraph": "compiled graph",
@@ -28,7 +41,7 @@ _INDUCTOR_SUFFIXES = (
 def readable(
     namespace: bytes,
     path: tuple[bytes, ...],
-    read: Callable[[tuple[bytes, ...]], bytes | None],
+    read: Read,
     names: Sequence[bytes] = (),
 ) -> str:
     """What a person calls the entry at `path` (of a group: its folder and stem).
@@ -44,25 +57,67 @@ def readable(
     return _text(path)
 
 
-def _triton_kernel(read: Callable[[tuple[bytes, ...]], bytes | None], names: Sequence[bytes]) -> str | None:
+def kernel_facts(read: Read, names: Sequence[bytes]) -> dict[str, str]:
+    """What is known of a Triton kernel beside its name: the types of its arguments, its blocks, its options."""
+    facts: dict[str, str] = {}
+    source = next((read((name,)) or b"" for name in names if name.endswith(b".ttir")), b"")
+    if found := _SIGNATURE.search(source):
+        types = [
+            f"*{kind.decode()}" if pointer else plain.decode() for pointer, kind, plain in _ARGUMENT.findall(found[1])
+        ]
+        facts["arguments"] = " ".join(types)
+    if shapes := Counter(_TENSOR.findall(source)):
+        facts["blocks of"] = max(shapes, key=lambda shape: (shapes[shape], shape)).decode().strip("x")
+    for options in _options_of(read, names):
+        for name, value in options.items():
+            if name not in _NAMED_ALREADY:
+                facts[name] = value if isinstance(value, str) else json.dumps(value)
+        break
+    return facts
+
+
+def told_apart(kernels: Sequence[dict[str, str]], keys: Sequence[str]) -> list[str]:
+    """What to add to each of several equal names: the facts in which the kernels differ, else a part of the key.
+
+    >>> told_apart([{"shared": "0", "debug": "false"}, {"shared": "64", "debug": "false"}], ["AB12", "CD34"])
+    ['shared 0', 'shared 64']
+    """
+    titles = dict.fromkeys(title for facts in kernels for title in facts)
+    differing = [title for title in titles if len({facts.get(title) for facts in kernels}) > 1][:_SHOWN_FACTS]
+    added = [", ".join(f"{title} {facts.get(title, 'unknown')}" for title in differing) for facts in kernels]
+    counts = Counter(added)
+    return [
+        text if counts[text] == 1 else ", ".join(filter(None, (text, f"key {key[:8]}")))
+        for text, key in zip(added, keys, strict=True)
+    ]
+
+
+def _triton_kernel(read: Read, names: Sequence[bytes]) -> str | None:
     """Name, target, warps and stages of the kernel whose files these are, as its json tells them."""
-    for name in names:
-        if not (name.startswith(b"__grp__") and name.endswith(b".json")):
-            continue
+    for facts in _options_of(read, names):
         try:
-            facts = json.loads(read((name.removeprefix(b"__grp__"),)) or b"")
             target = facts["target"]
             arch = target["arch"]
             chip = f"sm_{arch}" if target["backend"] == "cuda" else str(arch)
             return f"{facts['name']} {chip}, {facts['num_warps']} warps, {facts['num_stages']} stages"
-        except (ValueError, KeyError, TypeError):
+        except (KeyError, TypeError):
             continue
     return None
 
 
-def _inductor_name(
-    path: tuple[bytes, ...], read: Callable[[tuple[bytes, ...]], bytes | None], names: Sequence[bytes]
-) -> str:
+def _options_of(read: Read, names: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """The json that Triton writes for a kernel, of every kernel among the files."""
+    for name in names:
+        if name.startswith(b"__grp__") and name.endswith(b".json"):
+            try:
+                found = json.loads(read((name.removeprefix(b"__grp__"),)) or b"")
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found
+
+
+def _inductor_name(path: tuple[bytes, ...], read: Read, names: Sequence[bytes]) -> str:
     """The kind of a graph and its number, forward or backward, then enough of the key to find it."""
     kind = _INDUCTOR_KINDS.get(path[0]) or next(
         (label for suffix, label in _INDUCTOR_SUFFIXES if any(name.endswith(suffix) for name in names)), None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from kcachefs.core.eviction import Evictor
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.removal import Remover
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
 from kcachefs.core.walk import Walk
@@ -30,6 +31,7 @@ class Reaper:
         walk: Walk,
         files: Files,
         temporaries: Temporaries,
+        remover: Remover,
         evictor: Evictor,
         name_gone: Callable[[int, bytes], None],
     ) -> None:
@@ -38,6 +40,7 @@ class Reaper:
         self._walk = walk
         self._files = files
         self._temporaries = temporaries
+        self._remover = remover
         self._evictor = evictor
         self._name_gone = name_gone
         self.seconds = TEMPORARY_SECONDS
@@ -82,7 +85,8 @@ class Reaper:
         with self._nodes.change() as txn:
             if self._tree.find(parent, name) != ino:
                 return False  # it was given another name just now
-            self._tree.remove_all(txn, [(ino, parent, name), *self._walk.below(ino)])
+            self._remover.drop(txn, ino, parent, name)
+        self._remover.clear_out()
         return True
 
 

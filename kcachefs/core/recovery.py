@@ -9,7 +9,8 @@ were not folded yet. Everything else is *doubtful*:
 
 A doubtful file that was synced goes back to the state that was synced. Any other is lost, and with it its entry,
 because an entry is whole or absent: every file of it that was not synced is dropped. If some were synced, those stay,
-and the entry is what it was then. Only a file under a temporary name does not harm its entry: nothing refers to it yet.
+and the entry is what it was then; unless one of those is lost, which takes a damaged disk. Only a file under a
+temporary name does not harm its entry: nothing refers to it yet.
 
 Runs before an engine serves. A kill in the middle is harmless: the next mount starts over.
 """
@@ -59,7 +60,7 @@ class Recovery:
         lost = doubtful - taken_back
         entries = {entry for ino in lost for entry in self._entries_of(ino)} | self._entries_by_other_names(lost)
         for entry in entries:
-            self._drop_entry(entry)
+            self._drop_entry(entry, lost)
         for _ in self._distrust.drop_files({ino for ino in lost if self._nodes.exists(ino)}):
             pass  # no engine serves yet that could tell the kernel
         if doubtful:
@@ -142,11 +143,12 @@ class Recovery:
             self._nodes.save(txn, ino, node)
         return True
 
-    def _drop_entry(self, entry: int) -> None:
+    def _drop_entry(self, entry: int, lost: set[int]) -> None:
         """Drop what was not synced of an entry, in one transaction: a kill leaves it for the next mount, or gone."""
         with self._nodes.change() as txn:
             members = list(self._walk.members(entry))
             nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
-            if any(node.flags & Inode.SYNCED for node in nodes.values()):
-                members = [row for row in members if nodes[row[0]].is_file and not nodes[row[0]].flags & Inode.SYNCED]
+            synced = {ino for ino, node in nodes.items() if node.flags & Inode.SYNCED}
+            if synced and not synced & lost:
+                members = [row for row in members if nodes[row[0]].is_file and row[0] not in synced]
             self._tree.remove_all(txn, members)

@@ -12,7 +12,7 @@ from kcachefs.core.caller import Caller
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.records import META_ANSWERED, pack_number, unpack_number
+from kcachefs.store.records import META_ANSWERED, pack_pair, unpack_number
 
 
 class ReplayGuard:
@@ -27,7 +27,7 @@ class ReplayGuard:
     def note(self, txn: Transaction, caller: Caller, ino: int = 0) -> None:
         """This transaction carries out the caller's request; `ino` is the inode in its reply."""
         if caller.request:
-            txn.put(META_ANSWERED, pack_number(caller.request) + pack_number(ino))
+            txn.put(META_ANSWERED, pack_pair(caller.request, ino))
 
     def answer(self, request: int) -> int | None:
         """The inode in the reply to a request, 0 if there is none in it; None when it did not take effect."""

@@ -2,11 +2,12 @@
 
 A file that was written is queued and sealed when it has rested. A file that is written again after it was sealed is
 *mutable*: it is left alone until it has been quiet for long. The engine's thread adds to the queue; the sealer, the
-evictor and whoever settles a mount take from it.
+evictor and whoever settles a mount take from it. Users take turns, so that nobody waits behind what another wrote.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
 QUEUE_MAX = 4096
-"""When this many files wait, the oldest is sealed whatever else is going on."""
+"""When this many files wait, some are sealed whatever else is going on: of the user who has most of them."""
 PATIENCE_SECONDS = 10.0
 """How long a file waits at most for requests to pause: a compiler's burst of writes goes first."""
 
@@ -25,46 +26,60 @@ class SealQueue:
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
-        self._waiting: deque[tuple[int, float]] = deque()
+        self._waiting: dict[int, deque[tuple[int, float]]] = {}
+        """By owner, the one whose turn is next first: files, and since when each has not changed."""
         self._queued: set[int] = set()
         self.mutable: set[int] = set()
         self._sealing: dict[int, bool] = {}
         """Inodes that are being sealed, and whether they changed since that began."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._queued)
 
-    def add(self, ino: int, since: float) -> None:
-        """Queue a file that has not changed since that moment of the monotonic clock."""
+    def add(self, ino: int, since: float, uid: int = 0) -> None:
+        """Queue a user's file that has not changed since that moment of the monotonic clock."""
         with self._lock:
             if ino not in self._queued:
                 self._queued.add(ino)
-                self._waiting.append((ino, since))
+                self._waiting.setdefault(uid, deque()).append((ino, since))
 
     def take(self, rest_seconds: float, now: float) -> int | None:
-        """The file that has waited longest, if that is long enough or too many wait; None when there is none."""
+        """A file that has waited long enough, the oldest of the user whose turn it is; None when there is none.
+
+        If too many wait, it is the oldest of the user who has most of them.
+        """
         with self._lock:
-            if not self._waiting:
-                return None
-            ino, since = self._waiting[0]
-            if now - since < rest_seconds and len(self._waiting) < QUEUE_MAX:
-                return None
-            self._waiting.popleft()
-            self._queued.discard(ino)
-            return ino
+            if len(self._queued) >= QUEUE_MAX:
+                return self._take_from(max(self._waiting, key=lambda uid: len(self._waiting[uid])))
+            for uid, files in self._waiting.items():
+                if now - files[0][1] >= rest_seconds:
+                    return self._take_from(uid)
+            return None
+
+    def _take_from(self, uid: int) -> int:
+        files = self._waiting.pop(uid)
+        ino, _ = files.popleft()
+        self._queued.discard(ino)
+        if files:
+            self._waiting[uid] = files
+        return ino
 
     def is_pressing(self) -> bool:
         """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
-        try:
-            since = self._waiting[0][1]
-        except IndexError:
-            return False
-        return len(self._waiting) >= QUEUE_MAX or time.monotonic() - since > PATIENCE_SECONDS
+        return len(self._queued) >= QUEUE_MAX or self._longest_seconds() > PATIENCE_SECONDS
+
+    def _longest_seconds(self) -> float:
+        """How long the oldest file has waited. Takes no lock."""
+        oldest = now = time.monotonic()
+        for files in list(self._waiting.values()):
+            with contextlib.suppress(IndexError):  # it was taken just now
+                oldest = min(oldest, files[0][1])
+        return now - oldest
 
     def waiting(self) -> list[int]:
-        """Every file that waits, the longest waiting first."""
+        """Every file that waits, by user, the longest waiting first."""
         with self._lock:
-            return [ino for ino, _ in self._waiting]
+            return [ino for files in self._waiting.values() for ino, _ in files]
 
     def unsealed(self) -> set[int]:
         """Every file that waits or is mutable."""
@@ -82,7 +97,7 @@ class SealQueue:
         if node.flags & Inode.MUTABLE:
             self.mutable.add(ino)
         elif ino not in self._queued:
-            self.add(ino, time.monotonic())
+            self.add(ino, time.monotonic(), node.uid)
 
     def emptied(self, ino: int) -> None:
         """A file lost all its bytes: what the sealer has read is stale, and there is nothing to seal."""
@@ -123,10 +138,9 @@ class SealQueue:
 
     def statistics(self) -> dict[str, int]:
         """Takes no lock: it is asked when something hangs."""
-        oldest = self._waiting[0][1] if self._waiting else None
         return {
-            "waiting_for_sealing": len(self._waiting),
-            "longest_waiting_s": round(time.monotonic() - oldest) if oldest else 0,
+            "waiting_for_sealing": len(self._queued),
+            "longest_waiting_s": round(self._longest_seconds()),
             "being_sealed": len(self._sealing),
             "mutable": len(self.mutable),
         }

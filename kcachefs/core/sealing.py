@@ -52,7 +52,7 @@ class Sealer:
             if node.flags & Inode.MUTABLE:
                 self._queue.mutable.add(ino)
             else:
-                self._queue.add(ino, 0.0)
+                self._queue.add(ino, 0.0, node.uid)
 
     def waiting(self) -> int:
         """How many files wait: until they are sealed, they can be neither compressed nor evicted."""
@@ -85,18 +85,20 @@ class Sealer:
         if ino is None:
             return False
         with contextlib.suppress(FsError):  # unlinked while it waited
-            age = (time.time_ns() - self._files.attributes(ino).mtime) / 1e9
+            node = self._files.attributes(ino)
+            age = (time.time_ns() - node.mtime) / 1e9
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
-                self._queue.add(ino, now - max(0.0, min(age, rest_seconds)))  # written since: it rests again
+                # Written since: it rests again.
+                self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
             else:
-                self._seal_or_keep(ino, now)
+                self._seal_or_keep(ino, node.uid, now)
         return True
 
-    def _seal_or_keep(self, ino: int, now: float) -> None:
+    def _seal_or_keep(self, ino: int, uid: int, now: float) -> None:
         try:
             self.seal(ino)
         except NoSpace:
-            self._queue.add(ino, now)
+            self._queue.add(ino, now, uid)
             raise
 
     def seal_of(self, uid: int, entries: Collection[int]) -> None:

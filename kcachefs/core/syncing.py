@@ -32,7 +32,11 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import META_SYNCED, NO_DIGEST, Content, Inode, pack_number, pack_time
 
+ENTRY_MAX = 1000
+"""Files and folders of an entry up to which a sync of one file extends to the others: all are marked at once."""
 _CHUNK = 1 << 20
+_TRIES = 4
+"""How often a sync starts over because files changed while their bytes were on the way to the disk."""
 
 
 class Syncer:
@@ -75,42 +79,78 @@ class Syncer:
 
         Otherwise a power cut could leave neither. The same goes for the files that it will be in an entry with.
         """
+        if self.is_needed_for_rename(parent, name, new_parent, new_name):
+            ino, replaced = self._tree.find(parent, name), self._tree.find(new_parent, new_name)
+            if ino is not None and replaced is not None:
+                self._secure(ino, self._nodes.get(replaced).entry)
+
+    def is_needed_for_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> bool:
+        """Whether a rename will replace a synced file, so that something has to be synced first."""
         replaced = self._tree.find(new_parent, new_name)
-        if replaced is not None and (node := self._nodes.get(replaced)).flags & Inode.SYNCED:
-            ino = self._tree.find(parent, name)
-            if ino is not None and ino != replaced and self._nodes.get(ino).is_file:
-                self._secure(ino, node.entry)
-                self._store.volumes.sync()
+        if replaced is None or not self._nodes.get(replaced).flags & Inode.SYNCED:
+            return False
+        ino = self._tree.find(parent, name)
+        return ino is not None and ino != replaced and self._nodes.get(ino).is_file
 
     def _secure(self, ino: int, entry: int) -> None:
         """Have what a file holds now in an object, and what is complete of the entry; then mark them all as synced.
 
-        The marks are set in one transaction, so that a power cut finds all of them or none. What is left to do is to
-        sync the volumes and the journal.
+        The marks are set in one transaction, after the bytes of all of them are on the disk: a power cut finds all of
+        the marks or none, and none without its bytes. What is left to do is to sync the journal.
         """
-        others = self._others(ino, entry) if entry else []
-        for other in others:
-            self._seal(other, self._is_complete)
-        self._seal(ino, lambda ino: True)
-        with self._nodes.change() as txn:
+        for tries_left in reversed(range(_TRIES)):
+            others = self._others(ino, entry) if entry else []
+            for other in others:
+                self._seal(other, self._is_complete)
+            self._seal(ino, lambda ino: True)
+            if self._sync_and_mark(ino, others, is_last=not tries_left):
+                return
+
+    def _sync_and_mark(self, ino: int, others: list[int], *, is_last: bool) -> bool:
+        """Sync the bytes of sealed files, then mark them as synced. False if one of them changed meanwhile."""
+        with self._lock:
             node = self._nodes.get(ino)
             if node.nlink == 0:
-                return
-            if _is_sealed(node):
-                self._mark(txn, ino, others)
-                return
-            snapshot = self._snapshot(ino, node)  # it is being written to, so it was not sealed
+                return True
+            sealed = {one: self._nodes.get(one).digest for one in others if self._is_done(one)}
+            if not _is_sealed(node):
+                snapshot = self._snapshot(ino, node)  # it is being written to, so it was not sealed
+            else:
+                snapshot, sealed[ino] = None, node.digest
+                if is_last:  # it changes so often that it is marked before its bytes are on the disk
+                    with self._nodes.change() as txn:
+                        self._mark(txn, ino, sealed)
         if snapshot is not None:
             with snapshot:
-                while not self._keep(ino, snapshot, others):
+                while not self._keep(ino, snapshot, sealed):
                     pass
+        if ino not in sealed:
+            return True
+        self._store.volumes.sync()
+        with self._nodes.change() as txn:
+            if not is_last and any(self._has_changed(one, sealed) for one in (ino, *others)):
+                return False
+            self._mark(txn, ino, sealed)
+        return True
 
-    def _mark(self, txn: Transaction, ino: int, others: list[int]) -> None:
-        """Mark a file as synced, and with it those others that are complete and sealed."""
-        for one in (ino, *others):
+    def _is_done(self, ino: int) -> bool:
+        """Whether a file is complete, and sealed. The lock is held."""
+        return self._nodes.exists(ino) and _is_sealed(self._nodes.get(ino)) and self._is_complete(ino)
+
+    def _has_changed(self, ino: int, sealed: dict[int, bytes]) -> bool:
+        """Whether a file is complete, and is not what it was when its bytes were synced. The lock is held."""
+        if not self._nodes.exists(ino) or (ino not in sealed and not self._is_complete(ino)):
+            return False
+        node = self._nodes.get(ino)
+        return not _is_sealed(node) or node.digest != sealed.get(ino)
+
+    def _mark(self, txn: Transaction, ino: int, sealed: dict[int, bytes]) -> None:
+        """Mark a file as synced, and with it those others that are what they were when they were synced."""
+        for one in {ino, *sealed}:
             with contextlib.suppress(FsError):  # it went meanwhile
                 node = self._nodes.get(one)
-                if not node.flags & Inode.SYNCED and (one == ino or (_is_sealed(node) and self._is_complete(one))):
+                is_as_synced = _is_sealed(node) and node.digest == sealed.get(one)
+                if not node.flags & Inode.SYNCED and (one == ino or is_as_synced):
                     node.flags |= Inode.SYNCED
                     self._nodes.save(txn, one, node)
         if not self.was_used:
@@ -124,11 +164,13 @@ class Syncer:
     # --- the entry ----------------------------------------------------------------------------------------------------
 
     def _others(self, ino: int, entry: int) -> list[int]:
-        """The other files of an entry, without those under temporary names."""
+        """The other files of an entry, without those under temporary names; none if the entry is too large."""
         unfinished: set[int] = set()
         others: list[int] = []
-        with self._lock:
-            for member, parent, _ in self._walk.members(entry):
+        with contextlib.suppress(FsError):  # something of it went meanwhile: then the entry is not complete
+            for count, (member, parent, _) in enumerate(self._walk.members(entry)):
+                if count > ENTRY_MAX:
+                    return []
                 if member in self._temporaries or parent in unfinished:
                     unfinished.add(member)
                 elif member != ino and self._nodes.get(member).is_file:
@@ -175,7 +217,7 @@ class Syncer:
             raise
         return snapshot
 
-    def _keep(self, ino: int, snapshot: Snapshot, others: list[int]) -> bool:
+    def _keep(self, ino: int, snapshot: Snapshot, sealed: dict[int, bytes]) -> bool:
         """Store a snapshot, and have the file keep it while others go on writing. False if it must be stored again."""
         staged = snapshot.stage()
         self._store.volumes.sync()  # before anything says that what was kept until now is no longer needed
@@ -193,7 +235,7 @@ class Syncer:
                     self._queue.make_mutable(ino, node)
                     self._queue.changed(ino, node)  # so that nobody seals it who began before this
                     self._nodes.save(txn, ino, node)
-                self._mark(txn, ino, others)
+                self._mark(txn, ino, sealed)
         except ObjectMissing:
             return False
         finally:

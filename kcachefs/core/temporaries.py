@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.records import number_of, pack_number, temporary_key, unpack_number
+from kcachefs.store.records import number_of, pack_pair, temporary_key, unpack_pair
 
 
 class Temporaries:
@@ -30,7 +30,7 @@ class Temporaries:
         txn.undo(lambda: self.inodes.discard(ino))
         self.inodes.add(ino)
         process = pid if not pid or _is_process(pid) else process_of(pid)
-        txn.put(temporary_key(ino), pack_number(time.time_ns()) + pack_number(process))
+        txn.put(temporary_key(ino), pack_pair(time.time_ns(), process))
 
     def remove(self, txn: Transaction, ino: int) -> None:
         """It has its final name, or none: there is nothing to reap."""
@@ -42,7 +42,7 @@ class Temporaries:
     def writer_of(self, ino: int) -> tuple[int, int] | None:
         """Since when, in nanoseconds, and by which process (0: not visible here) it is written; None if it is not."""
         raw = self._catalog.get(temporary_key(ino))
-        return (unpack_number(raw[:8]), unpack_number(raw[8:16])) if raw is not None else None
+        return unpack_pair(raw) if raw is not None else None
 
 
 def _is_process(pid: int) -> bool:

@@ -43,7 +43,7 @@ LINK_MAX = 65000
 DEPTH_MAX = 256
 """Folders within folders: what walks up or down the tree stays quick."""
 ROOT_NAMES_MAX = 1024
-"""Names in the root, each of which counts as a namespace in every report."""
+"""Names in a root, each of which counts as a namespace in every report."""
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 
@@ -76,6 +76,7 @@ class Tree:
         self._catalog = store.catalog
         self._nodes = nodes
         self._protected = namespaces.protected
+        self._roots = namespaces.roots
         self._membership = membership
         self._temporaries = temporaries
         self._temporary = temporaries.inodes
@@ -135,12 +136,12 @@ class Tree:
                 raise FsError(errno.ENOENT)
             if txn.get(key) is not None:
                 raise FsError(errno.EEXIST)
-            if parent == ROOT_INO and folder.size >= ROOT_NAMES_MAX:
-                raise FsError(errno.ENOSPC, f"the root holds {ROOT_NAMES_MAX} names at most")
-            if stat.S_ISDIR(mode):
-                self._refuse_depth(parent)
-            ino = nodes.allocate(txn)
+            if folder.size >= ROOT_NAMES_MAX:
+                self._refuse_names(parent)
             is_dir, gid = stat.S_ISDIR(mode), caller.gid
+            if is_dir:
+                self._refuse_nesting(parent)
+            ino = nodes.allocate(txn)
             if folder.mode & stat.S_ISGID:
                 gid = folder.gid
                 if is_dir:
@@ -175,6 +176,7 @@ class Tree:
                 raise FsError(errno.EMLINK)
             if txn.get(key) is not None:
                 raise FsError(errno.EEXIST)
+            self._refuse_names(parent)
             node.nlink += 1
             node.ctime = time.time_ns()
             self._membership.linked(txn, ino, node, parent, name)
@@ -208,10 +210,10 @@ class Tree:
         return ino
 
     def remove(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
-        """Take a name away, and the inode with it if that was the last; its folder must be empty if it is one."""
+        """Take a name away, and the inode with its last one; a folder with all that is in it (see `removal.py`)."""
         now = time.time_ns()
         folder = self._nodes.get(parent)
-        if node.is_dir:
+        if node.is_dir and folder.nlink:
             folder.nlink -= 1
         node.ctime = now
         txn.delete(name_key(parent, name))
@@ -249,10 +251,12 @@ class Tree:
             if self._directory(new_parent).nlink == 0:
                 raise FsError(errno.ENOENT)
             if node.is_dir:
-                self._refuse_cycle(ino, new_parent)
+                self._refuse_nesting(new_parent, ino)
             if raw is None:
                 if flags & RENAME_EXCHANGE:
                     raise FsError(errno.ENOENT)
+                if parent != new_parent:
+                    self._refuse_names(new_parent)
             else:
                 if flags & RENAME_NOREPLACE:
                     raise FsError(errno.EEXIST)
@@ -330,7 +334,7 @@ class Tree:
                 raise FsError(errno.EBUSY, "a namespace stays where it is")
             node = self._nodes.get(ino)
             if node.is_dir:
-                self._refuse_cycle(ino, new_parent)
+                self._refuse_nesting(new_parent, ino)
                 if parent != new_parent:
                     self._nodes.get(parent).nlink -= 1
                     self._nodes.get(new_parent).nlink += 1
@@ -344,18 +348,22 @@ class Tree:
         for parent in {one[0], two[0]}:
             self._touch(txn, parent, self._nodes.get(parent), now, 0)
 
-    def _refuse_cycle(self, ino: int, new_parent: int) -> None:
-        if ino in self._refuse_depth(new_parent):
-            raise FsError(errno.EINVAL)
-
-    def _refuse_depth(self, parent: int) -> list[int]:
-        """Refuse a folder in a folder that is nested too deeply; returns that folder and those above it."""
-        above = [parent]
-        while above[-1] != ROOT_INO:
-            if len(above) >= DEPTH_MAX:
+    def _refuse_nesting(self, parent: int, moved: int = 0) -> None:
+        """Refuse a folder below `parent` that would be nested too deeply, or `moved` into itself."""
+        get, above, depth = self._nodes.get, parent, 1
+        while above != ROOT_INO:
+            if above == moved:
+                raise FsError(errno.EINVAL)
+            if depth >= DEPTH_MAX:
                 raise FsError(errno.ENAMETOOLONG, f"folders are nested {DEPTH_MAX} deep at most")
-            above.append(self._nodes.get(above[-1]).parent)
-        return above
+            above = get(above).parent
+            depth += 1
+        if moved and get(moved).parent != parent:
+            self._membership.refuse_large(moved, DEPTH_MAX - depth)
+
+    def _refuse_names(self, parent: int) -> None:
+        if parent in self._roots and self._nodes.get(parent).size >= ROOT_NAMES_MAX:
+            raise FsError(errno.ENOSPC, f"a root holds {ROOT_NAMES_MAX} names at most")
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

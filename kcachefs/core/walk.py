@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
@@ -11,12 +12,14 @@ from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import name_of, names_prefix, unpack_name
+from kcachefs.store.records import Inode, name_of, names_prefix, unpack_name
 
 _BATCH = 256
 """Inodes read at a time, while requests wait."""
 Member = tuple[int, int, bytes]
 """An inode, its folder and its name there."""
+Name = tuple[int, bytes]
+"""A folder and a name in it."""
 
 
 class Walk:
@@ -33,38 +36,80 @@ class Walk:
         folders = [ino] if self._nodes.get(ino).is_dir else []
         while folders:
             folder = folders.pop()
-            rows = [(unpack_name(raw)[0], name_of(key)[1]) for key, raw in self._catalog.scan(names_prefix(folder))]
-            for start in range(0, len(rows), _BATCH):
-                batch = rows[start : start + _BATCH]
-                self._nodes.prefetch(child for child, _ in batch)
-                for child, name in batch:
-                    yield child, folder, name
-                    if self._nodes.get(child).is_dir:
-                        folders.append(child)
+            for child, name in self._names_in(folder):
+                try:
+                    is_dir = self._nodes.get(child).is_dir
+                except FsError:
+                    continue  # it went meanwhile
+                yield child, folder, name
+                if is_dir:
+                    folders.append(child)
 
-    def members(self, entry: int) -> Iterator[Member]:
-        """Everything that belongs to an entry, folders before what is in them."""
-        for parent, name in self.top_names(entry):
+    def _names_in(self, folder: int) -> Iterator[tuple[int, bytes]]:
+        """A folder's inodes and names, a few at a time: whoever needs only some does not wait for all."""
+        start = b""
+        while rows := self._catalog.scan(names_prefix(folder), start, _BATCH):
+            found = [(unpack_name(raw)[0], name_of(key)[1]) for key, raw in rows]
+            self._nodes.prefetch(child for child, _ in found)
+            yield from found
+            if len(rows) < _BATCH:
+                return
+            start = rows[-1][0] + b"\0"
+
+    def members(self, entry: int, names: list[Name] | None = None) -> Iterator[Member]:
+        """Everything that belongs to an entry, folders before what is in them. `names`: what `top_names` said."""
+        for parent, name in self.top_names(entry) if names is None else names:
             ino = self._tree.find(parent, name)
-            if ino is None or (entry < GROUP_BASE and ino != entry):
-                continue  # it is gone, and another folder may have its name
+            if ino is None or (ino != entry if entry < GROUP_BASE else not self._belongs(ino, entry)):
+                continue  # it is gone, and another may have its name
             yield ino, parent, name
             if self._nodes.get(ino).is_dir:
                 yield from self.below(ino)
 
-    def top_names(self, entry: int) -> list[tuple[int, bytes]]:
-        """The names by which an entry is reached: its folder's, or those of its files."""
+    def some_files(self, entry: int, limit: int) -> Iterator[tuple[int, Inode]]:
+        """Files of an entry, among the first `limit` names where they may be: for who cannot wait for all of them."""
+        inodes: Iterator[int] = iter(())
         if entry < GROUP_BASE:
+            inodes = (ino for ino, _, _ in self.members(entry))
+        elif (record := self._table.get(entry)) is not None:
+            inodes = (ino for ino, _ in self._names_in(record.folder))
+        for ino in itertools.islice(inodes, limit):
             with contextlib.suppress(FsError):
-                root = self._nodes.get(entry)
-                return [(root.parent, root.target)]
-            return []
-        record = self._table.get(entry)
-        if record is None:
-            return []
-        folder = record.folder
-        rows = [(unpack_name(row)[0], name_of(key)[1]) for key, row in self._catalog.scan(names_prefix(folder))]
-        return [(folder, name) for ino, name in rows if self._belongs(ino, entry)]
+                node = self._nodes.get(ino)
+                if node.is_file and node.entry == entry:
+                    yield ino, node
+
+    def top_names(self, entry: int) -> list[Name]:
+        """The names by which an entry is reached: its folder's, or those of its files."""
+        return self.top_names_of([entry])[entry]
+
+    def top_names_of(self, entries: Iterable[int]) -> dict[int, list[Name]]:
+        """The same for several: a folder with groups of files is searched once for all of them. Hold no lock."""
+        found: dict[int, list[Name]] = {entry: [] for entry in entries}
+        folders: set[int] = set()
+        for entry, names in found.items():
+            if entry < GROUP_BASE:
+                with contextlib.suppress(FsError):
+                    root = self._nodes.get(entry)
+                    names.append((root.parent, root.target))
+            elif (record := self._table.get(entry)) is not None:
+                folders.add(record.folder)
+        for folder in folders:
+            for ino, name in self._names_in(folder):
+                with contextlib.suppress(FsError):
+                    entry = self._nodes.get(ino).entry
+                    if entry >= GROUP_BASE and entry in found:
+                        found[entry].append((folder, name))
+        return found
+
+    def files_at_top(self, entry: int) -> dict[bytes, int]:
+        """The inodes at the top of an entry by their names: what is in its folder, or the files of its group."""
+        if entry < GROUP_BASE:
+            rows = self._catalog.scan(names_prefix(entry))
+            return {name_of(key)[1]: unpack_name(raw)[0] for key, raw in rows}
+        return {
+            name: ino for parent, name in self.top_names(entry) if (ino := self._tree.find(parent, name)) is not None
+        }
 
     def names_of(self, ino: int) -> list[tuple[int, bytes]]:
         """The names of an inode in the folder of its newest name."""

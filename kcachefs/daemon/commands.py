@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
@@ -12,33 +11,27 @@ from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
 from kcachefs.core.caller import Caller
 from kcachefs.core.metrics import About
-from kcachefs.daemon import registry
 from kcachefs.daemon.live_settings import LiveSettings
 from kcachefs.daemon.registry import MountConfig
+from kcachefs.daemon.worker_protocol import Beginning
 
 
 class Commands(Administration):
     """Commands on a running mount."""
 
-    def __init__(self, fs: Filesystem, config: MountConfig) -> None:
+    def __init__(self, fs: Filesystem, config: MountConfig, began: Beginning) -> None:
         super().__init__(fs)
         self._settings = LiveSettings(config)
-        self._started = time.time()
-        fs.about = self._about
-        fs.report.slow_files[b"entries.json"] = self._entries_for
-
-    def _about(self) -> About:
-        """For the metrics. The supervisor counts what outlives a worker."""
-        config = self._settings.config
-        state = registry.read(config.mountpoint)
-        return About(
+        about = About(
             version=__version__,
             engine=config.engine,
             policy=config.sharing.policy,
-            started=state.started if state is not None else self._started,
-            restarts=state.restarts if state is not None else 0,
-            reloads=state.reloads if state is not None else 0,
+            started=began.started,
+            restarts=began.restarts,
+            reloads=began.reloads,
         )
+        fs.about = lambda: about
+        fs.report.slow_files[b"entries.json"] = self._entries_for
 
     def _entries_for(self, caller: Caller) -> bytes:
         """The entries that a caller may list by reading a file: their own, or all for the owner and root."""

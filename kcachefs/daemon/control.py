@@ -44,20 +44,29 @@ class Reply(msgspec.Struct):
 async def serve(
     path: Path, administration: Administration, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Reply on the socket at `path` until cancelled."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with listener:
-        with _short_address(path) as address:
-            await listener.bind(address)
-        os.chmod(path, 0o600)
-        listener.listen()
+    """Reply on the socket at `path`, where nothing may be yet, until cancelled."""
+    with trio.socket.from_stdlib_socket(_listener(path)) as listener:
         task_status.started()
         async with trio.open_nursery() as nursery:
             while True:
                 connection, _ = await listener.accept()
                 nursery.start_soon(_serve_connection, trio.SocketStream(connection), administration)
+
+
+def _listener(path: Path) -> socket.socket:
+    """A socket for its owner only. By the umask: a confined worker cannot change modes."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        with _short_address(path) as address:
+            listener.bind(address)
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    return listener
 
 
 @contextlib.contextmanager

@@ -1,14 +1,14 @@
 """What `kcachefs set` changes of a live mount: applied at once, known to the next worker, kept for the next mount.
 
 The worker that takes over was started with the options that the mount began with, so what was changed since lies in a
-file of the runtime directory, which goes with the mount. The store keeps the same for its next mount.
+file of the store, which each mount begins without. A second file has what the store keeps for its next mount. A worker
+can write nowhere else.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from kcachefs.core import Filesystem
-from kcachefs.daemon import logs, registry
+from kcachefs.daemon import logs
 from kcachefs.daemon.options import LIVE, limits_of, option_named
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.errors import UsageError
+from kcachefs.errors import StoreError, UsageError
 from kcachefs.store import kept_settings
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class LiveSettings:
         self.config = new
         fs.set_limits(new.limits)
         logs.set_level(new.log_level)
-        _write_for_next_worker(new)
+        kept_settings.write(Path(new.store), msgspec.to_builtins(new), kept_settings.LIVE)
         if values:
             log.info("changed while mounted: %s", ", ".join(f"{one.name} {one.value_in(new)}" for one in _set(new)))
             kept = {one.name: one.value_in(new) for one in _set(new)}
@@ -74,22 +74,16 @@ def _set(config: MountConfig) -> list[Any]:
     return [one for one in LIVE if config.origins.get(one.name) == SET]
 
 
-def _write_for_next_worker(config: MountConfig) -> None:
-    path = registry.live_settings_path(config.mountpoint)
-    new = path.with_suffix(".settings-new")
-    new.write_bytes(msgspec.json.encode(config))
-    os.replace(new, path)
-
-
 def as_changed(config: MountConfig, *, resumed: bool) -> MountConfig:
     """The configuration that a worker begins with: what was set while an earlier worker served the mount included."""
-    path = registry.live_settings_path(config.mountpoint)
+    store = Path(config.store)
     if not resumed:
-        path.unlink(missing_ok=True)  # left by a daemon that was killed
+        (store / kept_settings.LIVE).unlink(missing_ok=True)
         return config
-    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        changed = msgspec.json.decode(path.read_bytes(), type=MountConfig)
-        return msgspec.structs.replace(
-            config, limits=changed.limits, log_level=changed.log_level, origins=changed.origins
-        )
+    with contextlib.suppress(StoreError, msgspec.ValidationError):
+        if found := kept_settings.read(store, kept_settings.LIVE):
+            changed = msgspec.convert(found, MountConfig)
+            return msgspec.structs.replace(
+                config, limits=changed.limits, log_level=changed.log_level, origins=changed.origins
+            )
     return config

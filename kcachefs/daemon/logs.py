@@ -11,11 +11,13 @@ words end up in it too, and reopening the log means putting another file in plac
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -45,12 +47,17 @@ Facts = Mapping[str, Any]
 class Log:
     """The log of this process and the thread that answers its signals. `start` makes it."""
 
-    def __init__(self, path: str, source: str, signals: frozenset[int] = SIGNALS) -> None:
+    def __init__(
+        self, path: str, source: str, signals: frozenset[int] = SIGNALS, files: socket.socket | None = None
+    ) -> None:
         self._path = path
+        self._files = files
         self._source = source
         self.signals = signals
         self._started = time.monotonic()
         self.limit = RateLimit(PER_MINUTE, MINUTE)
+        self.on_reopened: Callable[[int], None] = lambda file: None
+        """Called with the descriptor of a new log file."""
         self.on_signal: Callable[[int], None] = lambda number: None
         """Called with every signal after it was answered here."""
         self.state: Callable[[], Facts] = dict
@@ -79,15 +86,30 @@ class Log:
             log.info("asked to reopen the log, but it is standard error and stays as it is")
             return
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = self._new_file()
         except OSError as error:
             log.error("the log cannot be reopened and stays where it is: %s: %s", self._path, error.strerror)
             return
         sys.stderr.flush()
         for standard in (1, 2):
             os.dup2(file, standard)
+        self.on_reopened(file)
         os.close(file)
         log.info("reopened the log")
+
+    def _new_file(self) -> int:
+        if self._files is None:
+            return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        received: list[int] = []
+        self._files.setblocking(False)  # recv_fds ignores its flags
+        with contextlib.suppress(BlockingIOError):
+            while more := socket.recv_fds(self._files, 16, 1)[1]:
+                received += more
+        if not received:
+            raise OSError(errno.ENOENT, "the supervisor sent no file")
+        for older in received[:-1]:
+            os.close(older)
+        return received[-1]
 
     def dump(self) -> None:
         """Log what this process is doing."""
@@ -97,12 +119,21 @@ class Log:
         log.info("state of the %s", self._source, extra={"facts": {**facts, "threads": stacks, "tasks": tasks}})
 
 
-def start(path: str, source: str, log_format: str = "text", *, level: str = "info", hangup: bool = True) -> Log:
+def start(
+    path: str,
+    source: str,
+    log_format: str = "text",
+    *,
+    level: str = "info",
+    hangup: bool = True,
+    files: socket.socket | None = None,
+) -> Log:
     """Log to standard error, which is the file at `path`, as `source`, and answer signals.
 
-    `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal was closed.
+    `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal was closed. `files` is for a process
+    that cannot open files: it receives the new one before each SIGHUP.
     """
-    log_of_process = Log(path, source, SIGNALS if hangup else SIGNALS - {signal.SIGHUP})
+    log_of_process = Log(path, source, SIGNALS if hangup else SIGNALS - {signal.SIGHUP}, files)
     handler = _StandardErrorHandler(log_of_process.limit)
     handler.setFormatter(JsonFormatter(source) if log_format == "json" else TextFormatter(source))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

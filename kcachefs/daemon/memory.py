@@ -1,8 +1,12 @@
-"""Keeps the daemon's resident memory small, however large its mapped catalog is.
+"""Keeps the daemon's resident memory small, however large its mapped catalog is and whatever it allocates and frees.
 
 Resident pages of a mapped file count as the daemon's memory, although they belong to the page cache and can be
 reclaimed at any time; monitoring tools cannot tell the difference. So when many have accumulated they are unmapped: the
 pages stay in the page cache, and the next access is a minor fault.
+
+Freed memory stays resident, too: glibc gives each thread an arena of its own, keeps what is freed in it, and buffers of
+all sizes leave holes. So there are few arenas, large buffers are mapped and unmapped one by one, and when the heap has
+grown its holes are given back to the kernel.
 """
 
 from __future__ import annotations
@@ -15,6 +19,14 @@ from kcachefs import libc
 MAPPED_MAX = 160 << 20
 """How many resident bytes of mapped files are tolerated."""
 
+HEAP_GROWTH = 8 << 20
+"""How much the process may grow until it looks for free memory: that stops all threads for a moment."""
+ARENAS_MAX = 2
+LARGE = 512 << 10
+"""Buffers of this size are never a part of the heap; by itself glibc would raise that to 32 MiB."""
+TOP_MAX = 4 << 20
+"""Free memory that the end of the heap may keep."""
+
 
 def trim(mapped: Path, limit: int = MAPPED_MAX) -> bool:
     """Unmap the resident pages of a file that is mapped read-only, if there are more than `limit`. Any thread."""
@@ -23,6 +35,33 @@ def trim(mapped: Path, limit: int = MAPPED_MAX) -> bool:
     for start, end in _read_only_mappings(mapped):
         libc.madvise(start, end - start, libc.MADV_DONTNEED)
     return True
+
+
+class Heap:
+    """What this process has allocated, kept close to what it uses. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._after_trim = 0
+
+    def trim(self, growth: int = HEAP_GROWTH) -> bool:
+        """Give free memory back if the process has grown by that much since the last time."""
+        if resident_private_bytes() < self._after_trim + growth:
+            return False
+        libc.malloc_trim()
+        self._after_trim = resident_private_bytes()
+        return True
+
+
+def bound_heap() -> None:
+    """Say how this process allocates memory. Before there are threads."""
+    libc.mallopt(libc.M_ARENA_MAX, ARENAS_MAX)
+    libc.mallopt(libc.M_MMAP_THRESHOLD, LARGE)
+    libc.mallopt(libc.M_TRIM_THRESHOLD, TOP_MAX)
+
+
+def resident_private_bytes() -> int:
+    """How much memory is resident in this process that no file backs."""
+    return _pages(1) - _pages(2)
 
 
 def resident_file_bytes() -> int:

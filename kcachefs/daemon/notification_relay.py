@@ -13,7 +13,7 @@ import contextlib
 import socket
 import threading
 
-from kcachefs.engines.notifier import MESSAGE_MAX, RESULT, written
+from kcachefs.engines.notifier import MESSAGE_MAX, RESULT, tell_kernel
 
 
 def start(channel: socket.socket, device: int) -> None:
@@ -24,4 +24,4 @@ def start(channel: socket.socket, device: int) -> None:
 def _relay(channel: socket.socket, device: int) -> None:
     with channel, contextlib.suppress(OSError):
         while message := channel.recv(MESSAGE_MAX):
-            channel.send(RESULT.pack(written(device, message)))
+            channel.send(RESULT.pack(tell_kernel(device, message)))

@@ -218,7 +218,7 @@ OPTIONS = (
     Option("idmap", _flag, lambda c: c.sharing.idmap, False),
     Option("engine", _one_of(ENGINES), lambda c: c.engine, "direct"),
     Option("read_only", _flag, lambda c: c.sharing.policy == "read-only", False),
-    Option("allow_other", _flag, lambda c: c.allow_other, True),
+    Option("allow_other", _flag, lambda c: c.allow_other),
     Option("hang_timeout", _patience, lambda c: c.hang_seconds, 30.0),
     Option("metrics_gid", _id, lambda c: c.metrics_gid),
     Option("log_format", _one_of(FORMATS), lambda c: c.log_format, "text"),

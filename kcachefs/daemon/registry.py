@@ -154,11 +154,6 @@ def socket_path(mountpoint: str) -> Path:
     return directory() / f"{name_of(mountpoint)}.sock"
 
 
-def live_settings_path(mountpoint: str) -> Path:
-    """What `kcachefs set` changed of a mount, for the worker that takes over."""
-    return directory() / f"{name_of(mountpoint)}.settings"
-
-
 def log_path(mountpoint: str) -> Path:
     folder = config.log_directory()
     try:
@@ -178,9 +173,14 @@ def write(state: MountState) -> None:
 
 
 def remove(mountpoint: str) -> None:
-    for path in (state_path(mountpoint), socket_path(mountpoint), live_settings_path(mountpoint)):
+    for path in (state_path(mountpoint), socket_path(mountpoint)):
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+
+
+def remove_socket(mountpoint: str) -> None:
+    """Make way for the next worker's control socket: a worker can make one and remove nothing."""
+    socket_path(mountpoint).unlink(missing_ok=True)
 
 
 def read(mountpoint: str) -> MountState | None:

@@ -27,7 +27,7 @@ from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
-from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Refusal
+from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
 from kcachefs.errors import DaemonError, MountBusy, MountError
@@ -118,7 +118,14 @@ class Supervisor:
             self._config.log, "supervisor", self._config.log_format, level=level, hangup=not in_terminal
         )
         own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
+        own_log.on_reopened = self._send_log
         own_log.on_signal = self._forward_signal
+
+    def _send_log(self, file: int) -> None:
+        """Runs in the log's own thread."""
+        for worker in (self._worker, self._standby):
+            if worker is not None:
+                worker.send_log(file)
 
     def _forward_signal(self, number: int) -> None:
         """Runs in the log's own thread."""
@@ -194,7 +201,9 @@ class Supervisor:
     def _begin(self, worker: WorkerProcess | None, *, resumed: bool) -> Refusal | None:
         if worker is None:
             return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
-        refusal = worker.begin(resumed=resumed)
+        registry.remove_socket(self._config.mountpoint)
+        state = self._state
+        refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads))
         if refusal is None:
             self._worker = worker
             self._state.worker_pid = worker.pid

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -29,6 +29,7 @@ from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.daemon import control, logs, memory, privileges, registry
 from kcachefs.daemon.commands import Commands
+from kcachefs.daemon.confinement import confine
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.live_settings import as_changed
 from kcachefs.daemon.registry import MountConfig
@@ -42,11 +43,13 @@ from kcachefs.daemon.worker_protocol import (
     REPLACED,
     UNMOUNTED,
     WARM,
+    Beginning,
     Refusal,
 )
 from kcachefs.engines import prepare_engine
 from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
+from kcachefs.store.header import make_directory
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 log = logging.getLogger("kcachefs.daemon.worker")  # as a program this module is __main__
@@ -68,11 +71,17 @@ class Worker:
     """A store, its filesystem and the engine that serves it."""
 
     def __init__(
-        self, config: MountConfig, device: int, request_buffer: int, relay: socket.socket, *, resumed: bool
+        self,
+        config: MountConfig,
+        device: int,
+        request_buffer: int,
+        relay: socket.socket,
+        control_socket: Path,
+        began: Beginning,
     ) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self._kernel, make_engine = prepare_engine(
-            config.engine, device, request_buffer, relay, resumed=resumed, resend=config.resend
+            config.engine, device, request_buffer, relay, resumed=began.resumed, resend=config.resend
         )
         self.fs = Filesystem(
             self.store,
@@ -82,13 +91,14 @@ class Worker:
                 uid=os.getuid(),
                 gid=os.getgid(),
                 metrics_gid=config.metrics_gid,
-                resumed=resumed,
+                resumed=began.resumed,
             ),
             self._kernel,
         )
-        self.commands = Commands(self.fs, config)
-        self._socket = registry.socket_path(config.mountpoint)
+        self.commands = Commands(self.fs, config, began)
+        self._socket = control_socket
         self._hang_seconds = config.hang_seconds
+        self._heap = memory.Heap()
         self.engine = make_engine(self.fs)
 
     async def run(self, supervisor: socket.socket) -> None:
@@ -101,9 +111,7 @@ class Worker:
             nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.uses.flush)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.reaper.reap)
-            nursery.start_soon(
-                self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.lifetimes.let_go_of_orphans
-            )
+            nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
             nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
             await nursery.start(control.serve, self._socket, self.commands)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
@@ -153,7 +161,7 @@ class Worker:
         await trio.sleep(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
         with contextlib.suppress(OSError):  # a worker goes on without a supervisor
             while True:
-                current, now = self.engine.attention(), time.monotonic()
+                current, now = self.engine.request_at_hand(), time.monotonic()
                 if current is None or current is not request:
                     request, since = current, now
                 if now - since < self._hang_seconds:
@@ -183,6 +191,7 @@ class Worker:
 
     def _trim(self) -> None:
         memory.trim(self.store.path.resolve() / "catalog" / "data.mdb")
+        self._heap.trim()
 
     async def _collect(self) -> None:
         """Collect cyclic garbage while nobody is working, and under load only the youngest generation."""
@@ -216,36 +225,63 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
 
 
-def wait_to_begin(config: MountConfig, supervisor: socket.socket) -> bool:
-    """Report that we are warm and wait; returns whether we take over from another. Exits if the supervisor does."""
+class Preparation(NamedTuple):
+    """What a worker did before it gave up the right to."""
+
+    control_socket: Path
+    gaps: list[str]
+    """What it could not give up."""
+
+
+def prepare(config: MountConfig) -> Preparation:
+    """Do what needs the rights of our user, and give them up. Before the first thread."""
     with contextlib.suppress(ImportError):  # reported when the engine is made
         importlib.import_module(f"kcachefs.engines.{config.engine}")
+    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
+    privileges.drop()
+    make_directory(store)
+    return Preparation(control_socket, confine(store, control_socket.parent))
+
+
+def wait_to_begin(supervisor: socket.socket) -> Beginning:
+    """Report that we are warm and wait until we are told to begin. Exits if the supervisor does."""
     line = b""
     with contextlib.suppress(OSError):
         supervisor.sendall(WARM + b"\n")
-        line = supervisor.recv(64)
+        line = supervisor.recv(256)
     if not line.startswith(BEGIN):
         sys.exit(UNMOUNTED)
-    return line.endswith(b"1\n")
+    return Beginning.from_line(line)
 
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
-    device, request_buffer, supervisor_socket, relay_socket = (int(number) for number in sys.argv[2:6])
+    device, request_buffer, supervisor_socket, relay_socket, log_socket = (int(number) for number in sys.argv[2:7])
     sys.argv[0] = "kcachefs"  # the store names its holder by this when someone else tries to open it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
-    privileges.drop()
-    own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level)
+    memory.bound_heap()
+    failure: KcachefsError | OSError | None = None
+    try:
+        prepared = prepare(config)
+    except (KcachefsError, OSError) as error:  # reported when somebody asks us to begin
+        failure = error
+    log_files = socket.socket(fileno=log_socket)
+    own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level, files=log_files)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
     with socket.socket(fileno=supervisor_socket) as supervisor:
-        resumed = wait_to_begin(config, supervisor)
+        began = wait_to_begin(supervisor)
         try:
             refuse_free_threading()
-            config = as_changed(config, resumed=resumed)
+            if failure is not None:
+                raise failure
+            if not began.resumed:  # once per mount
+                for gap in prepared.gaps:
+                    log.warning("%s", gap)
+            config = as_changed(config, resumed=began.resumed)
             logs.set_level(config.log_level)
             relay = socket.socket(fileno=relay_socket)
-            worker = Worker(config, device, request_buffer, relay, resumed=resumed)
+            worker = Worker(config, device, request_buffer, relay, prepared.control_socket, began)
         except (KcachefsError, OSError) as error:
             supervisor.sendall(Refusal.from_error(error).to_line())
             sys.exit(REFUSED)

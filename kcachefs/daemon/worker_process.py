@@ -16,7 +16,7 @@ import msgspec
 from kcachefs import own_python
 from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import BEGIN, READY, START_SECONDS, WARM, Refusal
+from kcachefs.daemon.worker_protocol import READY, START_SECONDS, WARM, Beginning, Refusal
 
 
 class WorkerEvent(Enum):
@@ -39,8 +39,13 @@ class WorkerProcess:
         self._socket, their_socket = socket.socketpair()
         # SEQPACKET keeps message boundaries: each message is one notification.
         self._notifications, their_notifications = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        inherited = [device, request_buffer, their_socket.fileno(), their_notifications.fileno()]
-        with their_socket, their_notifications:
+        self._log_files, their_log_files = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log_files.setblocking(False)  # a worker that does not look must not stop the supervisor
+        theirs = (their_socket, their_notifications, their_log_files)
+        inherited = [device, request_buffer, *(one.fileno() for one in theirs)]
+        with contextlib.ExitStack() as closing:
+            for one in theirs:
+                closing.enter_context(one)
             self._process = subprocess.Popen(
                 own_python.command(
                     "kcachefs.daemon.worker", msgspec.json.encode(config).decode(), *map(str, inherited)
@@ -67,14 +72,14 @@ class WorkerProcess:
         self._warm = self._warm or self._read_line() == WARM
         return self._warm
 
-    def begin(self, *, resumed: bool) -> Refusal | None:
+    def begin(self, beginning: Beginning) -> Refusal | None:
         """Tell it to serve and wait until it does; returns a refusal if it cannot."""
         line = b""
         if self.wait_until_warm():
             notification_relay.start(self._notifications, self._device)
             self._relay_started = True
             with contextlib.suppress(OSError):
-                self._socket.sendall(b"%s %d\n" % (BEGIN, resumed))
+                self._socket.sendall(beginning.to_line())
             line = self._read_line()
         self._began = self._last_heartbeat = time.monotonic()
         if line.startswith(READY):
@@ -108,6 +113,11 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
+    def send_log(self, file: int) -> None:
+        """Send it the log's new file. It looks for one when it gets SIGHUP; it cannot open files by itself."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._log_files, [b"log"], [file])
+
     def end(self, seconds: float = 0.0) -> int:
         """Give it `seconds` to exit by itself, then kill it; returns its exit code."""
         try:
@@ -120,6 +130,7 @@ class WorkerProcess:
         """Wait for its exit, close everything that belonged to it, and return its exit code."""
         code = self._process.wait()
         self._socket.close()
+        self._log_files.close()
         if not self._relay_started:  # otherwise the relay owns the socket, and may still be waiting for the kernel
             self._notifications.close()
         if self._pidfd >= 0:

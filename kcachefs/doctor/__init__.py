@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from kcachefs.daemon import landlock
 from kcachefs.doctor import host, places, present_mounts
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
 from kcachefs.engines import mounting
@@ -19,6 +20,7 @@ def examine(store: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from host.mount_helper()
     yield from host.sharing_with_others(Path("/etc/fuse.conf"))
     yield from host.kernel(os.uname().release)
+    yield from host.confinement(landlock.version())
     yield from host.framework_versions()
     yield from places.store_location(store)
     yield from places.configuration(store)

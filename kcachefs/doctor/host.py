@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from kcachefs.daemon.confinement import LANDLOCK_FULL, LANDLOCK_MIN
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
 from kcachefs.frameworks.environment import installed_version
 from kcachefs.frameworks.records import FRAMEWORKS
@@ -70,6 +71,26 @@ def kernel(release: str) -> Iterator[Finding]:
         )
     else:
         yield Finding(OK, "kernel", f"{release}, with failover (engine direct)")
+
+
+def confinement(landlock: int) -> Iterator[Finding]:
+    """Whether a worker that somebody takes over still reaches the host; `landlock` is the kernel's version of it."""
+    if landlock < LANDLOCK_MIN:
+        yield Finding(
+            NOTE,
+            "Landlock",
+            "is not there: workers are not confined to their store",
+            "Linux 5.19 or newer, booted with landlock in its list of security modules (lsm=)",
+        )
+    elif landlock < LANDLOCK_FULL:
+        yield Finding(
+            NOTE,
+            "Landlock",
+            "is an old one: workers are confined to their store, but can still truncate files",
+            "Linux 6.2 or newer",
+        )
+    else:
+        yield Finding(OK, "Landlock", "workers are confined to their store")
 
 
 def framework_versions() -> Iterator[Finding]:

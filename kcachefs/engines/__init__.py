@@ -25,7 +25,7 @@ class Engine(Protocol):
     async def run(self) -> None:
         """Answer requests until the filesystem is unmounted."""
 
-    def attention(self) -> object:
+    def request_at_hand(self) -> object:
         """What it is working on; None while it waits. The same answer for long means that it hangs."""
 
 

@@ -29,8 +29,10 @@ BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
 """How long to poll: with an empty budget or no processor to spare, with one, with several."""
 BUDGET_NS, EARNED = 1_000_000_000, 16
 """How much polling can be saved up, and how many nanoseconds earn one of polling."""
-_SEVERAL = 3
-_ENOUGH, _FULL = 4, 32
+_PATIENT_IDLE = 3
+"""So many idle processors allow the longest polling."""
+_SUCCESSES_MIN, _SUCCESSES_MAX = 4, 32
+"""Polling begins above the first; the second is how many are remembered, so that a few long gaps are forgiven."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _now = time.monotonic_ns
 
@@ -43,8 +45,9 @@ class BusyPolling:
         poll.register(device, select.POLLIN)
         self._poll = poll.poll
         self._processors = processors()
-        self._credit = 0
-        self._since = self._settled = _now()
+        self._successes = 0
+        """How often polling found, or would have found, something; long gaps count against it."""
+        self._since = self._budget_as_of = _now()
         self._budget = BUDGET_NS
         self._patience = 0
         """How long the last poll was allowed to take."""
@@ -61,7 +64,7 @@ class BusyPolling:
         elif idle == 0:
             self.allowed = BRIEF_NS
         else:
-            self.allowed = PATIENT_NS if idle >= _SEVERAL else USUAL_NS
+            self.allowed = PATIENT_NS if idle >= _PATIENT_IDLE else USUAL_NS
 
     def poll(self, *, is_alone: bool = True) -> None:
         """Returns when there is a request, or soon: the read that follows waits for as long as it takes.
@@ -69,7 +72,7 @@ class BusyPolling:
         Not alone: a thread of ours is at work for somebody.
         """
         since = self._since = _now()
-        patience = self.allowed if is_alone and self._credit > _ENOUGH else 0
+        patience = self.allowed if is_alone and self._successes > _SUCCESSES_MIN else 0
         if patience:
             if self._budget <= 0:
                 patience = min(patience, BRIEF_NS)
@@ -84,15 +87,15 @@ class BusyPolling:
         now = _now()
         self._is_awake = True
         gap, polled = now - self._since, self._patience
-        budget = self._budget + (now - self._settled) // EARNED
-        self._settled = now
+        budget = self._budget + (now - self._budget_as_of) // EARNED
+        self._budget_as_of = now
         if polled > BRIEF_NS and gap > BRIEF_NS:
             budget -= min(gap, polled) - BRIEF_NS
         self._budget = budget if budget < BUDGET_NS else BUDGET_NS
         if gap >= LONG_NS and gap >= self.allowed:
-            self._credit = max(0, self._credit - 1)
-        elif gap > SHORT_NS and self._credit < _FULL:
-            self._credit += 1
+            self._successes = max(0, self._successes - 1)
+        elif gap > SHORT_NS and self._successes < _SUCCESSES_MAX:
+            self._successes += 1
 
 
 def processors() -> int:

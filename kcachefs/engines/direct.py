@@ -54,6 +54,9 @@ _SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
 """Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
 _WAITING_THREADS = 32
 """Writes that wait for room: they have threads of their own, so that reads do not wait behind them."""
+_HELD_MAX = 128 << 20
+"""Bytes that one user's writes may hold in memory while they wait for room."""
+_USERS_MAX = 256
 _LISTED_MAX = 16384
 _HEADER = p.IN_HEADER.size
 _RESENT = 1 << 63
@@ -92,12 +95,14 @@ class DirectEngine:
         self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
         self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="kcachefs-wait")
         self._deferred: dict[int, Future[None]] = {}
+        self._held: BoundedDict[int, dict[int, int]] = BoundedDict(_USERS_MAX, lambda held: not held)
+        """By user and request: how many bytes it holds in memory while it waits for room."""
         self._complained: set[int] = set()
         self._poison: set[int] = set()
         """Requests that workers died of: they are answered EIO."""
         self._handling = False
         """A request is being carried out by `serve`'s thread."""
-        self._keeps = not self._requests.agreed & p.Init.HAS_RESEND
+        self._keeps_requests = not self._requests.capabilities & p.Init.HAS_RESEND
         """Requests are kept in the buffer: the kernel cannot send again what a worker took."""
         self._counts = self._kernel.counts
         self._polling = BusyPolling(device)
@@ -128,7 +133,7 @@ class DirectEngine:
                 self._handling = True
                 self.handle(length)
                 self._handling = False
-                if self._keeps:
+                if self._keeps_requests:
                     requests.answered()
         finally:
             self.close()
@@ -136,7 +141,7 @@ class DirectEngine:
     def _take_over(self) -> None:
         """See to what the last worker took and did not answer."""
         self._poison = self._requests.blame_last_request()
-        if not self._keeps:
+        if not self._keeps_requests:
             self._kernel.notifier.resend()
             return
         left = list(self._requests.left())  # before the request in the buffer may take a slot itself
@@ -151,7 +156,7 @@ class DirectEngine:
                 self._requests.answered()
             self._requests.release(slot)
 
-    def attention(self) -> object:
+    def request_at_hand(self) -> object:
         """What `serve` works on; None while it waits. Asked every second: the same for long means that it hangs."""
         self._polling.adapt()
         return self.header if self._handling else None
@@ -230,10 +235,10 @@ class DirectEngine:
         self.reply_error(unique, errno.EIO)
         return True
 
-    def agree(self, capabilities: int) -> None:
+    def negotiated(self, capabilities: int) -> None:
         """What was agreed on with the kernel, for this worker and the next."""
-        self._requests.agree(capabilities)
-        self._keeps = not capabilities & p.Init.HAS_RESEND
+        self._requests.keep_capabilities(capabilities)
+        self._keeps_requests = not capabilities & p.Init.HAS_RESEND
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
@@ -291,11 +296,21 @@ class DirectEngine:
     # --- what takes long ----------------------------------------------------------------------------------------------
 
     def defer(
-        self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]], *, waits: bool = False
+        self,
+        unique: int,
+        ino: int,
+        action: Callable[[], bytes | Sequence[bytes | memoryview]],
+        *,
+        waits: bool = False,
+        holds: int = 0,
     ) -> None:
-        """Do it in another thread and reply from there; `waits`: it may wait for room."""
-        opcode = self.header[1]
-        slot = self._requests.put_aside(self.header[0]) if self._keeps else -1
+        """Do it in another thread and reply from there; `waits`: it may wait for room, holding so many bytes."""
+        opcode, held = self.header[1], self._held.get(self.header[4])
+        if held is None:
+            held = self._held[self.header[4]] = {}
+        if holds and sum(list(held.values())) + holds > _HELD_MAX:
+            raise FsError(errno.ENOSPC, "too much that this user writes waits for room already")
+        slot = self._requests.put_aside(self.header[0]) if self._keeps_requests else -1
 
         def run() -> None:
             try:
@@ -310,16 +325,19 @@ class DirectEngine:
                     self._requests.carried_out(slot, body)
                 self._reply(unique, body)
 
-        if self._keeps and slot < 0:
+        if self._keeps_requests and slot < 0:
             run()  # so much waits already that this could not be found again: it is done at once
             return
         if not waits:  # waiting for room for long is no sign of harm
             self._requests.note_deferred(unique, begins=True)
+        if holds:
+            held[unique] = holds
         pool = self._waiting if waits else self._pool
         future = self._deferred[unique] = pool.submit(run)
-        future.add_done_callback(lambda _: self._finished(unique, slot))
+        future.add_done_callback(lambda _: self._finished(unique, slot, held))
 
-    def _finished(self, unique: int, slot: int) -> None:
+    def _finished(self, unique: int, slot: int, held: dict[int, int]) -> None:
+        held.pop(unique, None)
         self._deferred.pop(unique, None)
         self._requests.note_deferred(unique, begins=False)
         if slot >= 0:

@@ -15,6 +15,8 @@ class Exchange(Protocol):
     fs: Filesystem
     buffer: memoryview
     """The request, from its header on."""
+    header: tuple[int, ...]
+    """Its header, read: length, opcode, number, inode, uid, gid, pid, extensions, padding."""
     listed: dict[int, int]
     """The mtime that each directory had when it was last opened."""
     capabilities: int
@@ -24,13 +26,19 @@ class Exchange(Protocol):
         """Who makes the request."""
 
     def defer(
-        self, unique: int, ino: int, action: Callable[[], bytes | Sequence[bytes | memoryview]], *, waits: bool = False
+        self,
+        unique: int,
+        ino: int,
+        action: Callable[[], bytes | Sequence[bytes | memoryview]],
+        *,
+        waits: bool = False,
+        holds: int = 0,
     ) -> None:
-        """Do it in another thread and reply from there; `waits`: it may wait for room."""
+        """Do it in another thread and reply from there; `waits`: it may wait for room, holding so many bytes."""
 
     def reply_error(self, unique: int, number: int) -> None: ...
 
-    def agree(self, capabilities: int) -> None:
+    def negotiated(self, capabilities: int) -> None:
         """What was agreed on with the kernel."""
 
     def interrupt(self, unique: int) -> None:

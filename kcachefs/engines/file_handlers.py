@@ -31,7 +31,7 @@ def setattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes | No
     size = fields[3] if valid & Fattr.SIZE else None
     owner = bool(valid & (Fattr.MODE | Fattr.UID | Fattr.GID))
     engine.fs.authorize_change(caller, ino, size=size, owner=owner)
-    if size and not engine.fs.is_quick_to_change(ino):
+    if size is not None and not engine.fs.is_quick_to_resize(ino, size):
         engine.defer(unique, ino, lambda: _set_attributes(engine, caller, ino, fields))
         return None
     return _set_attributes(engine, caller, ino, fields)
@@ -74,10 +74,12 @@ def read(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     _, offset, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     if offset + size > MAX_SIZE or size > p.MAX_REQUEST:
         raise RequestGarbled(f"cannot read {size} bytes at {offset}")
-    engine.fs.note_use(engine.caller(), ino)
-    if engine.fs.is_quick_to_read(ino, offset):
-        return engine.fs.read(ino, offset, size)
-    engine.defer(unique, ino, lambda: engine.fs.read_parts(ino, offset, size))
+    fs = engine.fs
+    if fs.listed:
+        fs.note_use(engine.caller(), ino)
+    if fs.is_quick_to_read(ino, offset):
+        return fs.read(ino, offset, size)
+    engine.defer(unique, ino, lambda: fs.read_parts(ino, offset, size))
     return None
 
 
@@ -98,7 +100,7 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     if fs.is_quick_to_write(ino):
         return p.WRITE_OUT.pack(fs.write(ino, offset, data, may_wait=False), 0)
     copy = bytes(data)
-    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=True)
+    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=True, holds=size)
     return None
 
 

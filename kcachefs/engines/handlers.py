@@ -44,7 +44,7 @@ def _init(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
         wanted &= ~p.Init.CACHE_SYMLINKS
     if engine.fs.options.sharing.idmap:
         wanted |= offered & p.Init.ALLOW_IDMAP
-    engine.agree(wanted)
+    engine.negotiated(wanted)
     log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)
     return p.INIT_OUT.pack(
         p.MAJOR,
@@ -53,7 +53,7 @@ def _init(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
         wanted & 0xFFFFFFFF,
         64,
         48,
-        p.MAX_REQUEST,
+        p.MAX_WRITE,
         1,
         p.MAX_REQUEST // 4096,
         0,
@@ -81,7 +81,7 @@ def _interrupt(engine: Exchange, ino: int, unique: int, length: int) -> None:
     engine.interrupt(p.INTERRUPT_IN.unpack_from(engine.buffer, _HEADER)[0])
 
 
-def _done(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
+def _acknowledge(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     return b""
 
 
@@ -89,7 +89,7 @@ def _not_offered(engine: Exchange, ino: int, unique: int, length: int) -> None:
     engine.reply_error(unique, errno.ENOSYS)
 
 
-def _ignored(engine: Exchange, ino: int, unique: int, length: int) -> None:
+def _leave_unanswered(engine: Exchange, ino: int, unique: int, length: int) -> None:
     pass
 
 
@@ -113,23 +113,23 @@ _ANSWERED: dict[Op, tuple[Handler, int]] = {
     Op.READ: (files.read, p.READ_IN.size),
     Op.WRITE: (files.write, p.WRITE_DATA - _HEADER),
     Op.STATFS: (_statfs, 0),
-    Op.RELEASE: (_done, 0),
+    Op.RELEASE: (_acknowledge, 0),
     Op.FSYNC: (files.fsync, 0),
     Op.INIT: (_init, p.INIT_IN.size),
     Op.OPENDIR: (names.opendir, 0),
-    Op.RELEASEDIR: (_done, 0),
+    Op.RELEASEDIR: (_acknowledge, 0),
     Op.READDIR: (names.readdir, p.READ_IN.size),
     Op.FSYNCDIR: (files.fsync, 0),
     Op.CREATE: (names.create, p.CREATE_IN.size + _NAME),
     Op.INTERRUPT: (_interrupt, p.INTERRUPT_IN.size),
-    Op.DESTROY: (_done, 0),
+    Op.DESTROY: (_acknowledge, 0),
     Op.IOCTL: (files.ioctl, 0),
     Op.BATCH_FORGET: (names.batch_forget, p.BATCH_FORGET_IN.size),
     Op.FALLOCATE: (files.fallocate, p.FALLOCATE_IN.size),
     Op.READDIRPLUS: (names.readdirplus, p.READ_IN.size),
     Op.RENAME2: (names.rename2, p.RENAME2_IN.size + 2 * _NAME),
     Op.SYNCFS: (files.fsync, 0),
-    Op.NOTIFY_REPLY: (_ignored, 0),
+    Op.NOTIFY_REPLY: (_leave_unanswered, 0),
 }
 
 OPCODES = max(Op) + 1

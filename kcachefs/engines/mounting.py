@@ -73,6 +73,17 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool)
     return descriptors[0]
 
 
+def may_allow_other(configuration: Path = Path("/etc/fuse.conf")) -> bool:
+    """Whether this user may share a mount with other users: root always, others where fuse.conf says so."""
+    if os.geteuid() == 0:
+        return True
+    try:
+        lines = configuration.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.strip() == "user_allow_other" for line in lines)
+
+
 def _refusal(message: str, mountpoint: Path) -> MountError:
     """What fusermount3 said, with what to do about it."""
     if "allow_other" in message:

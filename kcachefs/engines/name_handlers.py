@@ -33,17 +33,26 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 _HEADER = p.IN_HEADER.size
+_NAMES_MAX, _ENTRIES_MAX = 512, 96
+"""Names in one reply, and with their attributes: all other requests wait while it is put together."""
+_REMOVED_MAX = 32
+"""Inodes removed because one request forgets them; more of them go later, because all other requests wait."""
 
 
 def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
-    if engine.buffer[length - 1]:
+    fs, buffer, header = engine.fs, engine.buffer, engine.header
+    if buffer[length - 1]:
         raise RequestGarbled("a name without an end")
-    fs, caller, name = engine.fs, engine.caller(), engine.buffer[_HEADER : length - 1].tobytes()
+    # What `engine.caller` and `pack_found` would do, in place: nothing is asked more often.
+    caller, name = Caller(header[4], header[5], header[6]), buffer[_HEADER : length - 1].tobytes()
     if ino == REPORT_INO and fs.report.takes_long(name):
         engine.defer(unique, ino, lambda: _look_up(fs, caller, ino, name))
         return None
     found = fs.lookup(caller, ino, name)
-    return MISS if found is None else pack_found(fs, found)
+    if found is None:
+        return MISS
+    node = fs.attributes(found)
+    return pack_entry(found, node, fs.name_seconds(found, node))
 
 
 def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
@@ -69,9 +78,10 @@ def batch_forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
     start = _HEADER + p.BATCH_FORGET_IN.size
     if start + count * p.FORGET_ONE.size > length:
         raise RequestGarbled(f"{count} inodes do not fit into {length} bytes")
+    removed = 0
     for each, references in p.FORGET_ONE.iter_unpack(engine.buffer[start : start + count * p.FORGET_ONE.size]):
         try:
-            engine.fs.forget(each, references)
+            removed += engine.fs.forget(each, references, at_once=removed < _REMOVED_MAX)
         except Exception as error:  # a full disk: it is tried again later, and does not hold up the others
             log.warning("inode %d is forgotten, and could not be removed yet: %s", each, error)
 
@@ -128,18 +138,30 @@ def rmdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     return b""
 
 
-def rename(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
+def rename(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     (new_parent,) = p.RENAME_IN.unpack_from(engine.buffer, _HEADER)
-    name, new_name = _two_names(engine, _HEADER + p.RENAME_IN.size, length)
-    engine.fs.rename(engine.caller(), ino, name, new_parent, new_name)
-    return b""
+    return _rename(engine, ino, unique, new_parent, 0, _two_names(engine, _HEADER + p.RENAME_IN.size, length))
 
 
-def rename2(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
+def rename2(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     new_parent, flags, _ = p.RENAME2_IN.unpack_from(engine.buffer, _HEADER)
-    name, new_name = _two_names(engine, _HEADER + p.RENAME2_IN.size, length)
-    engine.fs.rename(engine.caller(), ino, name, new_parent, new_name, flags)
-    return b""
+    return _rename(engine, ino, unique, new_parent, flags, _two_names(engine, _HEADER + p.RENAME2_IN.size, length))
+
+
+def _rename(
+    engine: Exchange, ino: int, unique: int, new_parent: int, flags: int, names: tuple[bytes, bytes]
+) -> bytes | None:
+    (name, new_name), caller, fs = names, engine.caller(), engine.fs
+    if fs.is_quick_to_rename(ino, name, new_parent, new_name):
+        fs.rename(caller, ino, name, new_parent, new_name, flags)
+        return b""
+
+    def sync_and_rename() -> bytes:
+        fs.rename(caller, ino, name, new_parent, new_name, flags)
+        return b""
+
+    engine.defer(unique, ino, sync_and_rename)
+    return None
 
 
 def readlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
@@ -161,7 +183,7 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     out: list[bytes] = []
     room = size
-    for position, name, child, kind in engine.fs.listing(ino, cookie, size // 32 + 2):
+    for position, name, child, kind in engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX)):
         record = pack_name(position, name, child, kind)
         room -= len(record)
         if room < 0:
@@ -173,7 +195,7 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     fs, out, room = engine.fs, [], size
-    rows = fs.listing(ino, cookie, size // 160 + 2)
+    rows = fs.listing(ino, cookie, min(size // 160 + 2, _ENTRIES_MAX))
     fs.prefetch(child for _, _, child, _ in rows)
     for position, name, child, kind in rows:
         record = pack_name(position, name, child, kind)

@@ -54,28 +54,28 @@ class Notifier:
 
     def knows(self, ino: int) -> bool:
         """Whether the kernel holds an inode. Its attributes are asked for again, its pages and names left alone."""
-        told = self._tell(_message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
-        return told not in (errno.ENOENT, errno.ENODEV)
+        result = self._tell(_message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
+        return result not in (errno.ENOENT, errno.ENODEV)
 
     def _run(self) -> None:
         while (message := self._queue.get()) is not None:
             # ENOENT: the kernel did not know it anyway. ENODEV: unmounted.
-            if (told := self._tell(message)) not in (0, errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
-                log.warning("a notification was refused: %s", os.strerror(told))
+            if (result := self._tell(message)) not in (0, errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
+                log.warning("a notification was refused: %s", os.strerror(result))
 
     def _tell(self, message: bytes) -> int:
-        """What the kernel said to it: an errno, or 0."""
+        """Send it, and return what the kernel made of it: an errno, or 0."""
         if self._relay is not None:
             with self._talking, contextlib.suppress(OSError):  # without a supervisor we do it ourselves
                 self._relay.send(message)
                 if answer := self._relay.recv(RESULT.size):
-                    told: int = RESULT.unpack(answer)[0]
-                    return told
-        return written(self._device, message)
+                    result: int = RESULT.unpack(answer)[0]
+                    return result
+        return tell_kernel(self._device, message)
 
 
-def written(device: int, message: bytes) -> int:
-    """What the kernel says to a message: an errno, or 0."""
+def tell_kernel(device: int, message: bytes) -> int:
+    """Write a message to the device; returns what the kernel made of it: an errno, or 0."""
     try:
         os.write(device, message)
     except OSError as error:

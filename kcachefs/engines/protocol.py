@@ -163,7 +163,9 @@ INVAL_ENTRY_OUT = struct.Struct("<QII")
 DELETE_OUT = struct.Struct("<QQII")
 
 MAX_REQUEST = 1 << 20
-"""The most bytes that one READ or WRITE carries."""
+"""The most bytes that one READ carries, and that a WRITE may."""
+MAX_WRITE = 256 << 10
+"""The most bytes that the kernel is to send in one WRITE: all other requests wait while they are written."""
 CAPABILITIES = (
     Init.ASYNC_READ
     | Init.BIG_WRITES

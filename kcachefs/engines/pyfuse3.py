@@ -68,7 +68,7 @@ class Pyfuse3Engine:
         finally:
             pyfuse3.close(unmount=False)
 
-    def attention(self) -> None:
+    def request_at_hand(self) -> None:
         """A handler that hangs keeps trio's loop, and with it the worker's sign of life."""
 
 

@@ -78,11 +78,11 @@ class RequestBuffer:
 
     # --- what was agreed on with the kernel ---------------------------------------------------------------------------
 
-    def agree(self, capabilities: int) -> None:
+    def keep_capabilities(self, capabilities: int) -> None:
         _AGREED.pack_into(self._memory, 0, capabilities)
 
     @property
-    def agreed(self) -> int:
+    def capabilities(self) -> int:
         """The capabilities; 0 before the kernel has said anything."""
         capabilities: int = _AGREED.unpack_from(self._memory, 0)[0]
         return capabilities
@@ -166,15 +166,17 @@ class RequestBuffer:
     def left(self) -> Iterator[Taken]:
         """What a dead worker had put aside and did not answer. The caller releases each slot once it is dealt with."""
         for slot in range(SLOTS):
-            length, told = self._slot(slot)
+            length, answer_length = self._slot(slot)
             if length:
                 start = _place(slot)
-                answer = self._memory[start + _SLOT.size : start + _SLOT.size + told - 1] if told else None
+                answer = (
+                    self._memory[start + _SLOT.size : start + _SLOT.size + answer_length - 1] if answer_length else None
+                )
                 yield Taken(slot, self._memory[start + PAGE : start + PAGE + length], answer)
 
     def _slot(self, number: int) -> tuple[int, int]:
-        length, told = _SLOT.unpack_from(self._memory, _place(number))
-        return length, told
+        length, answer_length = _SLOT.unpack_from(self._memory, _place(number))
+        return length, answer_length
 
 
 def _place(slot: int) -> int:

@@ -18,12 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kcachefs.core.layouts import ADOPTING, Kind, place
+from kcachefs.core.layouts import ADOPTING, NAMESPACES, Kind, place
 from kcachefs.errors import UsageError
 from kcachefs.frameworks.copying import Folder, Skip, Skipped, copy_file, copy_tree, size_of
 from kcachefs.frameworks.environment import where_now
 from kcachefs.frameworks.records import FRAMEWORKS
 
+MOUNT_FOLDER = ".kcachefs"
+"""What a mount adds to its namespaces; a copy of a whole mount has it too."""
 _SUBFOLDERS = {"flashinfer": (".cache", "flashinfer")}
 """Where a cache goes in its namespace, if not to the top."""
 
@@ -62,6 +64,13 @@ class Tally:
         if found is None:
             found = self._listed[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
         return name in found
+
+
+def caches_in(source: Path, environ: Mapping[str, str]) -> dict[Path, str]:
+    """The caches in a directory with their namespaces: one, or several in a folder that was used as a mount is."""
+    folders = {source / name: name for name in NAMESPACES if (source / name).is_dir()}
+    strange = {one.name for one in source.iterdir()} - {*folders.values(), MOUNT_FOLDER}
+    return folders if folders and not strange else {source: namespace_of(source, environ)}
 
 
 def namespace_of(source: Path, environ: Mapping[str, str]) -> str:

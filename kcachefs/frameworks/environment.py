@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import os
 import re
@@ -27,7 +28,7 @@ def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
         key = _key(name)
         found = [one for one in FRAMEWORKS if key in (_key(one.name), _key(one.namespace)) and key]
         if not found:
-            raise UsageError(f"{name}: no such framework; see: kcachefs frameworks")
+            raise UsageError(f"{name}: no such framework; {_hint(key)}")
         chosen += [one for one in found if one not in chosen]
     return tuple(chosen)
 
@@ -84,6 +85,12 @@ def installed_version(framework: Framework) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def _hint(key: str) -> str:
+    known = {_key(one.namespace): one.namespace for one in FRAMEWORKS if one.namespace}
+    near = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {known[near[0]]}?" if near else "see: kcachefs frameworks"
 
 
 def _key(name: str) -> str:

@@ -54,7 +54,7 @@ class CacheKey:
 
     >>> key = CacheKey("8f3a", [InputSpec(("batch", 128), "float16")], DeviceClass.cuda(9, 0))
     >>> key.to_storage_key()[:22]
-    'k3-cuda-sm90-a6821a48a'
+    'k4-cuda-sm90-4ad7a14ad'
     """
 
     graph_hash: str | bytes

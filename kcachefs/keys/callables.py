@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import re
 import sys
 import types
@@ -26,6 +27,7 @@ from kcachefs.keys.walk import Walk
 _BUILTINS = dict(vars(builtins))
 # What torch puts on functions, in part with their first use.
 _NOISE = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
+_OF_DISPATCHING = frozenset({"__wrapped__", "_clear_cache", "dispatch", "register", "registry"})
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -42,6 +44,8 @@ def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -
     elif module == "functools" and "registry" in function.__dict__:
         walk.dependencies.is_complete = False
         walk.fields("singledispatch", (function.__name__, dict(function.__dict__["registry"])), out)
+        for attribute in sorted(function.__dict__.keys() - walk.rules.ignore - _OF_DISPATCHING):
+            walk.named("attribute", attribute, function.__dict__[attribute], out)
     else:
         # Made by a library's decorator: what it closes over is the project's.
         named = (module, version_of(module), function.__code__.co_qualname, function.__qualname__)
@@ -57,6 +61,7 @@ def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
     out.append(type_name(type(wrapper)))
     for name in settings_of(wrapper):
         walk.slot("attribute", vars(wrapper), name, out)
+    walk.dependencies.add_place(vars(wrapper), "fn", wrapper.fn)
     text = getattr(wrapper, "src", None)
     if isinstance(wrapper.fn, types.FunctionType) and type(text) is str:
         walk.dependencies.add_place(vars(wrapper), "_src", vars(wrapper).get("_src", MISSING))
@@ -109,6 +114,7 @@ def _write_own(walk: Walk, function: types.FunctionType, out: list[bytes], text:
     out.append(sources.statement(function) if text is None else sources.text_statement(text, code))
     if sys.flags.optimize:  # which leaves assertions out, and docstrings
         out.append(tagged(b"Z", encode(sys.flags.optimize)))
+    _write_documentation(walk, function, out)
     _write_globals(walk, function, out)
     _write_imports(walk, function, out)
     _write_annotations(walk, function, out)
@@ -138,6 +144,13 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> 
         walk.slot("attribute", function.__dict__, name, out)
 
 
+def _write_documentation(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
+    """Documentation that was assigned; what stands in the text counts with it."""
+    said = function.__doc__
+    if said != types.FunctionType(function.__code__, {}, closure=function.__closure__).__doc__:
+        walk.named("documentation", "", inspect.cleandoc(said) if isinstance(said, str) else said, out)
+
+
 def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
     scope, library = function.__globals__, ""
     for path in global_paths(function.__code__):
@@ -145,9 +158,9 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
         if name == library or name in walk.rules.ignore:
             continue
         value = scope.get(name, MISSING)
-        if value is MISSING and name in _BUILTINS:
+        if value is MISSING:
             walk.dependencies.add_place(scope, name, value)
-            _write_builtin_name(walk, name, out)
+            _write_builtin_name(walk, function, name, out)
         elif not isinstance(value, types.ModuleType) or len(path) == 1:
             walk.slot("global", scope, name, out)
         elif is_library(value.__name__, walk.rules.home):
@@ -158,10 +171,11 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
             write_attribute(walk, value, path[1:], out)
 
 
-def _write_builtin_name(walk: Walk, name: str, out: list[bytes]) -> None:
-    held = vars(builtins)
-    if held.get(name, MISSING) is _BUILTINS[name]:
-        walk.dependencies.add_place(held, name, _BUILTINS[name])
+def _write_builtin_name(walk: Walk, function: Any, name: str, out: list[bytes]) -> None:
+    """What is no global: Python's own, unless that was replaced, or code that `exec` ran was given others."""
+    found, held = _BUILTINS.get(name, MISSING), function.__builtins__
+    if found is not MISSING and held.get(name, MISSING) is found:
+        walk.dependencies.add_place(held, name, found)
     else:
         walk.slot("built-in", held, name, out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found]
 import dataclasses
 import enum
 import inspect
@@ -13,17 +14,19 @@ from typing import Any
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
-from kcachefs.keys.libraries import is_library, is_library_class, top_of, version_of
+from kcachefs.keys.libraries import is_library, is_library_class, module_of, top_of, version_of
 from kcachefs.keys.visibility import is_made_in_c, is_visible, is_written_in_c
 from kcachefs.keys.walk import Walk
 
 # What Python adds to a class by itself, or makes of what is read here under another name.
 _NOISE = frozenset(
     {
-        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__hash__", "__firstlineno__"),
+        *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__"),
         *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
         *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__", "__type_params__"),
         *("__dataclass_fields__", "__dataclass_params__", "__conditional_annotations__", "__classdictcell__"),
+        # Of typed dictionaries, whose annotations say it.
+        *("__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__", "__total__"),
         # Of protocols, whose first instance changes them.
         *("_is_protocol", "__protocol_attrs__", "__callable_proto_members_only__"),
         "__non_callable_proto_members__",
@@ -48,7 +51,7 @@ _DATACLASS_FLAGS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 
 def type_name(cls: type, home: str = "") -> bytes:
     """A class by its name, and the version of the library that it belongs to."""
-    module = cls.__module__
+    module = module_of(cls)
     version = version_of(module) if is_library(module, home) else ""
     if top_of(module) in sys.stdlib_module_names and getattr(sys.modules[top_of(module)], cls.__name__, None) is cls:
         module = top_of(module)  # the part of a package that a class is in changes between versions
@@ -82,11 +85,11 @@ def class_members(cls: type) -> list[tuple[str, Any]]:
     if issubclass(cls, enum.Enum):
         names = {name for name in names - cls.__members__.keys() if not _is_enum_internal(name, held[name])}
     members.append(("annotations", _annotations(cls)))
-    if isinstance(held.get("__hash__"), types.FunctionType):
-        names |= {"__hash__"}
     if not is_special:
         members.append(("original bases", held.get("__orig_bases__")))
         members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
+    if "_abc_impl" in held:
+        members.append(("registered", _registered(cls)))
     slots = held.get("__slots__")
     if slots is not None:
         members.append(("slots", (slots,) if isinstance(slots, str) else tuple(slots)))
@@ -106,6 +109,8 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
         fields = [tuple(getattr(field, name) for name in _FIELD) for field in dataclasses.fields(cls)]
         flags = held["__dataclass_params__"]
         return [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
+    if "__total__" in held and "__required_keys__" in held:  # a TypedDict
+        return [("total", held["__total__"])]
     if type(cls).__qualname__ == "StructMeta" and type(cls).__module__ == "msgspec._core":
         config = [
             (name, getattr(cls.__struct_config__, name))
@@ -126,6 +131,12 @@ def _refuse_hidden_metaclass(metaclass: type) -> None:
             )
 
 
+def _registered(cls: type) -> set[type]:
+    """The classes that an abstract one was told to take for its subclasses."""
+    alive = (known() for known in _abc._get_dump(cls)[0])
+    return {known for known in alive if known is not None}
+
+
 def _annotations(cls: type) -> Any:
     try:
         return dict(inspect.get_annotations(cls))
@@ -134,10 +145,17 @@ def _annotations(cls: type) -> Any:
 
 
 def _is_enum_internal(name: str, member: Any) -> bool:
-    """Python keeps an enumeration's tables under names with one underscore at both ends; methods there are ours."""
-    if not (name.startswith("_") and name.endswith("_")) or name.startswith("__"):
-        return False
-    return not isinstance(member, types.FunctionType | staticmethod | classmethod | property)
+    """Python keeps an enumeration's tables under such names; methods there are ours."""
+    return name in _ENUM_TABLES and not isinstance(member, types.FunctionType | staticmethod | classmethod | property)
+
+
+_ENUM_TABLES = frozenset(
+    {
+        *("_all_bits_", "_boundary_", "_flag_mask_", "_generate_next_value_", "_hashable_values_", "_inverted_"),
+        *("_member_map_", "_member_names_", "_member_type_", "_new_member_", "_singles_mask_", "_unhashable_values_"),
+        *("_unhashable_values_map_", "_use_args_", "_value2member_map_", "_value_repr_"),
+    }
+)
 
 
 def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
@@ -164,7 +182,7 @@ def _innermost(function: Any) -> Any:
 
 
 def _extension(cls: type) -> tuple[bytes, bytes]:
-    module = sys.modules.get(cls.__module__)
+    module = sys.modules.get(module_of(cls))
     digests = None if module is None else extension_digests(module)
     if digests is None:
         raise Unkeyable(

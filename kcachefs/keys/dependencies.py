@@ -8,7 +8,7 @@ import types
 from typing import Any, NamedTuple
 
 from kcachefs.keys.encoding import encode
-from kcachefs.keys.libraries import is_library, is_library_class, top_of
+from kcachefs.keys.libraries import is_library, is_library_class, module_of, top_of
 from kcachefs.keys.protocol import protocol_of
 
 MISSING = object()
@@ -30,6 +30,7 @@ class _Function(NamedTuple):
     keyword_default_count: int
     name: str
     qualified_name: str
+    documentation: Any
     attributes: dict[str, Any]
     attribute_count: int
     annotations: dict[str, Any] | None
@@ -92,6 +93,7 @@ class Dependencies:
                 len(function.__kwdefaults__ or ()),
                 function.__name__,
                 function.__qualname__,
+                function.__doc__,
                 held,
                 len(held),
                 annotations,
@@ -128,6 +130,7 @@ class Dependencies:
         keyword_default_count: int,
         name: str,
         qualified_name: str,
+        documentation: Any,
         attributes: dict[str, Any],
         attribute_count: int,
         annotations: dict[str, Any] | None,
@@ -140,6 +143,7 @@ class Dependencies:
             or (keyword_defaults is not None and len(keyword_defaults) != keyword_default_count)
             or function.__name__ is not name
             or function.__qualname__ is not qualified_name
+            or function.__doc__ is not documentation
             or function.__dict__ is not attributes
             or len(attributes) != attribute_count
         ):
@@ -173,7 +177,7 @@ class Dependencies:
             said = _speak(value)
             self._said.append((value, said))
             return self._is_frozen(said)
-        top = top_of(kind.__module__)
+        top = top_of(module_of(kind))
         if top == "triton" and kind.__name__ in _TRITON_VALUES:
             return self._is_watched(vars(value))
         if top == "triton":

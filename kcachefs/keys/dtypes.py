@@ -89,10 +89,20 @@ def _name_of_text(text: str) -> str:
 
 def _name_of_numpy(dtype: Any) -> str:
     found = sys.modules["numpy"].dtype(dtype)
-    metadata = f" {sorted(found.metadata.items())!r}" if found.metadata else ""
+    said = _metadata(found)
+    metadata = f" {said!r}" if said else ""
     if found.fields is not None or found.subdtype is not None or not found.isnative or found.kind in "TO":
         return f"numpy:{found!r}{metadata}"
     return _ALIASES.get(str(found.name), str(found.name)) + metadata
+
+
+def _metadata(dtype: Any) -> list[Any]:
+    """What was written on an element type, and on those of its fields, which its name does not show."""
+    if dtype.subdtype is not None:
+        return _metadata(dtype.base)
+    told = sorted(dtype.metadata.items()) if dtype.metadata else []
+    inner = [(name, said) for name in dtype.names or () if (said := _metadata(dtype.fields[name][0]))]
+    return told + inner
 
 
 def _is_scalar_type(dtype: object) -> bool:

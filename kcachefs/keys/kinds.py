@@ -16,7 +16,7 @@ from kcachefs.keys import sources
 from kcachefs.keys.callables import extension_of, write_builtin, write_extension, write_function, write_triton
 from kcachefs.keys.classes import type_name, write_class
 from kcachefs.keys.encoding import encode, tagged, write
-from kcachefs.keys.libraries import is_library_class, library_name, top_of, version_of
+from kcachefs.keys.libraries import is_library_class, library_name, module_of, top_of, version_of
 from kcachefs.keys.modules import write_module
 from kcachefs.keys.protocol import NAME, protocol_of
 from kcachefs.keys.readers import Knowledge, knowledge_of
@@ -55,13 +55,16 @@ def write_node(walk: Walk, node: Any, out: list[bytes]) -> None:
     if (speak := protocol_of(cls)) is not None:
         walk.fields("object", (cls, speak(node)), out)
         return
+    if isinstance(node, type) and knowledge_of(cls).reader is not None:  # a class that its metaclass makes of data
+        _write_object(walk, node, out)
+        return
     for base in cls.__mro__:
         if (writer := _WRITERS.get(base)) is not None:
             writer(walk, node, out)
             return
     if isinstance(node, DESCRIPTORS):
         walk.fields("descriptor", (node.__objclass__, node.__name__), out)
-    elif top_of(cls.__module__) == "triton" and hasattr(node, "fn"):
+    elif top_of(module_of(cls)) == "triton" and hasattr(node, "fn"):
         write_triton(walk, node, out)
     else:
         _write_object(walk, node, out)
@@ -85,6 +88,8 @@ def _write_plain(value: Any, out: list[bytes]) -> bool:
 
 def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
     cls = type(value)
+    if cls is object and walk.is_at_root:
+        raise Unkeyable("an object() means nothing but itself, which no other process has; pass a member of an Enum")
     name = library_name(value, walk.rules.home)
     if name is not None:
         walk.fields("library object", (*name, version_of(name[0])), out)
@@ -133,9 +138,12 @@ def _write_member(walk: Walk, member: enum.Enum, out: list[bytes]) -> None:
     if not is_library_class(type(member), walk.rules.home):
         write(type(member), out, walk)
         held = attributes(member)
-        for name in sorted(held):
-            if not name.startswith("_") or not name.endswith("_"):
-                walk.named("attribute", name, held[name], out)
+        for name in sorted(held.keys() - _OF_MEMBERS):
+            walk.named("attribute", name, held[name], out)
+
+
+# What Python puts into every member.
+_OF_MEMBERS = frozenset({"__objclass__", "_inverted_", "_name_", "_sort_order_", "_value_"})
 
 
 def _is_generic(value: Any) -> bool:
@@ -150,6 +158,8 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
     # Some of what `typing` offers has turned from a class into an object, and back.
     is_special = getattr(typing, getattr(origin, "__name__", ""), None) is origin
     out.append(tagged(b"G", b"special" if is_special else b"generic"))
+    if getattr(value, "__unpacked__", False):  # the star in `*tuple[int, str]`
+        out.append(tagged(b"G", b"unpacked"))
     write((origin.__name__ if is_special else origin, typing.get_args(value)), out, walk)
 
 

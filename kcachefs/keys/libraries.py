@@ -60,9 +60,16 @@ def is_library_class(cls: type, home: str = "") -> bool:
 
     A class that a library makes on demand, as `make_dataclass` does, has a library's name and somebody else's content.
     """
-    if not is_library(cls.__module__, home):
+    module = module_of(cls)
+    if not is_library(module, home):
         return False
-    return is_written_in_c(cls) or _offered(cls.__module__, cls.__qualname__) is cls
+    return is_written_in_c(cls) or _offered(module, cls.__qualname__) is cls
+
+
+def module_of(cls: type) -> str:
+    """The name of a class's module; nothing where the class says something else, as sympy's functions do."""
+    name: object = cls.__module__
+    return name if isinstance(name, str) else ""
 
 
 class Place(NamedTuple):

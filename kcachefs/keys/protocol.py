@@ -12,7 +12,8 @@ class itself counts too. The method is looked up on the class, so that it can be
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from types import FunctionType
+from typing import Any
 
 NAME = "__kcachefs_key__"
 
@@ -21,5 +22,15 @@ def protocol_of(cls: type) -> Callable[[Any], Any] | None:
     """The method by which the instances of a class say what they mean."""
     for base in cls.__mro__:
         if NAME in vars(base):
-            return cast("Callable[[Any], Any]", vars(base)[NAME])
+            method = vars(base)[NAME]
+            return method if method is None or isinstance(method, FunctionType) else _bound(method)
     return None
+
+
+def _bound(method: Any) -> Callable[[Any], Any]:
+    """A class method, a partial method or any other descriptor, as Python would call it."""
+
+    def speak(value: Any) -> Any:
+        return method.__get__(value, type(value))() if hasattr(type(method), "__get__") else method(value)
+
+    return speak

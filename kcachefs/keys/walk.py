@@ -47,9 +47,16 @@ class Kinds(Protocol):
 class Walk:
     """One walk over a graph."""
 
-    def __init__(self, kinds: Kinds, rules: Rules, outer: _Outer | None = None, path: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        kinds: Kinds,
+        rules: Rules,
+        path: tuple[str, ...] = (),
+        outer: _Outer | None = None,
+        dependencies: Dependencies | None = None,
+    ) -> None:
         self.rules = rules
-        self.dependencies: Dependencies = Dependencies(rules.home, rules.annotations)
+        self.dependencies: Dependencies = dependencies or Dependencies(rules.home, rules.annotations)
         self._kinds = kinds
         self._outer: _Outer = outer or {}
         self._numbers: dict[int, int] = {}
@@ -87,9 +94,16 @@ class Walk:
         if id(value) in self._numbers:
             return _number(self._numbers[id(value)])
         inner = {**self._outer, **{key: b"%d:%d" % (len(self._outer), n) for key, n in self._numbers.items()}}
-        return tagged(b"D", Walk(self._kinds, self.rules, inner, self._path).digest("member", value))
+        # What the member was read from, the whole was read from.
+        walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies)
+        return tagged(b"D", walk.digest("member", value))
 
     # --- for those that encode a kind --------------------------------------------------------------------------------
+
+    @property
+    def is_at_root(self) -> bool:
+        """Whether nothing with a name led here: the value itself, or an item of a container that it is."""
+        return not self._path
 
     def fields(self, label: str, values: tuple[Any, ...], out: list[bytes]) -> None:
         """A label and values: how a node begins."""

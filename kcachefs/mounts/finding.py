@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
 
 from kcachefs import config
@@ -25,12 +26,34 @@ def find(directory: Path | None) -> Path:
 
 def the_only_one() -> Path:
     """The one mount that this user has."""
-    mounts = [Path(state.mountpoint) for state in registry.all_mounts()]
+    mounts = [state.mountpoint for state in registry.all_mounts()]
     if not mounts:
-        raise MountError("nothing is mounted; make a mount with: kcachefs mount DIR")
+        raise MountError(f"nothing is mounted; {_mount_of_the_system()}make a mount with: kcachefs mount")
     if len(mounts) > 1:
-        raise MountError(f"there are {len(mounts)} mounts ({', '.join(map(str, mounts))}); choose one with --mount DIR")
-    return mounts[0]
+        raise MountError(f"there are {len(mounts)} mounts ({', '.join(mounts)}); choose one with --mount DIR")
+    return Path(mounts[0])
+
+
+def to_unmount() -> Path:
+    """The mount that `umount` without a directory means: $KCACHEFS_MOUNT, else the only one, dead or alive."""
+    configured = config.configured_mount()
+    if configured is not None and mounting.mounted_at(Path(os.path.realpath(configured))) is not None:
+        return configured
+    mounts = [state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())]
+    if not mounts:
+        raise MountError("nothing of yours is mounted; see: kcachefs status")
+    if len(mounts) > 1:
+        commands = " or ".join(f"kcachefs umount {shlex.quote(one)}" for one in mounts)
+        raise MountError(f"there are {len(mounts)} mounts; choose one: {commands}")
+    return Path(mounts[0])
+
+
+def _mount_of_the_system() -> str:
+    """A hint at the mount that root made; using it is the user's decision, because others may write to it."""
+    found = mounting.mounted_at(config.SYSTEM_MOUNT)
+    if found is None or found.fstype != mounting.FSTYPE:
+        return ""
+    return f"use the system's with --mount {config.SYSTEM_MOUNT}, or "
 
 
 def mount_at(directory: Path) -> Path | None:

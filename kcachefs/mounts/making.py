@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs.config import format_size
+from kcachefs.core.layouts import NAMESPACES
 from kcachefs.daemon import registry
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
@@ -20,12 +22,14 @@ from kcachefs.daemon.worker_protocol import Refusal
 from kcachefs.engines import mounting
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
 from kcachefs.mounts.finding import DEAD
+from kcachefs.mounts.places import remember
 
 
-def serve_in_background(settings: MountConfig) -> None:
-    """Start the daemon and return once the mount answers."""
+def serve_in_background(settings: MountConfig) -> str:
+    """Start the daemon and return once the mount answers, with what to tell people who moved it; see `remember`."""
     with _claimed_mountpoint(settings):
         launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
+    return remember(settings)
 
 
 def serve_in_foreground(settings: MountConfig) -> None:
@@ -40,6 +44,8 @@ def serve_in_foreground(settings: MountConfig) -> None:
                 return
             claim.pop_all().close()
             os.statvfs(settings.mountpoint)
+            if complaint := remember(settings):
+                print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
             notify("READY=1")
 
         os.chdir("/")
@@ -128,10 +134,16 @@ def created_directory(directory: Path) -> Iterator[None]:
 
 
 def refuse_non_empty(directory: Path) -> None:
-    """A mount hides what its directory holds, so the directory must be empty."""
+    """A mount hides what its directory holds, so the directory must be empty; caches in it can be adopted."""
     try:
-        empty = not any(directory.iterdir())
+        found = {one.name for one in directory.iterdir()}
     except PermissionError:
         raise MountDenied(f"{directory}: you may not read it; choose another directory") from None
-    if not empty:
+    if found & set(NAMESPACES):
+        here, aside = shlex.quote(str(directory)), shlex.quote(f"{directory}.before")
+        raise MountError(
+            f"{directory}: is not empty: a job ran while nothing was mounted there; keep what it compiled with: "
+            f"mv {here} {aside} && kcachefs mount {here} && kcachefs adopt {aside}"
+        )
+    if found:
         raise MountError(f"{directory}: is not empty, and a mount would hide its contents; choose an empty directory")

@@ -24,7 +24,11 @@ COMMAND_LINE, DEFAULT = "command line", "default"
 
 
 def mount_settings(directory: Path, store: Path | None = None, given: Mapping[str, Any] | None = None) -> MountConfig:
-    """The settings of a mount with these options, by name; raises UsageError for anything that makes no sense."""
+    """The settings of a mount with these options, by name; raises UsageError for anything that makes no sense.
+
+    Unless something says otherwise, root shares the mount with other users, and so does a user where /etc/fuse.conf
+    lets them.
+    """
     # realpath stops at a dead mount, which is as far as the path needs to be resolved.
     mountpoint = os.path.realpath(directory)
     store_path = os.path.abspath(store or config.default_store())
@@ -41,7 +45,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
         engine=values["engine"],
         limits=limits_of(values),
         sharing=_sharing(values),
-        allow_other=values["allow_other"],
+        allow_other=mounting.may_allow_other() if values["allow_other"] is None else values["allow_other"],
         log_format=values["log_format"],
         log_level=values["log_level"],
         hang_seconds=values["hang_timeout"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from kcachefs.errors import MountBusy, MountError
 from kcachefs.mounts.ending import unmount
 from kcachefs.mounts.finding import answers, mount_at
 from kcachefs.mounts.making import serve_in_background
+from kcachefs.mounts.places import place_for
 from kcachefs.mounts.settings import mount_settings
 
 
@@ -39,7 +41,7 @@ def session_mount(
     if running is not None and not _is_temporary(running):
         yield running
         return
-    place = running or directory or _own_mountpoint(_location(store))
+    place = running or directory or place_for(store)
     settings = mount_settings(place, store or _store_of(running), given)
     with _in_use(settings):
         yield Path(settings.mountpoint)
@@ -66,11 +68,6 @@ def _location(store: Path | None) -> str:
 def _store_of(running: Path | None) -> Path | None:
     state = registry.read(str(running)) if running is not None else None
     return Path(state.store) if state is not None else None
-
-
-def _own_mountpoint(store: str) -> Path:
-    """Always the same for a store: cached files hold absolute paths and are found again only at the same path."""
-    return registry.directory() / "mounts" / registry.name_of(store)
 
 
 def _marker(mountpoint: Path) -> Path:
@@ -111,7 +108,8 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
 
 
 def _make(settings: registry.MountConfig) -> None:
-    serve_in_background(settings)
+    if complaint := serve_in_background(settings):
+        print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
     state = registry.read(settings.mountpoint)
     if state is not None:
         _marker(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))

@@ -49,7 +49,7 @@ class Transaction:
 
     def __init__(self, catalog: Catalog, on_failure: Callable[[], None] | None = None) -> None:
         self._catalog = catalog
-        self._undo: list[Callable[[], object]] = [on_failure] if on_failure is not None else []
+        self._undo: list[Callable[[], object]] = [] if on_failure is None else [on_failure]
         self.changes: Changes = {}
 
     def undo(self, step: Callable[[], object]) -> None:

@@ -110,7 +110,7 @@ def check_missing_objects(look: Inspection) -> None:
 
 def check_names(look: Inspection) -> None:
     """Every name is in a directory that can be reached from the root, and its inode exists and has the right type."""
-    reached = _reachable(look)
+    reached = _reachable(look) | _waiting(look)
     for key, ino, kind in look.names():
         thing = f"{name_of(key)[1]!r} in directory {number_of(key)}"
         inode = look.inode(ino)
@@ -262,7 +262,9 @@ def _reachable(look: Inspection) -> set[int]:
     look.store.fold()
     if look.inode(ROOT_INO) is None:
         return set()
-    reached, folders = {ROOT_INO}, [ROOT_INO]
+    # A folder that waits was removed with everything in it, which is not cleared out yet.
+    waiting = [ino for ino in _waiting(look) if (inode := look.inode(ino)) is not None and inode.is_dir]
+    reached, folders = {ROOT_INO}, [ROOT_INO, *waiting]
     while folders:
         for _, raw in look.store.catalog.scan(names_prefix(folders.pop())):
             ino, _ = unpack_name(raw)

@@ -64,7 +64,7 @@ NOTHING = Holding(0, 0, 0)
 
 def order_of(record: EntryRecord | None) -> bytes | None:
     """The key under which an entry stands in the order of use; None when it does not stand there."""
-    if record is None or not record.used or record.flags & EntryRecord.PINNED:
+    if record is None or not record.used or record.flags & (EntryRecord.PINNED | EntryRecord.LEAVING):
         return None
     return order_key(record.namespace, record.used)
 
@@ -235,6 +235,14 @@ class EntryTable:
             account.hits += count
             account.served += count * record.plain
             txn.put(key, account.pack())
+
+    def leave(self, txn: Transaction, entry: int) -> None:
+        """An entry's names are gone. It is not in the order any more, and goes with its last file."""
+        record = self.get(entry, txn)
+        if record is not None:
+            new = copy.copy(record)
+            new.flags |= EntryRecord.LEAVING
+            self.put(txn, entry, record, new)
 
     def note_eviction(self, txn: Transaction, record: EntryRecord) -> None:
         for key in account_keys(record.namespace, record.uid):

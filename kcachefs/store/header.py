@@ -45,6 +45,17 @@ class Header(msgspec.Struct, kw_only=True):
     """The machine went down while the store was open, and nobody has looked at the unsealed files since."""
 
 
+def make_directory(path: Path) -> None:
+    """Make the store's directory if it is absent, and close it to others. Refuses one that belongs to somebody else.
+
+    For a process that gives up the right to do so before it opens the store.
+    """
+    refuse_foreign(path)
+    with clear_errors(path):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    _keep_private(path)
+
+
 def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
     """Lock the store at `path`, or make one if the directory is absent or empty and `create` is set."""
     exists = _is_store(path, create=create)

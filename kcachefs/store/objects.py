@@ -46,7 +46,7 @@ SHARED_MAX = 512 << 10
 """Stored bytes up to which an object shares a volume. A larger one gets its own, so that unlinking frees its blocks."""
 IN_MEMORY_MAX = 4 << 20
 """Plain bytes up to which an object is put together in memory before it is written."""
-CACHE_BYTES = 32 << 20
+CACHE_BYTES = 16 << 20
 """Bytes of decoded frames to keep."""
 _QUARANTINE_MAX = 64 << 20
 
@@ -78,17 +78,12 @@ class Objects:
 
     def stage(self, data: bytes) -> Staged:
         """Hash the bytes; compress and append them unless they are in the store already. Any thread."""
-        digest = blake3(data).digest()
-        if self.exists(digest):
-            return Staged(digest, len(data), end=data[last_frame(len(data)) :])
-        plain = split(data)
-        stored = [self._codec.encode_frame(frame) for frame in plain]
-        return self._append(digest, len(data), plain, stored)
+        return self._stage_plain(split(data))
 
     def stage_file(self, fd: int) -> Staged:
         """The same for an open file of any size, in constant memory."""
         if os.fstat(fd).st_size <= IN_MEMORY_MAX:
-            return self.stage(b"".join(read_frames(fd)))
+            return self._stage_plain(list(read_frames(fd)) or [b""])
         return self.stage_frames(read_frames(fd))
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
@@ -290,7 +285,14 @@ class Objects:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _append(self, digest: bytes, length: int, plain: Sequence[bytes], stored: list[bytes]) -> Staged:
+    def _stage_plain(self, plain: Sequence[bytes]) -> Staged:
+        hasher = blake3()
+        for frame in plain:
+            hasher.update(frame)
+        digest, length = hasher.digest(), sum(map(len, plain))
+        if self.exists(digest):
+            return Staged(digest, length, end=plain[-1])
+        stored = [self._codec.encode_frame(frame) for frame in plain]
         rows = (
             [(len(s), frame_check(p)) for s, p in zip(stored, plain, strict=True)]
             if len(stored) > 1
@@ -302,7 +304,8 @@ class Objects:
             volume, offset = self.ledger.append(parts)
             return Staged(digest, length, volume, offset, total, len(stored), end=plain[-1])
         with self._own_volume() as (number, fd):
-            _write_all(fd, b"".join(parts), self.volumes.path(number))
+            for part in parts:
+                _write_all(fd, part, self.volumes.path(number))
         return Staged(digest, length, number, 0, total, len(stored), own_volume=True, end=plain[-1])
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ table shows values without it. Codecs of `o`, `v` and `t` are in object_records.
 | `c` counts | u64 namespace | NamespaceRecord: sums over its entries, and what became of them |
 | `u` share | u32 uid, u64 namespace | NamespaceRecord: the same for the entries that this user made |
 | `w` temporary | u64 inode | u64 time, u64 process: written under a temporary name and not renamed yet |
-| `x` orphan | u64 inode | empty: it has no name left, and something may still use it |
+| `x` orphan | u64 inode | empty: it has no name left; something may still use it, or there are names in it to remove |
 
 The names of a directory are sorted by their cookies, 63 bits of a hash. So a listing resumes from a cookie alone, with
 no state kept for it: in a later request, after names came and went, or in a daemon that was started since.
@@ -156,6 +156,17 @@ def pack_number(value: int) -> bytes:
     return _NUMBER.pack(value)
 
 
+_PAIR = struct.Struct("<QQ")
+
+
+def pack_pair(first: int, second: int) -> bytes:
+    return _PAIR.pack(first, second)
+
+
+def unpack_pair(raw: bytes) -> tuple[int, int]:
+    return _PAIR.unpack_from(raw)
+
+
 def unpack_number(raw: bytes) -> int:
     number: int = _NUMBER.unpack(raw)[0]
     return number
@@ -178,6 +189,8 @@ class EntryRecord:
     """What is used, counted and evicted as one. Only sealed files count. `folder` and `name` say where it is."""
 
     PINNED: ClassVar[int] = 1
+    LEAVING: ClassVar[int] = 2
+    """Its names are gone, and its files are being removed."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QQqqIIQQIB")
 

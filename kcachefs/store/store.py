@@ -127,9 +127,9 @@ class Store:
         """A mutation: `with store.transaction() as txn`. Acknowledged when the block ends without an exception."""
         if self._closed:
             raise StoreClosed(f"{self.path}: the store is closed")
-        if self.catalog.unfolded > FOLD_BYTES:
+        if self.catalog.unfolded > FOLD_BYTES and not self._wake.is_set():
             self._wake.set()
-        return self.catalog.transaction(on_failure)
+        return Transaction(self.catalog, on_failure)
 
     def fold(self) -> None:
         """Move the journal into the catalog now."""

@@ -100,3 +100,17 @@ def test_arguments_that_cannot_be_keyed_are_refused(tmp_path: Path) -> None:
 def test_half_a_codec_is_refused() -> None:
     with pytest.raises(CacheError, match="both encode and decode"):
         cached(encode=str.encode)  # type: ignore[call-overload]
+
+
+def test_a_mark_for_what_is_not_given_is_a_default_like_any_other_and_no_argument(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    missing, other = object(), object()
+
+    @cached(cache=cache)
+    def build(x: int, extra: object = missing) -> bytes:
+        return b"without" if extra is missing else b"with"
+
+    assert [build(1), build(1, missing), build(1, extra=missing), build(1, extra=2)] == [b"without"] * 3 + [b"with"]
+    assert build.cache_info().misses == 2
+    with pytest.raises(Unkeyable, match="means nothing but itself"):
+        build(1, other)

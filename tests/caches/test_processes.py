@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kcachefs import Cache
+from kcachefs import Cache, ObjectCache, cached
+from kcachefs.caches import decorator
 from tests.caches.processes import Worker, start
 from tests.caches.workers import value_of
 from tests.waiting import until
@@ -180,3 +184,70 @@ def test_a_child_forked_while_threads_work_can_use_the_cache(tmp_path: Path) -> 
         stop.set()
         for thread in threads:
             thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_another_thread_holds_every_lock_can_do_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(decorator, "_default", None)
+    cache = Cache(tmp_path / "cache", max_bytes=1 << 20)
+    objects = ObjectCache(cache, encode=str.encode, decode=bytes.decode)
+
+    @cached(cache=cache, encode=str.encode, decode=bytes.decode)
+    def build(x: int) -> str:
+        return f"built {x}"
+
+    @cached
+    def build_by_default(x: int) -> bytes:
+        return b"built %d" % x
+
+    assert (build(1), build_by_default(1), objects.get_or_make("o", lambda: "made")) == ("built 1", b"built 1", "made")
+    locks = _locks_of_the_library()
+    assert len(locks) >= 8
+    is_held, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            lock.acquire()
+        is_held.set()
+        may_go.wait()
+        for lock in locks:
+            lock.release()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert is_held.wait(60)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # waiting for a lock is not interrupted by anything less
+            code = 1
+            try:
+                cache["key"] = b"value"
+                told = (build(1), build(2), build_by_default(1), build_by_default(2), cache["key"])
+                assert told == ("built 1", "built 2", b"built 1", b"built 2", b"value")
+                assert objects.get_or_make("o", str) == "made"
+                assert objects.get_or_make("p", lambda: "new") == "new"
+                assert (build.cache_info().hits, build.clear(), build_by_default.clear()) == (1, 2, 2)
+                cache.clear()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        may_go.set()
+        holder.join()
+
+
+def _locks_of_the_library() -> list[Any]:
+    """Every lock that a module or an object of the library holds now."""
+    kind = type(threading.Lock())
+    holders = [vars(module) for name, module in sys.modules.items() if name.startswith("kcachefs.caches.")]
+    for value in gc.get_objects():
+        if type(value).__module__.startswith("kcachefs.caches."):
+            slots = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
+            holders += [getattr(value, "__dict__", {}), {name: getattr(value, name, None) for name in slots}]
+    found = {id(held): held for holder in holders for held in holder.values() if type(held) is kind}
+    return [lock for lock in found.values() if not lock.locked()]

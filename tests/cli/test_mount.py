@@ -96,7 +96,6 @@ def test_a_symlink_leads_to_the_mount(scene: Scene) -> None:
         (["mount", "--max-size", "9" * 19 + "T"], 2, ["9" * 19 + "T", "20GiB"]),
         (["mount", "--engine", "steam"], 2, ["steam", "direct", "pyfuse3"]),
         (["mount", "--colour", "blue"], 2, ["--colour", "kcachefs mount --help"]),
-        ([], 2, ["DIR", "kcachefs mount --help"]),
         (["one", "two"], 2, ["two", "kcachefs mount --help"]),
         (["file"], 4, ["{}/file", "is a file", "choose a directory"]),
         (["file/under/it"], 4, ["{}/file/under/it", "is a file", "choose a directory"]),
@@ -238,7 +237,7 @@ def test_a_mount_survives_the_terminal_it_was_made_in(scene: Scene) -> None:
     finally:
         os.close(terminal)
     assert os.waitpid(pid, 0)[1] == 0, said
-    assert said == b""
+    assert said.startswith(b"mounted at")
     (scene.mountpoint / "triton" / "file").write_text("served")
     for daemon in scene.daemons():
         assert os.getsid(daemon) != os.getsid(0)

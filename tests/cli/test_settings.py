@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kcachefs.cli.mount import _OF_COMMAND
 from kcachefs.cli.mount import mount as mount_command
 from kcachefs.cli.mount_helper import parse_options
 from kcachefs.cli.set import set as set_command
@@ -85,7 +86,7 @@ EXAMPLES = {
 
 def test_the_command_line_fstab_and_the_files_know_the_same_options() -> None:
     names = [one.name for one in OPTIONS]
-    assert set(inspect.signature(mount_command).parameters) - {"directory", "store", "foreground"} == set(names)
+    assert set(inspect.signature(mount_command).parameters) - set(_OF_COMMAND) == set(names)
     live = set(inspect.signature(set_command).parameters) - {"directory", "forget", "as_json"}
     assert live == {one.name for one in LIVE}
     assert set(EXAMPLES) == set(names)

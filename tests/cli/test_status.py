@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_without_mounts_it_says_how_to_make_one(scene: Scene) -> None:
-    assert scene.must("status") == "no mounts; make one with: kcachefs mount DIR\n"
+    assert scene.must("status") == "no mounts; make one with: kcachefs mount\n"
     assert json.loads(scene.must("status", "--json")) == {"mounts": []}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -200,10 +201,28 @@ def test_a_copy_keeps_nobody_waiting_when_the_supervisor_is_dead(scene: Scene) -
 
 
 def test_the_only_mount_needs_no_name(scene: Scene) -> None:
-    scene.run("umount").refused_with(4, "nothing is mounted")
+    scene.run("umount").refused_with(4, "nothing of yours is mounted")
     scene.mount()
     other = scene.folder / "other store"
     scene.run("stats", "--mount", scene.mountpoint, "--store", other).refused_with(2, str(scene.store), str(other))
-    scene.run("stats", "--watch", "--json").refused_with(2, "--watch", "--json")
+    assert json.loads(scene.must("umount", "--json")) == {"mountpoint": str(scene.mountpoint), "lazy": False}
+    assert scene.is_over()
+
+
+def test_a_dead_mount_needs_no_name_either(scene: Scene) -> None:
+    scene.mount()
+    for pid in scene.daemons():
+        kill_and_wait(pid)
     scene.must("umount")
     assert scene.is_over()
+
+
+def test_several_mounts_are_told_apart_by_commands_to_choose_from(scene: Scene) -> None:
+    scene.mount()
+    second = scene.folder / "the second"
+    scene.must("mount", second, "--store", scene.folder / "b")
+    first = f"kcachefs umount {scene.mountpoint}"
+    scene.run("umount").refused_with(4, "there are 2 mounts; ", first, f"kcachefs umount '{second}'")
+    scene.environment["KCACHEFS_MOUNT"] = str(second)
+    scene.must("umount")
+    assert scene.mounted() == [str(scene.mountpoint)]

@@ -161,9 +161,23 @@ def test_a_user_mounts_writes_and_unmounts(visitor: Visitor) -> None:
 def test_a_user_who_shares_a_mount_without_permission_is_told_what_to_do(visitor: Visitor) -> None:
     if any(line.strip() == "user_allow_other" for line in Path("/etc/fuse.conf").read_text().splitlines()):
         pytest.skip("/etc/fuse.conf allows it here")
-    outcome = visitor.run("mount", visitor.mountpoint)
+    outcome = visitor.run("mount", visitor.mountpoint, "--allow-other")
     outcome.refused_with(4, str(visitor.mountpoint), "user_allow_other", "/etc/fuse.conf", "--no-allow-other")
     assert not visitor.mountpoint.exists()
+    assert visitor.scene.is_over()
+
+
+@in_own_namespace
+def test_the_first_command_of_the_readme_works_for_any_user(visitor: Visitor) -> None:
+    place = visitor.home / ".cache" / "kcache"
+    first, second = visitor.must("mount").splitlines()
+    assert first == f"mounted at {place}; it may grow to 20.0 GiB in {visitor.home}/.cache/kcachefs"
+    assert "kcachefs env" in second
+    assert "kcachefs run" in second
+    assert f"KCACHEFS_MOUNT={place}" in visitor.must("env")
+    visitor.must("umount")
+    outcome = visitor.run("run", "-q", "--", "sh", "-c", "echo $KCACHEFS_MOUNT")
+    assert (outcome.out, outcome.err) == (f"{place}\n", "")
     assert visitor.scene.is_over()
 
 

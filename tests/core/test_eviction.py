@@ -12,9 +12,11 @@ import pytest
 
 from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
-from kcachefs.core.eviction import BATCH, BREATH_SECONDS
+from kcachefs.core.eviction import BATCH
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
+from kcachefs.core.removal import BREATH_SECONDS
+from kcachefs.core.walk import Name
 from kcachefs.errors import UsageError
 from kcachefs.store.records import entry_key, pack_number, temporary_key
 from kcachefs.store.slots import SLOT_SIZE
@@ -136,8 +138,8 @@ def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(tmp_path: Path)
         entries = [find(fs, "triton/A"), find(fs, "triton/B")]
         held: list[int | None] = []
 
-        def look_up_meanwhile(batch: list[int]) -> None:
-            assert batch == []  # nobody used it a moment ago
+        def look_up_meanwhile(names: list[Name], inodes: list[set[int]]) -> None:
+            assert names == []  # nobody used it a moment ago
             held.append(fs.lookup(ROOT, entries[0], b"kernel.cubin"))
 
         fs.evictor._probe = look_up_meanwhile  # type: ignore[method-assign]

@@ -177,7 +177,7 @@ def test_a_file_that_is_about_to_be_changed_is_not_sealed(
 
 def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
-        files = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(4)]
+        written = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(4)]
         other = threading.Thread(target=fs.sealer.seal_next, args=(0,))
 
         class Overtaken(deque[tuple[int, float]]):
@@ -189,11 +189,11 @@ def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None
                 return found
 
         queue = fs.sealer._queue
-        queue._waiting = Overtaken(queue._waiting)
+        queue._waiting = {uid: Overtaken(files) for uid, files in queue._waiting.items()}
         while fs.sealer.seal_next(0):
             pass
         other.join()
-        assert {fs.attributes(ino).content for ino in files} == {Content.OBJECT}
+        assert {fs.attributes(ino).content for ino in written} == {Content.OBJECT}
         assert not queue._queued, "what is thought to wait is never sealed"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem, recovery
+from kcachefs.core import Filesystem, recovery, syncing
 from kcachefs.store import fsck
 from kcachefs.store.header import HEADER
 from kcachefs.store.journal import Changes
@@ -309,26 +309,119 @@ def test_what_replaces_a_synced_file_brings_the_rest_of_its_entry_along(
         assert content(lost, "triton/KEY/second.cubin") == b"second.cubin"
 
 
+@pytest.mark.parametrize("was_synced", [False, True], ids=["first sync", "second sync"])
 def test_a_power_cut_in_the_middle_of_a_sync_leaves_no_part_of_an_entry(
-    fs: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_synced: bool
 ) -> None:
-    """After each of its transactions."""
-    kernel(fs, "KEY")
-    commit, cuts = fs.store.catalog.commit, list[_Lost]()
-
-    def commit_and_cut(changes: Changes) -> None:
-        commit(changes)
-        cuts.append(_Lost(fs, tmp_path / f"copy{len(cuts)}"))
-
-    monkeypatch.setattr(fs.store.catalog, "commit", commit_and_cut)
-    sync(fs, "triton/KEY/kernel.json")
+    """Before and after each transaction and each fdatasync, whichever of the volumes the disk had got until then."""
+    kernel(fs, "KEY", size=100_000)
+    if was_synced:
+        sync(fs, "triton/KEY/kernel.json")
+    else:
+        overwrite(fs, "triton/KEY/kernel.cubin", os.urandom(900_000))
+        rename(fs, "triton/KEY/kernel.cubin", "triton/KEY/cubin")
+        rename(fs, "triton/KEY/cubin", "triton/KEY/kernel.cubin")
+    write(fs, "triton/KEY/tmp.pid_2_more/second.cubin", os.urandom(900_000))
+    rename(fs, "triton/KEY/tmp.pid_2_more/second.cubin", "triton/KEY/second.cubin")
+    write(fs, "triton/KEY/tmp.pid_2_more/second.json", os.urandom(3000))
+    rename(fs, "triton/KEY/tmp.pid_2_more/second.json", "triton/KEY/second.json")
+    disk = _Disk(fs, tmp_path, monkeypatch)
+    sync(fs, "triton/KEY/second.json")
     monkeypatch.undo()
-    found = []
-    for cut in cuts:
+    found = set[tuple[int, int]]()
+    for cut in disk.cuts:
         with cut.opened() as lost:
-            found.append([exists(lost, f"triton/KEY/kernel.{suffix}") for suffix in SUFFIXES].count(True))
-    assert len(found) > len(SUFFIXES)
-    assert set(found) == {0, len(SUFFIXES)}
+            first = [exists(lost, f"triton/KEY/kernel.{suffix}") for suffix in SUFFIXES].count(True)
+            second = [exists(lost, f"triton/KEY/second.{suffix}") for suffix in ("cubin", "json")].count(True)
+            found.add((first, second))
+        shutil.rmtree(cut.store)
+    assert len(disk.cuts) > 2 * len(SUFFIXES)
+    assert found == {(6 if was_synced else 0, 0), (6, 2)}
+
+
+def test_an_entry_of_which_a_synced_file_is_damaged_is_absent(fs: Filesystem, after_cut: Callable[[], _Lost]) -> None:
+    for key in ("KEY", "OTHER"):
+        kernel(fs, key)
+        write(fs, f"triton/{key}/tmp.pid_2_more/large.cubin", os.urandom(900_000))
+        rename(fs, f"triton/{key}/tmp.pid_2_more/large.cubin", f"triton/{key}/large.cubin")
+        sync(fs, f"triton/{key}/kernel.json")
+    lost = after_cut()
+    large = [path for path in (lost.store / "volumes").iterdir() if path.stat().st_size > 900_000]
+    os.truncate(max(large), 1000)
+    with lost.opened() as found:
+        assert len(large) == 2
+        assert exists(found, "triton/KEY/large.cubin")
+        assert not any(exists(found, f"triton/OTHER/kernel.{suffix}") for suffix in SUFFIXES)
+
+
+@pytest.mark.parametrize("tries", [1, 4])
+def test_a_file_that_changes_while_its_bytes_are_synced_is_what_was_synced(
+    fs: Filesystem, after_cut: Callable[[], _Lost], monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """However often the sync starts over."""
+    monkeypatch.setattr(syncing, "_TRIES", tries)
+    ino, fdatasync, versions = write(fs, "jax/one-cache", b"version 0"), os.fdatasync, iter(range(1, 100))
+
+    def change_and_sync(fd: int) -> None:
+        fdatasync(fd)
+        if not fs.nodes.get(ino).flags & Inode.SYNCED:
+            fs.write(ino, 0, b"version %d" % next(versions))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", change_and_sync)
+        sync(fs, "jax/one-cache")
+    overwrite(fs, "jax/one-cache", b"not synced")
+    with after_cut().opened() as lost:
+        assert content(lost, "jax/one-cache") == b"version %d" % (tries - 1)
+
+
+def test_a_sync_in_a_very_large_entry_is_one_of_the_file_alone(
+    fs: Filesystem, after_cut: Callable[[], _Lost], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "ENTRY_MAX", 3)
+    kernel(fs, "KEY")
+    sync(fs, "triton/KEY/kernel.json")
+    with after_cut().opened() as lost:
+        assert [suffix for suffix in SUFFIXES if exists(lost, f"triton/KEY/kernel.{suffix}")] == ["json"]
+
+
+class _Disk:
+    """Knows what of each volume was synced, and cuts the power at every step, once for each set of volumes to lose."""
+
+    def __init__(self, fs: Filesystem, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cuts: list[_Lost] = []
+        self._fs = fs
+        self._folder = folder
+        self._synced = {path.stat().st_ino: path.stat().st_size for path in self._volumes(fs.store.path)}
+        commit, fdatasync = fs.store.catalog.commit, os.fdatasync
+
+        def commit_and_cut(changes: Changes) -> None:
+            self.cut()
+            commit(changes)
+            self.cut()
+
+        def sync_and_cut(fd: int) -> None:
+            self.cut()
+            fdatasync(fd)
+            self._synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+            self.cut()
+
+        monkeypatch.setattr(fs.store.catalog, "commit", commit_and_cut)
+        monkeypatch.setattr(os, "fdatasync", sync_and_cut)
+
+    def cut(self) -> None:
+        """The power goes now."""
+        store = self._fs.store.path
+        lengths = {path.relative_to(store): self._synced.get(path.stat().st_ino, 0) for path in self._volumes(store)}
+        unsynced = [path for path, length in lengths.items() if (store / path).stat().st_size > length]
+        for lost in {tuple(unsynced), *((path,) for path in unsynced)}:
+            cut = _Lost(self._fs, self._folder / f"copy{len(self.cuts)}")
+            for path in lost:
+                os.truncate(cut.store / path, lengths[path])
+            self.cuts.append(cut)
+
+    def _volumes(self, store: Path) -> list[Path]:
+        return [path for folder in ("volumes", "incoming") for path in (store / folder).iterdir()]
 
 
 def test_a_file_with_a_name_in_two_entries_takes_both_with_it(fs: Filesystem, after_cut: Callable[[], _Lost]) -> None:

@@ -1,11 +1,21 @@
-"""The daemon's memory stays small however large the catalog is."""
+"""The daemon's memory stays small however large the catalog is, and whatever is written and evicted."""
 
 from __future__ import annotations
 
+import random
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from kcachefs.daemon import memory
 from kcachefs.store import Options, Store
+from tests.core.policies.mounts import each_engine, mounted
+from tests.engines.callers import Child
+
+QUOTA = 64 << 20
+ENTRIES = 60
+"""Entries that each of four writers makes: four times the quota together."""
+PRIVATE_MAX = 80 << 20
 
 
 def test_a_catalog_that_was_read_from_end_to_end_is_let_go_of_and_still_there(tmp_path: Path) -> None:
@@ -24,3 +34,52 @@ def test_a_catalog_that_was_read_from_end_to_end_is_let_go_of_and_still_there(tm
         assert memory.trim(database, limit=grown - 1)
         assert memory.resident_file_bytes() < grown - (10 << 20)
         assert store.catalog.get(b"m7.7") == bytes(500)
+
+
+def write_entries(root: Path, writer: int) -> int:
+    """Each of six files, from a hundred bytes to four megabytes, none of which can be compressed."""
+    chosen = random.Random(writer)
+    for number in range(ENTRIES):
+        folder = root / "triton" / f"K{writer}.{number}"
+        folder.mkdir()
+        for part in range(6):
+            data = chosen.randbytes(int(10 ** chosen.uniform(2, 6.6)))
+            (folder / f"tmp.{part}").write_bytes(data)
+            (folder / f"tmp.{part}").rename(folder / f"part{part}")
+            assert (folder / f"part{part}").read_bytes() == data
+    return ENTRIES
+
+
+def private_bytes(pid: int) -> int:
+    """What of a process's resident memory is not from files."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(fields["RssAnon"].split()[0]) << 10
+
+
+@each_engine
+def test_four_writers_near_the_quota_leave_the_worker_small(engine: str) -> None:
+    with mounted(engine, "--max-size", str(QUOTA), "--min-free", "1MiB") as mount, ExitStack() as running:
+        worker, seen = mount.daemon()[1], list[int]()
+        writers = [
+            running.enter_context(Child(partial(write_entries, mount.mountpoint, number))) for number in range(4)
+        ]
+        for writer in writers:
+            while not writer.is_ready(0.2):
+                seen.append(private_bytes(worker))
+            assert writer.result() == ENTRIES
+        assert worker == mount.daemon()[1]
+        assert max(seen) < PRIVATE_MAX
+
+
+def test_memory_that_was_allocated_and_freed_is_given_back() -> None:
+    heap = memory.Heap()
+    before = memory.resident_private_bytes()
+    blocks = [b"x" * (32 << 10) for _ in range(2000)]
+    grown = memory.resident_private_bytes()
+    assert grown - before > 40 << 20
+    kept = blocks[::100]
+    del blocks
+    assert heap.trim()
+    assert memory.resident_private_bytes() < grown - (40 << 20)
+    assert not heap.trim()
+    assert len(kept) == 20

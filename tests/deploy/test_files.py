@@ -22,7 +22,8 @@ SERVICE_KEYS = {
     *("build", "cap_add", "command", "depends_on", "devices", "environment", "healthcheck", "image", "pid"),
     *("restart", "security_opt", "stop_grace_period", "tmpfs", "volumes"),
 }
-ALL = [(path, arguments) for path in [*files(), ROOT / "README.md"] for arguments in commands(path)]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "usage.md"]
+ALL = [(path, arguments) for path in [*files(), *PAGES] for arguments in commands(path)]
 
 
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
@@ -51,6 +52,7 @@ def test_the_commands_are_found_where_they_are() -> None:
     assert mounts == {
         "README.md",
         "deploy/README.md",
+        "docs/usage.md",
         "deploy/docker/compose.yaml",
         "deploy/kubernetes/daemonset.yaml",
         "deploy/slurm/prolog.sh",
@@ -75,6 +77,7 @@ def test_the_image_gets_only_what_it_needs() -> None:
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert ignored[0] == "*", "nothing is sent to the builder that is not named"
     needed = {"!kcachefs", "!pyproject.toml", "!README.md", "!LICENSE", "!deploy/docker/requirements.txt"}
+    needed |= {"!man", "!scripts/index_page.py"}
     assert {word for word in ignored if word.startswith("!")} == needed
     recipe = (DEPLOY / "docker" / "Dockerfile").read_text()
     assert "--require-hashes" in recipe

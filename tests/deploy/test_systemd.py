@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shlex
 import signal
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.scene import Scene, scene
+from tests.deploy.booted_systemd import booted
 from tests.deploy.places import DEPLOY
 from tests.waiting import PATIENCE
 
@@ -41,7 +43,7 @@ class Unit:
         ):
             text = text.replace(there, str(here))
         self.path.write_text(text)
-        parser = configparser.ConfigParser(interpolation=None, strict=True)
+        parser = configparser.ConfigParser(interpolation=None, strict=False)  # settings may be repeated
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         parser.read_string(text)
         self.service = dict(parser["Service"])
@@ -70,6 +72,44 @@ def verify(kind: str, unit: Path) -> subprocess.CompletedProcess[str]:
     command = ["systemd-analyze", "verify", "--man=no", f"--{kind}", str(unit)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(unit.parent)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE)
+
+
+def test_the_systems_unit_is_rated_well_and_names_a_reason_for_each_exception() -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(UNITS["system"])]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    [rating] = re.findall(r"Overall exposure level for kcachefs.service: ([0-9.]+)", told)
+    assert float(rating) < 4.0
+    text = UNITS["system"].read_text()
+    explained = {"CapabilityBoundingSet", "DeviceAllow", "RestrictAddressFamilies", "SystemCallFilter"}
+    for setting in re.findall(r"^✗ (\w+)=", told, re.MULTILINE):
+        assert setting in explained or f"{setting}=" in text, f"the unit does not say why it lacks {setting}="
+
+
+@pytest.mark.mount
+def test_systemd_runs_the_unit_as_it_is_and_the_host_sees_the_mount(tmp_path: Path) -> None:
+    cache = "/srv/kcachefs/cache"
+    with booted(UNITS["system"], tmp_path) as manager:
+        manager.must("systemctl", "start", "kcachefs.service")
+        manager.must("sh", "-c", f"echo text > {cache}/triton/file")
+        before = manager.show("MainPID")
+        manager.must("systemctl", "reload", "kcachefs.service")
+        assert manager.must("cat", f"{cache}/triton/file") == "text\n"
+        worker = manager.must("sh", "-c", "pgrep -f kcachefs.daemon.worker").split()[0]
+        manager.must("kill", "-KILL", worker)
+        assert manager.must("cat", f"{cache}/triton/file") == "text\n"
+        other = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "sh", "-c"]
+        manager.must(*other, f"mkdir {cache}/triton/KEY && echo more > {cache}/triton/KEY/kernel")
+        assert manager.run(*other, f"echo evil > {cache}/triton/file").returncode != 0, "its policy is publish"
+        assert (manager.show("MainPID"), manager.show("ActiveState")) == (before, "active")
+        manager.must("systemctl", "stop", "kcachefs.service")
+        assert manager.show("Result") == "success"
+        manager.must("systemctl", "start", "kcachefs.service")
+        assert manager.must("cat", f"{cache}/triton/file", f"{cache}/triton/KEY/kernel") == "text\nmore\n"
+        told = manager.must("cat", "/var/log/kcachefs.log")
+        assert f"mounted /var/cache/kcachefs at {cache}" in told
+        assert "the worker can" not in told, "it could confine itself"
+        manager.must("systemctl", "stop", "kcachefs.service")
+        assert manager.run("mountpoint", "--quiet", cache).returncode != 0
 
 
 @pytest.mark.mount

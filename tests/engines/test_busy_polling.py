@@ -174,7 +174,7 @@ def test_patience_is_paid_for(scene: Scene, gap: int) -> None:
 
 def test_the_budget_fills_again(scene: Scene) -> None:
     scene.weigh(processors=16, busy=1)
-    while scene.request(LATER) >= LATER // LOOK or scene.made._credit <= 4:
+    while scene.request(LATER) >= LATER // LOOK or scene.made._successes <= 4:
         assert scene.now < 100 * BUDGET_NS
     scene.now += EARNED * 100 * LATER
     assert any(scene.request(LATER) >= LATER // LOOK for _ in range(50))
@@ -186,7 +186,7 @@ def test_the_engine_weighs_when_it_is_asked_what_it_is_at(tmp_path: Path) -> Non
         with opened(tmp_path / "store") as fs:
             engine = DirectEngine(fs, device)
             engine._polling.allowed = -1
-            assert engine.attention() is None
+            assert engine.request_at_hand() is None
             assert engine._polling.allowed in (0, BRIEF_NS, USUAL_NS, PATIENT_NS)
     finally:
         os.close(device)

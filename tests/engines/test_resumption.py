@@ -192,7 +192,7 @@ def taken_over(worker: Worker) -> None:
 def test_a_request_that_ends_every_worker_is_answered_and_named(
     tmp_path: Path, memory: int, deferred: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    RequestBuffer(memory).agree(p.Init.HAS_RESEND)
+    RequestBuffer(memory).keep_capabilities(p.Init.HAS_RESEND)
     deaths = DEFERRED_DEATHS_MAX if deferred else DEATHS_MAX
     opcode, body = (Op.FSYNC, bytes(16)) if deferred else (Op.LOOKUP, b"poison\0")
     for death in range(deaths):
@@ -214,7 +214,7 @@ def test_a_request_that_ends_every_worker_is_answered_and_named(
 def test_deaths_of_different_requests_are_no_reason_to_refuse_any(
     tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RequestBuffer(memory).agree(p.Init.HAS_RESEND)
+    RequestBuffer(memory).keep_capabilities(p.Init.HAS_RESEND)
     for number in (6, 8, 10, 12):
         with serving(tmp_path, memory, resumed=number > 6) as worker:
             if number > 6:

@@ -72,7 +72,7 @@ def test_again_copies_only_what_is_new(mount: Mount, base: Path) -> None:
     make_triton(base / "more", 3)
     os.rename(base / "more" / "KEY2", source / "KEY2")
     done = kcachefs("adopt", source, "--mount", mount.mountpoint)
-    assert "1 entries adopted" in done.stdout
+    assert "1 entry adopted" in done.stdout
     assert "2 were there already" in done.stdout
 
 

@@ -31,7 +31,7 @@ def test_the_only_mount_is_found_by_itself(mount: Mount) -> None:
 def test_no_mount_is_an_error_that_says_what_to_do(base: Path) -> None:
     done = kcachefs("env", check=False)
     assert (done.returncode, done.stdout) == (4, "")
-    assert "kcachefs mount DIR" in done.stderr
+    assert "kcachefs mount" in done.stderr
     done = kcachefs("env", "--mount", base, check=False)
     assert (done.returncode, done.stdout) == (4, "")
     assert str(base) in done.stderr

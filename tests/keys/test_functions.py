@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.metadata
 import sys
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kcachefs.errors import Unkeyable, UsageError
-from kcachefs.keys import hash_function, hash_value
+from kcachefs.keys import hash_function
 from kcachefs.keys.libraries import is_library, version_of
 from tests.keys.modules import Modules, modules
 
@@ -344,108 +343,6 @@ def test_a_lock_is_no_part_of_the_value() -> None:
         assert hash_function(kernel) == before
 
 
-def test_an_object_may_speak_for_itself() -> None:
-    class Device:
-        def __init__(self, arch: int) -> None:
-            self.arch = arch
-            self.lock = threading.Lock()
-
-        def __kcachefs_key__(self) -> int:
-            return self.arch
-
-    assert hash_value(Device(90)) == hash_value(Device(90))
-    assert hash_value(Device(90)) != hash_value(Device(80))
-
-
-def test_what_a_dataclass_holds_beyond_its_fields_counts() -> None:
-    @dataclasses.dataclass
-    class Tile:
-        m: int
-
-        @functools.cached_property
-        def area(self) -> int:
-            return self.m * self.m
-
-    @dataclasses.dataclass
-    class Table(dict[str, int]):
-        name: str
-
-    def with_stages(stages: int) -> str:
-        tile = Tile(4)
-        tile.__dict__["stages"] = stages
-        return hash_value(tile)
-
-    def with_entry(number: int) -> str:
-        table = Table("a")
-        table["x"] = number
-        return hash_value(table)
-
-    assert with_stages(1) == with_stages(1)
-    assert len({with_stages(1), with_stages(2), hash_value(Tile(4))}) == 3
-    assert len({with_entry(1), with_entry(2), hash_value(Table("a"))}) == 3
-    used = Tile(4)
-    assert used.area == 16
-    assert hash_value(used) == hash_value(Tile(4))
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [("self.value + 1", "self.value + 2"), ("return 64", "return 32"), ("return cls.FAST", "return cls.EXACT")],
-)
-def test_a_member_counts_with_the_methods_of_its_enumeration(modules: Modules, before: str, after: str) -> None:
-    text = """
-        import enum
-        class Mode(enum.Enum):
-            FAST = 1
-            EXACT = 2
-            def stages(self):
-                return self.value + 1
-            @property
-            def block(self):
-                return 64
-            @classmethod
-            def default(cls):
-                return cls.FAST
-        def kernel(x, mode=Mode.FAST):
-            return x * mode.stages() * mode.block
-    """
-
-    def keys(module: types.ModuleType) -> list[str]:
-        return [key(module, "kernel"), hash_value(module.Mode.FAST), hash_value({module.Mode.FAST: 1})]
-
-    one = keys(modules.load(text))
-    assert one == keys(modules.load(text))
-    assert before in text
-    assert all(old != new for old, new in zip(one, keys(modules.load(text.replace(before, after))), strict=True))
-
-
-def test_a_method_put_into_an_enumeration_since_the_last_call_shows(modules: Modules) -> None:
-    text = "import enum\nclass Mode(enum.Enum):\n    FAST = 1\ndef kernel(mode=Mode.FAST):\n    return mode.stages()\n"
-    module = modules.load(text)
-    before = key(module, "kernel")
-    module.Mode.stages = lambda self: 1
-    assert key(module, "kernel") != before
-
-
-def test_classes_that_python_completes_are_read(modules: Modules) -> None:
-    text = """
-        import enum, dataclasses, typing
-        class Mode(enum.IntEnum):
-            FAST = 1
-        @dataclasses.dataclass(slots=True)
-        class Tile:
-            m: int = 4
-        class Point(typing.NamedTuple):
-            x: int = 0
-        def kernel():
-            return Mode.FAST, Tile(), Point()
-    """
-    before = key(modules.load(text), "kernel")
-    assert key(modules.load(text), "kernel") == before
-    for old, new in (("FAST = 1", "FAST = 2"), ("m: int = 4", "n: int = 4"), ("x: int = 0", "x: int = 1")):
-        assert key(modules.load(text.replace(old, new)), "kernel") != before
-
-
 KERNEL = """
     import triton, triton.language as tl
     WIDTH = tl.constexpr(4)
@@ -492,32 +389,6 @@ def test_keys_meet_only_where_all_parts_do(modules: Modules, one: tuple[int, ...
     """
     same = key(modules.load(text.format(*one)), "kernel") == key(modules.load(text.format(*two)), "kernel")
     assert same == (one == two)
-
-
-def test_a_key_that_depends_on_what_an_object_says_is_remembered_until_it_says_something_else(modules: Modules) -> None:
-    text = """
-        class Speaker:
-            def __init__(self, n):
-                self.n, self.asked = n, 0
-            def __kcachefs_key__(self):
-                self.asked += 1
-                return (self.n, helper)
-        def helper(x):
-            return x
-        speaker = Speaker(1)
-        def kernel(x):
-            return speaker.n
-    """
-    module = modules.load(text)
-    before = key(module, "kernel")
-    asked = module.speaker.asked
-    assert key(module, "kernel") == before
-    assert module.speaker.asked == asked + 1
-    module.speaker.n = 2
-    after = key(module, "kernel")
-    assert after != before
-    module.helper.block = 3
-    assert key(module, "kernel") not in (before, after)
 
 
 def test_names_to_ignore_are_a_collection() -> None:

@@ -24,36 +24,47 @@ asks again at the next use. A file that ever had another name does not give way,
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import errno
+import itertools
 import logging
 import stat
 import time
+from collections.abc import Iterator
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import UNKNOWN, Caller
 from kcachefs.core.layouts import Kind, is_temporary
+from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.inode_numbers import ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO, VIRTUAL_BASE
 from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS, OPEN_AT_MOST_SECONDS = 60.0, 900.0
 """How long others may add to an entry: after the last change in it, and after its first file was sealed."""
-COMPARED_MAX = 64 << 20
+COMPARED_MAX = 16 << 20
 """Larger files count as the same by their digests alone: comparing them would keep everybody waiting."""
-MOVED_MAX = 100_000
-"""Only root moves a folder that holds more than this: looking through it would take too long."""
+LOOKED_AT = 1000
+"""Files of an entry, and of a folder that is moved, that are looked at: more would keep everybody waiting."""
 _CHUNK = 1 << 20
+_REMEMBERED = 16384
 
 
 class Publish(Policy):
     """What `--policy publish` allows."""
 
     links_differ = True
+
+    def __init__(self, parts: Parts) -> None:
+        super().__init__(parts)
+        self._first: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        """The first file of an entry."""
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -104,18 +115,34 @@ class Publish(Policy):
 
     def _is_closed(self, caller: Caller, entry: int) -> int | None:
         """The owner of an entry that the caller may not add to; None if it may."""
-        members = [(ino, self._nodes.get(ino)) for ino, _, _ in self._walk.members(entry)]
-        files = [(ino, node) for ino, node in members if node.is_file and not self._is_temporary(ino, node)]
-        others = [node.ctime for _, node in files if not _owns(caller, node.uid)]
-        if not others:
-            return None
-        owner = min((ino, node.uid) for ino, node in files)[1]
-        if owner == caller.uid:
+        first = self._first_file(entry)
+        if first is None or _owns(caller, first.uid):
             return None
         now, record = time.time_ns(), self._table.get(entry)
         sealed = record.created if record is not None and record.used else now
-        is_open = now - max(others) < OPEN_SECONDS * 1e9 and now - sealed < OPEN_AT_MOST_SECONDS * 1e9
-        return None if is_open else owner
+        if now - sealed >= OPEN_AT_MOST_SECONDS * 1e9:
+            return first.uid
+        horizon = now - int(OPEN_SECONDS * 1e9)
+        others = (node for _, node in self._files_of(entry) if not _owns(caller, node.uid))
+        return None if first.ctime > horizon or any(node.ctime > horizon for node in others) else first.uid
+
+    def _first_file(self, entry: int) -> Inode | None:
+        """The first file that was made in an entry, whose owner is the entry's; of a very large entry, one of them."""
+        ino = self._first.get(entry) or entry & ~GROUP_BASE  # a group usually has the number of its first file
+        with contextlib.suppress(FsError):
+            node = self._nodes.get(ino)
+            if node.is_file and node.nlink and node.entry == entry and not self._is_temporary(ino, node):
+                return node
+        found = min(self._files_of(entry), key=lambda row: row[0], default=None)
+        if found is None:
+            return None
+        self._first[entry] = found[0]
+        return found[1]
+
+    def _files_of(self, entry: int) -> Iterator[tuple[int, Inode]]:
+        for ino, node in self._walk.some_files(entry, LOOKED_AT):
+            if not self._is_temporary(ino, node):
+                yield ino, node
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
@@ -172,15 +199,19 @@ class Publish(Policy):
         return False
 
     def _refuse_moving(self, caller: Caller, ino: int, name: bytes) -> None:
-        """Nobody takes away with a folder of theirs what others have put there."""
-        if caller.uid in (0, UNKNOWN):
+        """Nobody takes away with a folder of theirs what others have put there.
+
+        A folder that never had other than temporary names holds nothing of others'.
+        """
+        node = self._nodes.get(ino)
+        if caller.uid in (0, UNKNOWN) or (node.flags & Inode.FRESH and self._is_temporary(ino, node)):
             return
         for count, (below, _, _) in enumerate(self._walk.below(ino)):
             owner = self._nodes.get(below).uid
             if not _owns(caller, owner):
                 raise self._refusal(caller, f"moving {name!r}, in which something", owner)
-            if count >= MOVED_MAX:
-                raise FsError(errno.EPERM, f"{name!r} holds too much to be moved by anybody but root")
+            if count >= LOOKED_AT:
+                raise FsError(errno.EXDEV, f"{name!r} holds too much to be moved by anybody but root")
 
     def _gives_way(self, caller: Caller, ino: int, other: int, name: bytes) -> bool:
         """Whether what is renamed is the same as what another has published. Raises where it is something else."""
@@ -188,7 +219,7 @@ class Publish(Policy):
         if _owns(caller, published.uid):
             return False
         if published.is_file and node.is_file:
-            if not published.flags & Inode.PUBLISHED and self._files.attributes(other).size == 0:
+            if not self._is_published(published) and self._files.attributes(other).size == 0:
                 return False
             if self._is_same(ino, other):
                 if self._is_temporary(ino, node) and node.flags & (Inode.FRESH | Inode.PUBLISHED) == Inode.FRESH:
@@ -197,6 +228,12 @@ class Publish(Policy):
         elif published.is_dir and published.size:
             return False  # ENOTEMPTY says it better
         raise self._refusal(caller, f"replacing {name!r}", published.uid)
+
+    def _is_published(self, node: Inode) -> bool:
+        with contextlib.suppress(FsError):
+            folder = self._nodes.get(node.entry) if 0 < node.entry < GROUP_BASE else node
+            return bool((node.flags | folder.flags) & Inode.PUBLISHED)
+        return False
 
     def _is_same(self, ino: int, other: int) -> bool:
         node, published = self._files.attributes(ino), self._files.attributes(other)
@@ -217,7 +254,12 @@ class Publish(Policy):
         in_entry = self._nodes.get(parent).entry
         if not in_entry and self._placement.kind_at(parent, name, is_dir=node.is_dir) is Kind.LOCK:
             return
-        for member in (ino, *(below for below, _, _ in self._walk.below(ino))):
+        below = [below for below, _, _ in itertools.islice(self._walk.below(ino), LOOKED_AT + 1)]
+        if len(below) > LOOKED_AT:  # the folder is marked, and speaks for what is in it
+            node.flags |= Inode.PUBLISHED
+            self._nodes.save(txn, ino, node)
+            return
+        for member in (ino, *below):
             node = self._nodes.get(member)
             if node.is_file and not node.flags & Inode.PUBLISHED:
                 node.flags |= Inode.PUBLISHED

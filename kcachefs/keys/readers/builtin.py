@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import inspect
 import io
 import operator
 import os
@@ -59,12 +60,19 @@ def _time_zone(value: Any) -> Any:
 
 
 def _memory(value: Any) -> Any:
+    try:
+        value.nbytes  # noqa: B018
+    except ValueError:
+        raise Unkeyable("a memoryview that was released holds nothing; pass it before that") from None
     return (value.format, value.itemsize, value.shape, value.strides, value.readonly, value.tobytes())
 
 
 def _stream(value: Any) -> Any:
     base = io.BytesIO if isinstance(value, io.BytesIO) else io.StringIO
-    return (base.getvalue(value), base.tell(value))
+    try:
+        return (base.getvalue(value), base.tell(value))
+    except ValueError:
+        raise Unkeyable("a stream that was closed holds nothing; pass it before that, or pass its content") from None
 
 
 def _random(value: Any) -> Any:
@@ -87,12 +95,49 @@ def _method_caller(value: Any) -> Any:
     return (made.args, made.keywords, arguments) if isinstance(made, functools.partial) else ((), {}, arguments)
 
 
+_OF_VARIABLES = ("__bound__", "__constraints__", "__covariant__", "__contravariant__", "__infer_variance__")
+
+
 def _type_variable(value: Any) -> Any:
+    """A TypeVar, ParamSpec or TypeVarTuple, each of which has some of these; defaults came with Python 3.13."""
+    told = [value.__name__]
+    for name in (*_OF_VARIABLES, "__default__"):
+        try:
+            found = getattr(value, name, None)
+        except NameError:  # evaluated late, and naming what is not defined yet
+            found = None
+        # What says that there is none is another thing from version to version.
+        is_none = not found or found is getattr(typing, "NoDefault", None)
+        told.append(None if is_none or (found is type(None) and isinstance(value, typing.ParamSpec)) else found)
+    return told
+
+
+def _property(value: Any) -> Any:
+    # A property has its getter's documentation unless it was given another.
+    said = None if value.__doc__ == getattr(value.fget, "__doc__", None) else value.__doc__
+    documentation = inspect.cleandoc(said) if isinstance(said, str) else None
+    return (value.fget, value.fset, value.fdel, documentation)
+
+
+def _proxied(value: Any) -> Any:
+    """What a mapping proxy stands before, which may be another mapping than a dictionary."""
     try:
-        bounds = (value.__bound__, value.__constraints__)
-    except NameError:  # evaluated late, and naming what is not defined yet
-        bounds = (None, ())
-    return (value.__name__, *bounds, value.__covariant__, value.__contravariant__)
+        return types.MappingProxyType.copy(value)
+    except AttributeError:
+        raise Unkeyable("a mapping proxy of a mapping without `copy` cannot be read; pass the mapping") from None
+
+
+def _finalizer(_: Any) -> Any:
+    raise Unkeyable("weakref.finalize keeps what it will call out of sight; name it in `ignore`")
+
+
+# What wrapping a function copies from it.
+_OF_WRAPPED = frozenset(
+    {
+        *("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__annotate__", "__type_params__"),
+        *("__wrapped__", "cache_parameters"),
+    }
+)
 
 
 def _lock(value: Any) -> Any:
@@ -109,20 +154,27 @@ BY_CLASS: dict[type, Reader] = {
     operator.attrgetter: Reader("attrgetter", lambda value: value.__reduce__()[1]),
     operator.methodcaller: Reader("methodcaller", _method_caller),
     functools.partial: Reader("partial", lambda value: (value.func, value.args, value.keywords)),
-    functools.cached_property: Reader("cached property", lambda value: value.func, attributes="noise"),
-    functools.singledispatchmethod: Reader("singledispatchmethod", lambda value: value.dispatcher, attributes="noise"),
-    staticmethod: Reader("staticmethod", lambda value: value.__func__, attributes="noise"),
-    classmethod: Reader("classmethod", lambda value: value.__func__, attributes="noise"),
-    property: Reader("property", lambda value: (value.fget, value.fset, value.fdel)),
+    functools.partialmethod: Reader(
+        "partial method", lambda value: (value.func, value.args, value.keywords), attributes="noise"
+    ),
+    functools.cached_property: Reader(
+        "cached property", lambda value: value.func, noise=_OF_WRAPPED | {"func", "attrname", "lock"}
+    ),
+    functools.singledispatchmethod: Reader(
+        "singledispatchmethod", lambda value: value.dispatcher, noise=frozenset({"dispatcher", "func", "_method_cache"})
+    ),
+    staticmethod: Reader("staticmethod", lambda value: value.__func__, noise=_OF_WRAPPED),
+    classmethod: Reader("classmethod", lambda value: value.__func__, noise=_OF_WRAPPED),
+    property: Reader("property", _property),
     types.MethodType: Reader("method", lambda value: (value.__func__, value.__self__), attributes="noise"),
     types.SimpleNamespace: Reader("namespace", nothing),
-    types.MappingProxyType: Reader("mapping proxy", lambda value: dict(value)),
+    types.MappingProxyType: Reader("mapping proxy", _proxied),
     types.CellType: Reader("cell", cell_value),
     type(_thread.allocate_lock()): _LOCK,
     _thread.RLock: _LOCK,
     typing.TypeVar: Reader("type variable", _type_variable, attributes="noise"),
-    typing.ParamSpec: Reader("parameters", lambda value: value.__name__, attributes="noise"),
-    typing.TypeVarTuple: Reader("type variables", lambda value: value.__name__, attributes="noise"),
+    typing.ParamSpec: Reader("parameters", _type_variable, attributes="noise"),
+    typing.TypeVarTuple: Reader("type variables", _type_variable, attributes="noise"),
     typing.ForwardRef: Reader("forward reference", lambda value: value.__forward_arg__, attributes="noise"),
     BaseException: Reader("exception", _exception, attributes="read", covers_subclasses=True),
     type(os.environ): Reader("environment", nothing, is_inline=True, attributes="noise"),
@@ -144,8 +196,9 @@ BY_NAME: dict[str, Reader] = {
     "random.SystemRandom": Reader("system random", nothing, attributes="noise"),
     "re.Pattern": Reader("pattern", lambda value: (value.pattern, value.flags), is_inline=True),
     "functools._lru_cache_wrapper": Reader(
-        "lru_cache", lambda value: (value.__wrapped__, value.cache_parameters()), attributes="noise"
+        "lru_cache", lambda value: (value.__wrapped__, value.cache_parameters()), noise=_OF_WRAPPED
     ),
+    "weakref.finalize": Reader("finalizer", _finalizer),
     "ast.AST": Reader("syntax", nothing, covers_subclasses=True),
     # What these hold is how the program is doing at this moment, not what it means.
     "logging.Logger": Reader("logger", lambda value: value.name, is_inline=True, attributes="noise"),

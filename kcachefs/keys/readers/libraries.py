@@ -17,7 +17,21 @@ def _numba_function(value: Any) -> Any:
 
 
 def _numba_ufunc(value: Any) -> Any:
-    return (value._dispatcher, value.identity, version_of("numba"))
+    # Types that were given when it was made decide what it converts to; others are those that were used so far.
+    types = list(value.types) if value._frozen else None
+    return (value._dispatcher, value.identity, types, value.reorderable, version_of("numba"))
+
+
+def _numba_ufunc_dispatcher(value: Any) -> Any:
+    return (value.py_func, value.targetoptions, value.locals)
+
+
+def _numba_generalised(value: Any) -> Any:
+    builder = value.gufunc_builder
+    types = None if value.is_dynamic else list(value.types)
+    writable = sorted(getattr(builder, "writable_args", ()))
+    layout = (value.signature, types, writable, value.identity)
+    return (builder.py_func, builder.targetoptions, layout, version_of("numba"))
 
 
 def _numba_callback(value: Any) -> Any:
@@ -29,8 +43,19 @@ def _text(value: Any) -> Any:
 
 
 def _expression(value: Any) -> Any:
-    # Symbols cache their hashes, which differ from process to process.
-    return (sys.modules["sympy"].srepr(value), version_of("sympy"))
+    # By its text: symbols cache their hashes, which differ from process to process. What is assumed of functions is not
+    # in it.
+    sympy = sys.modules["sympy"]
+    functions = {function.func for function in value.atoms(sympy.core.function.AppliedUndef)}
+    return (sympy.srepr(value), sorted(_assumed(function) for function in functions), version_of("sympy"))
+
+
+def _assumed(function: Any) -> tuple[str, str]:
+    return (function.name, repr(sorted(function._kwargs.items())))
+
+
+def _undefined_function(value: Any) -> Any:
+    return (*_assumed(value), version_of("sympy"))
 
 
 def _structure(value: Any) -> Any:
@@ -68,9 +93,14 @@ READERS: dict[str, Reader] = {
     "numba.core.dispatcher.Dispatcher": Reader("numba function", _numba_function, attributes="noise"),
     "numba.cuda.dispatcher.CUDADispatcher": Reader("numba function", _numba_function, attributes="noise"),
     "numba.np.ufunc.dufunc.DUFunc": Reader("numba ufunc", _numba_ufunc, attributes="noise"),
+    "numba.np.ufunc.ufuncbuilder.UFuncDispatcher": Reader(
+        "numba ufunc code", _numba_ufunc_dispatcher, attributes="noise"
+    ),
+    "numba.np.ufunc.gufunc.GUFunc": Reader("numba gufunc", _numba_generalised, attributes="noise"),
     "numba.core.ccallback.CFunc": Reader("numba callback", _numba_callback, attributes="noise"),
     "numba.core.types.abstract.Type": Reader("numba type", _text, attributes="noise"),
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
+    "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),
     "_ctypes.Structure": Reader("ctypes value", _structure),

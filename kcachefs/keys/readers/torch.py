@@ -34,8 +34,10 @@ def _read(torch: Any, value: Any) -> Any:
     for base in cls.__mro__[: cls.__mro__.index(torch.Tensor)]:
         if not _ASKED.isdisjoint(vars(base)) and base is not torch.nn.Parameter:
             raise Unkeyable(f"{base.__qualname__} answers for its tensor; give it a __kcachefs_key__ method")
-    if value._backward_hooks:
+    if value._backward_hooks or value._post_accumulate_grad_hooks:
         raise Unkeyable("a tensor with backward hooks cannot be read; pass it without them, or detached")
+    if value.grad_fn is not None:
+        raise Unkeyable("a tensor that remembers what it was computed from cannot be read in full; pass it detached")
     about = (
         dtype_name(value.dtype),
         str(value.layout),
@@ -54,6 +56,7 @@ _ASKED = frozenset(
         *("dtype", "layout", "device", "shape", "stride", "requires_grad", "is_leaf", "is_conj", "is_neg", "grad"),
         *("is_inference", "is_nested", "is_quantized", "is_coalesced", "detach", "resolve_conj", "resolve_neg", "cpu"),
         *("contiguous", "numel", "element_size", "data_ptr", "values", "offsets", "unbind", "int_repr", "qscheme"),
+        *("grad_fn", "_post_accumulate_grad_hooks"),
         *("crow_indices", "col_indices", "ccol_indices", "row_indices", "_indices", "_values", "_backward_hooks"),
     }
 )
@@ -118,6 +121,32 @@ def _class_label(torch: Any, cls: type) -> str:
     return cls.__name__ if cls in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) else ""
 
 
+def _module(value: Any) -> Any:
+    """What the attributes of a module do not tell: the order of its parts, and its hooks without their numbers."""
+    held = vars(value)
+    if not all(isinstance(held.get(name), dict) for name in _PARTS):
+        raise Unkeyable(f"{type(value).__qualname__} keeps its parts where Python cannot see them; pass a plain module")
+    parts = [list(held[name]) for name in _PARTS]
+    hooks = []
+    for name in sorted(_HOOKS & held.keys()):
+        marks = [held.get(name + end) or () for end in ("_with_kwargs", "_always_called")]
+        hooks.append((name, [(hook, *(number in mark for mark in marks)) for number, hook in held[name].items()]))
+    return (parts, hooks)
+
+
+_PARTS = ("_parameters", "_buffers", "_modules")
+# Hooks by number, and numbers of those that are called in another way. Numbers are counted by the process.
+_HOOKS = frozenset(
+    {
+        *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks"),
+        *("_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
+    }
+)
+_HOOK_MARKS = frozenset(
+    {"_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs"}
+)
+
+
 def _optimised_module(value: Any) -> Any:
     return (value._orig_mod, compile_settings(value.dynamo_ctx))
 
@@ -158,6 +187,9 @@ READERS: dict[str, Reader] = {
     "torch.dtype": Reader("dtype", dtype_name, is_inline=True),
     "torch.Size": Reader("size", lambda value: tuple(_size(size) for size in value), is_inline=True),
     "torch.device": Reader("device", str, is_inline=True),
+    "torch.finfo": Reader("limits", str, is_inline=True),
+    "torch.iinfo": Reader("limits", str, is_inline=True),
+    "torch.nn.modules.module.Module": Reader("module", _module, noise=_HOOKS | _HOOK_MARKS),
     "torch.layout": Reader("layout", str, is_inline=True),
     "torch.memory_format": Reader("memory format", str, is_inline=True),
     "torch.qscheme": Reader("quantisation scheme", str, is_inline=True),

@@ -8,8 +8,10 @@ from tests.keys.cases import (
     libraries,
     library_values,
     mutations,
+    overlooked,
     programs,
     projects,
+    tensors,
     unseen,
     values,
 )
@@ -23,6 +25,8 @@ CASES: list[Case] = [
     *mutations.CASES,
     *projects.CASES,
     *programs.CASES,
+    *tensors.CASES,
     *libraries.CASES,
+    *overlooked.CASES,
     *unseen.CASES,
 ]

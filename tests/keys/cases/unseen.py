@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.keys.cases.case import Case, mutations
 
 SOURCE = """
-import functools, importlib, math, os, random, time
+import functools, importlib, math, os, random, sys, time
 import helper_module
 from kcachefs.keys import env, file, hash_depends, version
 N = 2
@@ -15,6 +15,7 @@ class Plan:
     def cost(self):
         return 1
 plan = Plan()
+class Base: pass
 def reads_environment(): return os.environ.get("KCACHEFS_UNSEEN")
 def reads_file(): return open("table.csv").read()
 def evaluates(): return eval("N + 1")
@@ -27,6 +28,8 @@ def uses_library(): return math.pi
 def draws(): return random.random()
 def tells_time(): return time.time()
 def uses_plan(): return plan.cost
+def asks_base(): return Base.__subclasses__()
+def asks_modules(): return sys.modules["helper_module"].LEVEL
 def iterates(): return list(CONFIG)
 def forget(): os.environ.pop("KCACHEFS_UNSEEN", None)
 forget()
@@ -43,6 +46,8 @@ UNSEEN = {
     "draws": "random.seed(1)",
     "tells_time": "time.sleep(0)",
     "uses_plan": "plan.cost = 5",
+    "asks_base": "made = type('Made', (Base,), {})",
+    "asks_modules": "helper_module.LEVEL = 2",
     "iterates": "CONFIG = {'b': 2, 'a': 1}",
 }
 DECLARED = {
@@ -51,6 +56,7 @@ DECLARED = {
     "[N]": UNSEEN["evaluates"],
     "[helper_module.LEVEL]": UNSEEN["asks_module"],
     "[list(CONFIG)]": UNSEEN["iterates"],
+    "[Base.__subclasses__()]": UNSEEN["asks_base"],
 }
 
 

@@ -1,0 +1,91 @@
+"""What a shell offers for the word that is being typed: verbs, options, values, entries and mounts.
+
+The scripts in completions/ ask with `kcachefs --complete WORD...`, the last word being the unfinished one. Nothing
+offered means that the shell completes file names. Whatever goes wrong, nothing is offered and nothing is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+SHELLS = {"bash": "kcachefs.bash", "zsh": "_kcachefs", "fish": "kcachefs.fish"}
+"""The script of each shell, in completions/."""
+_OFFERED = 200
+
+
+def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
+    """What may stand in the place of the last word; `commands` are the parsers by their verbs."""
+    *before, unfinished = words or [""]
+    verb = next((word for word in before if not word.startswith("-")), "")
+    command = commands.get(verb)
+    if before and "--" in before:
+        return []
+    if before and before[-1] in _VALUES:
+        found = _VALUES[before[-1]]()
+    elif command is None:
+        found = [] if verb else [*commands, "--help", "--version", "--debug"]
+    elif unfinished.startswith("-"):
+        found = [name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
+    elif verb == "help":
+        found = list(commands)
+    else:
+        found = _ARGUMENTS[verb]() if verb in _ARGUMENTS else []
+    return sorted({word for word in found if word.startswith(unfinished) and word.isprintable()})[:_OFFERED]
+
+
+def _entries() -> Iterable[str]:
+    """Paths of entries, names of kernels and namespaces, of the mount that a command without --mount means."""
+    import msgspec
+
+    from kcachefs.core.administration import EntryInfo
+    from kcachefs.daemon import control, registry
+    from kcachefs.mounts.finding import find
+
+    raw = control.ask(registry.socket_path(str(find(None))), "ls", {})
+    for info in msgspec.json.decode(raw, type=list[EntryInfo]):
+        yield info.path
+        yield info.namespace
+        if not info.path.endswith(info.name):
+            yield info.name.partition(" ")[0]
+
+
+def _mounts() -> Iterable[str]:
+    from kcachefs.daemon import registry
+
+    return [state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())]
+
+
+def _namespaces() -> Iterable[str]:
+    from kcachefs.core.layouts import NAMESPACES
+
+    return NAMESPACES
+
+
+def _formats() -> Iterable[str]:
+    from kcachefs.frameworks.formats import FORMATS
+
+    return FORMATS
+
+
+def _policies() -> Iterable[str]:
+    from kcachefs.core.sharing import POLICIES
+
+    return POLICIES
+
+
+_VALUES: dict[str, Callable[[], Iterable[str]]] = {
+    "--mount": _mounts,
+    "--only": _namespaces,
+    "--as": _namespaces,
+    "--format": _formats,
+    "--policy": _policies,
+    "--sort": lambda: ("used", "size", "hits", "age"),
+    "--engine": lambda: ("direct", "pyfuse3"),
+    "--log-format": lambda: ("text", "json"),
+}
+_ARGUMENTS: dict[str, Callable[[], Iterable[str]]] = {
+    **dict.fromkeys(("ls", "pin", "unpin", "evict"), _entries),
+    **dict.fromkeys(("umount", "reload", "set"), _mounts),
+    "completion": lambda: SHELLS,
+}

@@ -1,0 +1,58 @@
+"""Which entries a person means: by path, by namespace, or by the name that people call them."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from kcachefs.core.layouts import NAMESPACES
+from kcachefs.errors import UsageError
+
+
+class Named(Protocol):
+    """What an entry is found by."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def entry(self) -> int: ...
+
+
+_Entry = TypeVar("_Entry", bound=Named)
+
+
+def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool = False) -> list[_Entry]:
+    """The entries that any pattern means; raises UsageError for a pattern that means none.
+
+    A pattern is a path or a name with `*` for anything, or the first word of a name: a kernel's. With `parts`, which
+    is for looking and not for evicting, a namespace means all of it, and a part of a name is enough.
+    """
+    found: dict[int, _Entry] = {}
+    for pattern in patterns:
+        wanted = pattern.strip("/")
+        hits = [one for one in entries if _means(wanted, one, parts)]
+        if not hits and not (parts and wanted in NAMESPACES):
+            raise UsageError(f"{pattern}: no entry is called that; {_hint(wanted, entries)}")
+        found |= {one.entry: one for one in hits}
+    return list(found.values())
+
+
+def _means(wanted: str, one: Named, parts: bool) -> bool:
+    if fnmatch.fnmatchcase(one.path, wanted) or wanted.startswith(one.path + "/"):
+        return True
+    if one.name != one.path and (fnmatch.fnmatchcase(one.name, wanted) or one.name.partition(" ")[0] == wanted):
+        return True
+    return parts and (one.namespace == wanted or wanted.lower() in one.name.lower() or wanted in one.path)
+
+
+def _hint(wanted: str, entries: Sequence[Named]) -> str:
+    known = {*NAMESPACES, *(one.namespace for one in entries), *(one.name.partition(" ")[0] for one in entries)}
+    near = difflib.get_close_matches(re.sub(r"[*?]", "", wanted), sorted(filter(None, known)), 1)
+    return f"did you mean {near[0]}?" if near else "see: kcachefs ls"

@@ -1,0 +1,161 @@
+"""Removal: takes entries and folders out of the tree, whole for everybody who looks, in pieces for the lock.
+
+What holds few names goes in one transaction. A folder with more loses its own name first, which takes everything in it
+out of sight in one step, and is then cleared out a few names at a time, with the lock let go in between. A kill leaves
+a folder without a name, which stands among the orphans; the next turn, or the next mount, goes on with it.
+
+A group of files has no folder of its own. One of more than `PIECE` files, which no framework makes, goes in pieces
+that can be seen.
+
+Any thread; hold no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from array import array
+
+from kcachefs.core.kernel import Kernel
+from kcachefs.core.lifetimes import Lifetimes
+from kcachefs.core.membership import Membership
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.tree import Tree
+from kcachefs.core.walk import Member, Name, Walk
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_table import EntryTable
+from kcachefs.store.inode_numbers import GROUP_BASE
+from kcachefs.store.records import Inode, name_of, names_prefix, number_of, unpack_name
+
+PIECE = 64
+"""Names removed in one transaction: requests wait for as long as that takes."""
+BREATH_SECONDS = 0.001
+"""Pause after each piece while requests come: both want the interpreter, and a piece takes it for longer."""
+
+
+class Remover:
+    """Removes much at once from the tree of one filesystem."""
+
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        table: EntryTable,
+        membership: Membership,
+        lifetimes: Lifetimes,
+        tree: Tree,
+        walk: Walk,
+        kernel: Kernel,
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._membership = membership
+        self._catalog = store.catalog
+        self._nodes = nodes
+        self._tree = tree
+        self._walk = walk
+        self._lifetimes = lifetimes
+        self._kernel = kernel
+        self._requests = 0
+
+    def inodes(self, entry: int, names: list[Name]) -> array[int]:
+        """Every inode of an entry with these names, in little memory."""
+        return array("Q", (ino for ino, _, _ in self._walk.members(entry, names)))
+
+    def held(self, entry: int, names: list[Name]) -> set[int] | None:
+        """Those of them that the kernel knows; None when there is nothing of the entry."""
+        inodes = self.inodes(entry, names)
+        return {ino for ino in inodes if self._nodes.is_held(ino)} if inodes else None
+
+    def at_once(self, entry: int, names: list[Name]) -> list[Member]:
+        """What of an entry goes in one transaction: all of it, or its folder, or some of its files. The lock is held.
+
+        `Tree.remove_all` takes it away. If that was a folder that is not empty, `clear_out` comes after it.
+        """
+        members = list(itertools.islice(self._walk.members(entry, names), PIECE + 1))
+        if len(members) <= PIECE:
+            return members
+        return members[:PIECE] if entry >= GROUP_BASE else members[:1]
+
+    def drop(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
+        """Take away a file, or a folder with everything in it. `clear_out` comes after the transaction."""
+        members = list(itertools.islice(self._walk.below(ino), PIECE))
+        self._tree.remove_all(txn, [(ino, parent, name), *(members if len(members) < PIECE else ())])
+
+    def take_rest(self, entry: int, names: list[Name]) -> None:
+        """Remove what of an entry did not go in one transaction."""
+        if entry < GROUP_BASE:
+            if entry in self._nodes.orphans:
+                self.clear_out()
+            return
+        for start in range(PIECE, len(names), PIECE):
+            with self._nodes.change() as txn:
+                self._tree.remove_all(txn, self.at_once(entry, names[start : start + PIECE]))
+            self.breathe()
+
+    def clear_out(self) -> None:
+        """Remove what is in folders that were taken away, just now or by a worker that died then."""
+        for top in self._lifetimes.filled_folders():
+            folders = [top]
+            while folders:
+                self._clear_piece(folders)
+                self.breathe()
+            if not self._nodes.is_held(top):
+                self._lifetimes.let_go(top)
+            if self._table.get(top) is not None:
+                self.strike({top})
+
+    def _clear_piece(self, folders: list[int]) -> None:
+        """Remove a few names from the last of these folders, or the folder itself once it is empty."""
+        folder = folders[-1]
+        with contextlib.suppress(FsError), self._nodes.change() as txn:
+            rows = self._catalog.scan(names_prefix(folder), limit=PIECE)
+            if not rows:
+                folders.pop()
+                if folders:
+                    node = self._nodes.get(folder)
+                    self._tree.remove(txn, folders[-1], node.target, folder, node)
+            for key, raw in rows:
+                ino, name = unpack_name(raw)[0], name_of(key)[1]
+                node = self._nodes.get(ino)
+                if node.is_dir and node.size:
+                    folders.append(ino)
+                    break
+                self._tree.remove(txn, folder, name, ino, node)
+            return
+        del folders[-1:]  # something of it went meanwhile, in another thread
+
+    def breathe(self) -> None:
+        """Let requests go first if any came."""
+        before, self._requests = self._requests, self._kernel.request_count()
+        if self._requests != before:
+            time.sleep(BREATH_SECONDS)
+
+    # --- entries that have no name left -------------------------------------------------------------------------------
+
+    def strike(self, empty: set[int]) -> None:
+        """Strike entries that have no name left. What is still counted for them moves to where it has a name.
+
+        That was counted for other names of files, which nobody found quickly when the name in the entry went.
+        """
+        if not empty:
+            return
+        self._store.fold()
+        rows = ((number_of(key), raw) for key, raw in self._catalog.walk(b"i"))
+        strays = {ino for ino, raw in rows if raw is not None and Inode.unpack(raw).entry in empty}
+        for key, raw in self._catalog.walk(b"n") if strays else ():
+            if raw is not None and (ino := unpack_name(raw)[0]) in strays:
+                self._rehome(ino, key, raw, empty)
+        for entry in empty:
+            with self._nodes.change() as txn:
+                if not any(self._walk.members(entry)):
+                    self._table.strike(txn, entry)
+
+    def _rehome(self, ino: int, key: bytes, raw: bytes, empty: set[int]) -> None:
+        with contextlib.suppress(FsError), self._nodes.change() as txn:
+            if txn.get(key) == raw and (node := self._nodes.get(ino)).entry in empty and not node.is_dir:
+                self._membership.rehome(txn, ino, node, number_of(key), name_of(key)[1])
+                self._nodes.save(txn, ino, node)

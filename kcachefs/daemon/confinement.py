@@ -1,0 +1,79 @@
+"""Confines a worker to its store, so that whoever takes it over by a request or a hostile store does not get the host.
+
+It can still read and write the store, read Python and its packages, the system's libraries, /proc and the cgroups, and
+make its control socket. Everything else that its user could reach is out of reach. The supervisor is not confined: it
+starts every worker, and reads nothing that a user of the mount can write.
+
+Where the kernel lacks what this needs the worker serves all the same, and says in the log what is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from kcachefs.daemon import landlock, syscall_filter
+from kcachefs.daemon.landlock import Right
+
+LANDLOCK_MIN = 2
+"""The first version that lets a file be renamed from one folder of the store to another."""
+LANDLOCK_FULL = 3
+"""The first version that also keeps a worker from truncating files."""
+NO_LANDLOCK = "the worker can read what its user can: this kernel has no Landlock, or an old one (Linux 5.19 has it)"
+_SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
+_KERNEL = ("/proc", "/sys/fs/cgroup")
+"""Who a caller is, how busy the machine is, and how much of it is ours."""
+
+
+def confine(store: Path, sockets: Path) -> list[str]:
+    """Give up everything but the store and what serving it needs, for good; returns what could not be given up.
+
+    `store` must exist. In `sockets`, a folder, the worker can make sockets and nothing else. Everything that serving
+    imports from outside of kcachefs and the standard library must be imported already. Needs no_new_privs, and like it
+    is per thread: call this before the first thread is started.
+    """
+    _load_early()
+    gaps = []
+    if landlock.version() < LANDLOCK_MIN:
+        gaps.append(NO_LANDLOCK)
+    else:
+        try:
+            _restrict_files(store, sockets)
+        except OSError as error:
+            gaps.append(f"the worker can read what its user can: Landlock failed: {error.strerror}")
+    try:
+        syscall_filter.apply()
+    except OSError as error:
+        gaps.append(f"the worker can make any system call: {error.strerror}")
+    return gaps
+
+
+def _restrict_files(store: Path, sockets: Path) -> None:
+    with landlock.Ruleset() as rules:
+        rules.allow(store, landlock.READ | landlock.WRITE)
+        rules.allow(sockets, Right.MAKE_SOCK)
+        for path in {*_KERNEL, *_SYSTEM, *_python_files()}:
+            rules.allow(path, landlock.READ)
+        rules.enforce()
+
+
+def _python_files() -> Iterator[str]:
+    """The standard library and the packages that are imported; not all of sys.path, which may hold a home directory."""
+    yield from (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    for name, module in list(sys.modules.items()):
+        if "." not in name:
+            folders = getattr(module, "__path__", None)
+            file = getattr(module, "__file__", None)
+            yield from map(str, folders) if folders is not None else filter(None, [file])
+
+
+def _load_early() -> None:
+    """Load what the C library would look for later, outside of what can then be read."""
+    time.localtime()  # the time zone
+    with suppress(OSError):
+        ctypes.CDLL("libgcc_s.so.1")  # a thread that is ended needs it, and without it the process aborts

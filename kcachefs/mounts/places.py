@@ -1,0 +1,72 @@
+"""Where a store is mounted when nobody says where, and the path it was mounted at last.
+
+Frameworks write absolute paths into what they cache, so a store is only warm at the path where it was filled. Every
+command and `init()` therefore ask here, and a store keeps the path in a file of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from kcachefs import config
+from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.engines import mounting
+
+REMEMBERED = "mountpoint"
+"""The file in a store that holds the path where it was mounted last."""
+
+
+def place_for(store: Path | None = None) -> Path:
+    """$KCACHEFS_MOUNT, else where the store was mounted last, else the user's (for root the system's) place.
+
+    A store other than the default one gets a directory beside itself, so that two stores never want the same place.
+    """
+    if store is None and (configured := config.configured_mount()) is not None and _can_be_used(configured.absolute()):
+        return configured
+    location = Path(os.path.abspath(store or config.default_store()))
+    remembered = remembered_place(location)
+    if remembered is not None and _can_be_used(remembered):
+        return remembered
+    if os.path.realpath(location) == os.path.realpath(config.users_store()):
+        return config.default_mount()
+    return location.with_name(f"{location.name}.mount")
+
+
+def remembered_place(store: Path) -> Path | None:
+    """Where the store was mounted last; None if it never was, or is not ours to read."""
+    try:
+        text = (store / REMEMBERED).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return Path(text) if text.startswith("/") and "\0" not in text else None
+
+
+def remember(settings: MountConfig) -> str:
+    """Keep the path of a mount that was just made; what to tell people if it is another one than the last time.
+
+    A store on a read-only disk simply keeps the old path.
+    """
+    store, before = Path(settings.store), remembered_place(Path(settings.store))
+    if before == Path(settings.mountpoint):
+        return ""
+    new = store / f"{REMEMBERED}.new"
+    with contextlib.suppress(OSError):
+        new.write_text(settings.mountpoint, encoding="utf-8")
+        os.replace(new, store / REMEMBERED)
+    if before is None:
+        return ""
+    return (
+        f"this store was last mounted at {before}: frameworks keep absolute paths, so what was cached there "
+        "may be compiled again here; to keep it, mount it there again"
+    )
+
+
+def _can_be_used(place: Path) -> bool:
+    """Whether the place still is, or can be made, a directory that we may mount on."""
+    if mounting.mounted_at(place) is not None:
+        return registry.read(str(place)) is not None  # ours: in use, or dead and to be replaced
+    existing = next(one for one in (place, *place.parents) if os.path.lexists(one))
+    return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)

@@ -1,0 +1,117 @@
+"""Completion in real shells, and manual pages that say what `--help` says."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from kcachefs.cli import app
+from kcachefs.cli.manual import pages
+from tests.cli.scene import KCACHEFS, Scene, scene
+from tests.waiting import until
+
+ROOT = Path(__file__).resolve().parents[2]
+MANUAL = ROOT / "man" / "man1"
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Scene]:
+    """A mount with an entry, and `kcachefs` on the PATH."""
+    with scene() as made:
+        binaries = made.folder / "bin"
+        binaries.mkdir()
+        command = binaries / "kcachefs"
+        command.write_text(f'#!/bin/sh\nexec {KCACHEFS[0]} -m kcachefs "$@"\n')
+        command.chmod(0o755)
+        made.environment["PATH"] = f"{binaries}:{made.environment['PATH']}"
+        folder = made.mount()
+        (folder / "KEY").mkdir()
+        (folder / "KEY" / "kernel.cubin").write_bytes(b"cubin")
+        until(lambda: "triton/KEY" in made.must("ls"))
+        yield made
+
+
+def in_bash(place: Scene, line: str) -> list[str]:
+    script = (
+        'eval "$(kcachefs completion bash)"; COMP_WORDS=("${@}"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); '
+        'complete -p kcachefs | grep -q _kcachefs && _kcachefs && printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    return place.run("-c", script, "bash", *line.split(" "), command=("bash",)).out.split()
+
+
+def in_zsh(place: Scene, line: str) -> list[str]:
+    """What the function hands to zsh, without the terminal that zsh's own completion would need."""
+    script = (
+        'compdef() { :; }; _files() { :; }; compadd() { shift; print -l -- "$@"; }; '
+        'eval "$(kcachefs completion zsh)"; words=("$@"); CURRENT=$#words; _kcachefs'
+    )
+    return place.run("-f", "-c", script, "zsh", *line.split(" "), command=("zsh",)).out.split()
+
+
+def in_fish(place: Scene, line: str) -> list[str]:
+    script = f"kcachefs completion fish | source; complete -C '{line}'"
+    return place.run("--no-config", "-c", script, command=("fish",)).out.split()
+
+
+SHELLS = {"bash": in_bash, "zsh": in_zsh, "fish": in_fish}
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_verbs_options_values_entries_and_mounts(place: Scene, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    offered = SHELLS[shell]
+    assert offered(place, "kcachefs um") == ["umount"]
+    assert offered(place, "kcachefs ls --so") == ["--sort"]
+    assert offered(place, "kcachefs mount --policy pu") == ["publish"]
+    assert offered(place, "kcachefs env --only trit") == ["triton"]
+    assert offered(place, "kcachefs pin trito") == ["triton", "triton/KEY"]
+    assert offered(place, "kcachefs help prun") == ["prune"]
+    # fish offers folders as well.
+    assert str(place.mountpoint) in offered(place, f"kcachefs umount {place.folder}")
+    assert str(place.mountpoint) in offered(place, f"kcachefs stats --mount {place.folder}")
+
+
+@pytest.mark.mount
+def test_what_goes_wrong_offers_nothing_and_says_nothing(scene: Scene) -> None:
+    for line in (["pin", ""], ["umount", ""], ["nonsense", ""], ["run", "--", "tr"], ["mount", "--store", ""]):
+        assert scene.must("--complete", *line).strip() == ""
+
+
+def test_every_script_is_the_one_that_is_installed() -> None:
+    folder = ROOT / "kcachefs" / "cli" / "completions"
+    packaged = (ROOT / "pyproject.toml").read_text()
+    assert all(f'"kcachefs/cli/completions/{path.name}"' in packaged for path in folder.iterdir())
+
+
+# --- manual pages -----------------------------------------------------------------------------------------------------
+
+
+def test_the_manual_pages_are_made_of_the_help_as_it_is_now() -> None:
+    made = pages(typer.main.get_command(app))
+    kept = {path.name: path.read_text() for path in MANUAL.iterdir()}
+    assert sorted(kept) == sorted(made), "run scripts/man_pages.py"
+    assert [name for name in made if made[name] != kept[name]] == [], "run scripts/man_pages.py"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("man/man?/*")), ids=lambda path: path.name)
+def test_real_formatters_accept_every_page(path: Path) -> None:
+    formatters = {"mandoc": ["-T", "lint", "-W", "error"], "groff": ["-man", "-Tascii", "-ww", "-z"]}
+    present = [name for name in formatters if shutil.which(name)]
+    if not present:
+        pytest.skip("neither mandoc nor groff is installed")
+    for name in present:
+        done = subprocess.run([name, *formatters[name], path], capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), name
+
+
+@pytest.mark.mount
+def test_help_is_help(scene: Scene) -> None:
+    assert scene.must("help", "prune") == scene.must("prune", "--help")
+    assert "umount" in scene.must("help")

@@ -1,0 +1,46 @@
+"""The README: every link leads somewhere, on the package index too, and what people need first comes first."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text()
+page = runpy.run_path(str(ROOT / "scripts" / "index_page.py"))["page"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md"])
+def test_every_link_leads_somewhere(name: str) -> None:
+    path = ROOT / name
+    links = re.findall(r"\]\(([^)]+)\)", path.read_text())
+    assert len(links) > 1
+    for link in links:
+        target, _, heading = link.partition("#")
+        assert target.startswith("https:") or (path.parent / target).exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", (path.parent / target).read_text(), flags=re.MULTILINE)
+            assert heading in [title.lower().replace(" ", "-") for title in titles], link
+
+
+def test_the_index_shows_no_link_that_leads_nowhere() -> None:
+    shown = page(TEXT)
+    assert re.findall(r"\]\((?!https?:)", shown) == []
+    assert "docs/usage.md" in shown, "a link becomes its text"
+    absolute = page(TEXT, "https://example.org/kcachefs/")
+    links = re.findall(r"\]\(([^)]+)\)", absolute)
+    assert all(link.startswith("https:") for link in links)
+    assert "https://example.org/kcachefs/docs/usage.md" in links
+    assert len(links) == len(re.findall(r"\]\(", TEXT))
+
+
+def test_installing_comes_first_and_success_after_three_lines() -> None:
+    headings = re.findall(r"^## (.*)$", TEXT, flags=re.MULTILINE)
+    assert headings[:3] == ["Install", "First success", "Why"]
+    blocks = re.findall(r"^```sh\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
+    assert blocks[0].startswith("pip install kcachefs")
+    assert [line.split()[0] for line in blocks[1].splitlines()] == ["kcachefs", "eval", "python"]
+    assert TEXT.count("![") == 1, "one chart"
