@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 from kcachefs.errors import UsageError
@@ -210,3 +211,19 @@ def format_size(count: float) -> str:
         if count < 1024:
             return f"{count:.1f} {unit}"
     return f"{count / 1024:.1f} TiB"
+
+
+def format_age(seconds: float) -> str:
+    """How long ago, as people say it.
+
+    >>> import time
+    >>> format_age(time.time() - 90), format_age(0)
+    ('1 min', 'never')
+    """
+    if not seconds:
+        return "never"
+    past = max(0, int(time.time() - seconds))
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if past >= length:
+            return f"{past // length} {unit}"
+    return f"{past} s"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the manual pages in man/man1/ from the commands' own help; run it after changing a help text."""
+"""Writes the manual pages in docs/man/man1/ from the commands' own help; run it after changing a help text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from kcachefs.cli import app
 from kcachefs.cli.manual import pages
 
-FOLDER = Path(__file__).resolve().parents[1] / "man" / "man1"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "man" / "man1"
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,18 @@ def test_the_index_shows_no_link_that_leads_nowhere() -> None:
     assert all(link.startswith("https:") for link in links)
     assert "https://example.org/kcachefs/docs/usage.md" in links
     assert len(links) == len(re.findall(r"\]\(", TEXT))
+
+
+def test_the_example_runs() -> None:
+    [example] = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "usage.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    subprocess.run([sys.executable, "-c", example], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md"])
+def test_every_block_is_closed(name: str) -> None:
+    assert len(re.findall(r"^```", (ROOT / name).read_text(), flags=re.MULTILINE)) % 2 == 0
 
 
 def test_installing_comes_first_and_success_after_three_lines() -> None:

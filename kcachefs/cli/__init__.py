@@ -34,6 +34,7 @@ from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
 from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
+from kcachefs.printable import printable
 
 app = typer.Typer(
     name="kcachefs",
@@ -115,7 +116,7 @@ def main() -> None:
         if _debug:
             raise
         _drop_output()
-        print(f"kcachefs: {describe(error)}", file=sys.stderr)
+        print(f"kcachefs: {printable(describe(error))}", file=sys.stderr)
         sys.exit(exit_code_of(error))
     except UsageError as error:
         if error.format_message():  # empty when the help was shown instead

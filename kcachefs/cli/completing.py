@@ -38,7 +38,7 @@ def _entries() -> Iterable[str]:
     """Paths of entries, names of kernels and namespaces, of the mount that a command without --mount means."""
     import msgspec
 
-    from kcachefs.core.administration import EntryInfo
+    from kcachefs.core.entry_info import EntryInfo
     from kcachefs.daemon import control, registry
     from kcachefs.mounts.finding import find
 

@@ -12,6 +12,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli.printing import console
 from kcachefs.errors import KcachefsError
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.doctor import Finding
@@ -52,11 +53,9 @@ def doctor(
         marks = {OK: (good, "green"), NOTE: ("!", "yellow"), PROBLEM: (bad, "red")}
         for one in findings:
             mark, colour = marks[one.level]
-            message = one.message.replace("\n", "\\n")  # a path may contain one, and a finding is one line
-            screen.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", message))
+            screen.print(Text.assemble((mark, colour), " ", (one.subject, "bold"), ": ", printable(one.message)))
             if one.remedy:
-                remedy = one.remedy.replace("\n", "\\n")
-                screen.print(Text(f"    {arrow} {remedy}", style="cyan"))
+                screen.print(Text(f"    {arrow} {printable(one.remedy)}", style="cyan"))
     if any(one.level == PROBLEM for one in findings):
         sys.exit(1)
 
@@ -67,6 +66,6 @@ def _mend(finding: Finding) -> None:
     try:
         finding.mend()
     except (KcachefsError, OSError) as error:
-        print(f"kcachefs: {finding.message}: cannot be mended: {error}", file=sys.stderr)
+        print(f"kcachefs: {printable(f'{finding.message}: cannot be mended: {error}')}", file=sys.stderr)
     else:
-        print(f"kcachefs: mended: {finding.message}", file=sys.stderr)
+        print(f"kcachefs: mended: {printable(finding.message)}", file=sys.stderr)

@@ -24,7 +24,7 @@ def evict(
     as_json: target.Json = False,
 ) -> None:
     """Evict entries now, except those in use or pinned."""
-    from kcachefs.core.administration import Outcome
+    from kcachefs.core.entry_info import Outcome
 
     outcome = target.call(mount, store, "evict", Outcome, patterns=entries, dry_run=dry_run)
     show(outcome, "evict", "evicted", as_json)

@@ -15,7 +15,7 @@ def gc(
     """Free the disk space that deleted entries still occupy."""
     import msgspec
 
-    from kcachefs.core.administration import Outcome
+    from kcachefs.core.entry_info import Outcome
 
     outcome = target.call(mount, store, "gc", Outcome, dry_run=dry_run)
     if as_json:

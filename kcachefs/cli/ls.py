@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kcachefs.cli import target
-from kcachefs.config import format_size
+from kcachefs.config import format_age, format_size
 from kcachefs.printable import printable
 
 
@@ -29,8 +29,7 @@ def ls(
     import msgspec
 
     from kcachefs.cli.tables import Table, show
-    from kcachefs.core.administration import EntryInfo
-    from kcachefs.core.report import age
+    from kcachefs.core.entry_info import EntryInfo
 
     infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort)
     if as_json:
@@ -48,6 +47,6 @@ def ls(
             format_size(info.plain_bytes),
             format_size(info.stored_bytes),
             str(info.hits),
-            age(info.used),
+            format_age(info.used),
         )
     show(table)

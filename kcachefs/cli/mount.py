@@ -63,6 +63,10 @@ def mount(
     max_size_per_uid: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Quota for the files of each user; 0: none.", show_default="0")
     ] = None,
+    tenant_range: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIRST:COUNT", help="Count a user namespace's users as one user. Repeatable."),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(help="shared, publish, private or read-only; see the README.", show_default="shared"),

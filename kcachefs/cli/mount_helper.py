@@ -19,6 +19,7 @@ from kcachefs.daemon.options import OPTIONS, option_named
 from kcachefs.errors import KcachefsError, UsageError, describe
 from kcachefs.mounts.making import serve_in_background, shortage
 from kcachefs.mounts.settings import mount_settings
+from kcachefs.printable import printable
 
 USAGE = "mount.kcachefs STORE DIR [-o ro,max_size=20GiB,policy=publish,engine=direct,allow_other,no_allow_other]"
 
@@ -37,7 +38,7 @@ def main() -> None:
     try:
         _run(sys.argv[1:])
     except (KcachefsError, OSError) as error:
-        print(f"mount.kcachefs: {describe(error)}", file=sys.stderr)
+        print(f"mount.kcachefs: {printable(describe(error))}", file=sys.stderr)
         sys.exit(1 if isinstance(error, UsageError) else 32)
 
 

@@ -9,7 +9,7 @@ from kcachefs.config import format_size
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
-    from kcachefs.core.administration import Outcome
+    from kcachefs.core.entry_info import Outcome
 
 
 def show(outcome: Outcome, verb: str, participle: str, as_json: bool) -> None:

@@ -31,7 +31,7 @@ def unpin(
 
 
 def _pin(entries: list[str], mount: target.Mount, store: target.Store, as_json: bool, *, pinned: bool) -> None:
-    from kcachefs.core.administration import Outcome
+    from kcachefs.core.entry_info import Outcome
 
     outcome = target.call(mount, store, "pin", Outcome, patterns=entries, pinned=pinned)
     show(outcome, "pin" if pinned else "unpin", "pinned" if pinned else "unpinned", as_json)

@@ -29,7 +29,7 @@ def prune(
     as_json: target.Json = False,
 ) -> None:
     """Evict entries that are old, unused, or beyond a size."""
-    from kcachefs.core.administration import Outcome
+    from kcachefs.core.entry_info import Outcome
 
     if older_than is None and max_size is None and not unused:
         raise UsageError("nothing to prune by; give --older-than, --max-size or --unused")

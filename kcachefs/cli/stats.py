@@ -12,7 +12,7 @@ import typer
 from kcachefs.cli import target
 from kcachefs.cli.printing import console, counted
 from kcachefs.cli.tables import Table, bar, screen_width, show
-from kcachefs.config import format_size
+from kcachefs.config import format_age, format_size
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -122,7 +122,6 @@ def _summary(numbers: Statistics) -> list[str]:
 
 
 def _cells(row: Numbers) -> dict[str, str]:
-    from kcachefs.core.report import age
 
     return {
         "entries": str(row.entries),
@@ -134,6 +133,6 @@ def _cells(row: Numbers) -> dict[str, str]:
         "misses": str(row.misses),
         "served": format_size(row.bytes_served),
         "evicted": str(row.evictions),
-        "last use": age(row.last_used),
+        "last use": format_age(row.last_used),
         "hit rate": f"{bar(row.hit_rate, 5)} {row.hit_rate:4.0%}",
     }

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import traceback
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import typer
 
 from kcachefs import config
 from kcachefs.cli.usage import a_path
-from kcachefs.errors import MountDenied, MountError, UsageError
+from kcachefs.errors import (
+    DaemonError,
+    KcachefsError,
+    MountDenied,
+    MountError,
+    StoreError,
+    UsageError,
+    describe,
+    exit_code_of,
+)
 
 Mount = Annotated[
     Path | None,
@@ -39,8 +51,7 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
-    result: _T = _run_on_store(Path(store or config.default_store()), verb, arguments)
-    return result
+    return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
 
 def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
@@ -108,7 +119,52 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
     return mounts[0].mountpoint if mounts else None
 
 
-def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
+def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
+    """In a process of its own: LMDB reads through a map, and a damaged catalog can end whoever reads it."""
+    from kcachefs.daemon import control
+
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        _answer_and_exit(send, store, verb, arguments)
+    os.close(send)
+    try:
+        with open(receive, "rb") as pipe:
+            said = pipe.read()
+    finally:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        ended = signal.Signals(-code).name
+        raise StoreError(f"{store}: its catalog is damaged ({ended} while reading it); run: kcachefs fsck --repair")
+    if not said:
+        sys.exit(code)
+    reply = msgspec.json.decode(said, type=control.Reply)
+    if reply.error:
+        raise DaemonError(reply.error, reply.exit_code)
+    return bytes(reply.result)
+
+
+def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any]) -> NoReturn:
+    from kcachefs.daemon import control
+
+    code = 70
+    try:
+        try:
+            reply = control.Reply(msgspec.Raw(msgspec.json.encode(_result_on_store(store, verb, arguments))))
+        except (KcachefsError, OSError) as error:
+            reply = control.Reply(error=describe(error), exit_code=exit_code_of(error))
+        with open(send, "wb") as pipe:
+            pipe.write(msgspec.json.encode(reply))
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
     from kcachefs.core import Filesystem
     from kcachefs.core.administration import Administration
     from kcachefs.daemon import control

@@ -10,6 +10,8 @@ import msgspec
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
+from kcachefs.core.entry_info import EntryInfo as EntryInfo
+from kcachefs.core.entry_info import Outcome as Outcome
 from kcachefs.core.entry_patterns import meant_by
 from kcachefs.core.readable_names import kernel_facts, readable, told_apart
 from kcachefs.core.report import Statistics
@@ -28,35 +30,6 @@ _READ_MAX = 1 << 20
 _NAMES_KEPT = 10_000
 _COMPARED = 64
 """Entries of one name whose differences are shown; among more of them nobody could see what differs."""
-
-
-class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
-    """An entry as people see it. Times are seconds since 1970."""
-
-    path: str
-    name: str
-    namespace: str
-    files: int
-    plain_bytes: int
-    stored_bytes: int
-    hits: int
-    created: float
-    used: float
-    pinned: bool
-    uid: int
-    """Who made it."""
-    entry: int
-
-
-class Outcome(msgspec.Struct, kw_only=True, frozen=True):
-    """What a command did, or with `dry_run` would have done."""
-
-    entries: list[str] = []
-    stored_bytes: int = 0
-    refused: list[str] = []
-    """Entries that are in use or pinned."""
-    freed_bytes: int = 0
-    dry_run: bool = False
 
 
 def select(

@@ -24,6 +24,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from kcachefs.core.accounts import Accounts
 from kcachefs.core.lru import LruOrder
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
@@ -31,6 +32,7 @@ from kcachefs.core.removal import Remover
 from kcachefs.core.room import Room
 from kcachefs.core.sealing import Sealer
 from kcachefs.core.tree import Tree
+from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER, UserEviction
 from kcachefs.core.uses import Uses
 from kcachefs.core.walk import Name, Walk
 from kcachefs.errors import NoSpace
@@ -40,8 +42,6 @@ from kcachefs.store.records import EntryRecord
 
 log = logging.getLogger(__name__)
 
-HIGH_WATER, LOW_WATER = 0.95, 0.90
-"""Parts of a limit at which eviction begins, and to which it works down."""
 SHORT_GRACE_SECONDS = 3.0
 """How long after its last use an entry is safe when the quota is exceeded. Longer than the heartbeat, so whoever is
 going through an entry's files is not overtaken."""
@@ -73,6 +73,7 @@ class Evictor:
         room: Room,
         remover: Remover,
         name_gone: Callable[[int, bytes], None],
+        accounts: Accounts | None = None,
     ) -> None:
         self._store = store
         self._nodes = nodes
@@ -85,13 +86,15 @@ class Evictor:
         self._room = room
         self._remover = remover
         self._name_gone = name_gone
-        self._order = LruOrder(store, table, namespaces, uses)
+        self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
+        account_of = accounts.of if accounts is not None else lambda uid: uid
+        self._order = LruOrder(store, table, namespaces, uses, account_of)
         self.grace_seconds = room.limits.grace
         self._in_use: frozenset[int] = frozenset()
         """Entries that were in use when they were last about to be evicted."""
         self.certain_seconds = CERTAIN_SECONDS
-        self._hopeless_since: dict[int | None, float] = {}
-        """Since when nothing can be evicted: of a user, or (None) of all."""
+        self._hopeless_since: dict[object, float] = {}
+        """Since when nothing can be evicted: of an account, or (None) of all."""
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
@@ -99,14 +102,16 @@ class Evictor:
         """Evict for a while if a limit is near. Returns how many entries went."""
         room = self._room
         self._apply_ceilings(time.monotonic() + seconds)
-        if room.limits.max_size_per_uid:
-            self._apply_shares(time.monotonic() + seconds)
+        if self._users is not None:
+            self._users.turn(time.monotonic() + seconds)
         room.check()
         if room.excess(HIGH_WATER) <= 0 and room.excess_files(HIGH_WATER) <= 0:
-            room.full = self._is_certain(None, False)
+            room.full = self.is_certain(None, False)
+            if self._users is not None:
+                self._users.let_all_write()
             return 0
         until = time.monotonic() + seconds
-        self._seal(until)
+        self.seal(until)
         self._uses.flush()
         gone = 0
         while True:
@@ -121,7 +126,7 @@ class Evictor:
             batch = self._order.enough(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, gently=is_within and room.excess_files(1.0) <= 0)
             gone += len(taken)
-            room.full = self._is_certain(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
+            room.full = self.is_certain(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
                 break
         room.check()
@@ -134,11 +139,11 @@ class Evictor:
         """How long an entry is safe after its last use, within the limit or above it."""
         return self.grace_seconds if is_within else min(self.grace_seconds, SHORT_GRACE_SECONDS)
 
-    def _seal(self, until: float) -> None:
+    def seal(self, until: float) -> None:
         """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self._sealer.waiting() and time.monotonic() < until:
-                if self._room.is_disk_nearly_full() and self._anything_left():
+                if self._room.is_disk_nearly_full() and self.anything_left():
                     return  # what can be evicted makes room first
                 self._sealer.seal_waiting(min(until, time.monotonic() + 0.02))
                 self._store.fold()
@@ -174,72 +179,49 @@ class Evictor:
                             break
                         record = self._table.counts(number)
 
-    def _apply_shares(self, until: float) -> None:
-        """A user above the quota loses their own oldest entries; one with none left to lose cannot write."""
-        limit, exhausted, over_quota = self._room.limits.max_size_per_uid, set(), set()
-        for uid, total in self._holdings().items():
-            if total <= limit * HIGH_WATER:
-                continue
-            grace = self._grace(total <= limit)
-            self._uses.flush()
-            while (over := total - int(limit * LOW_WATER)) > 0:
-                taken = self._evict_batch(self._order.enough(self._oldest(grace, {uid}), over, 0))
-                if not taken or time.monotonic() > until:
-                    break
-                total = self._holdings()[uid]
-            if total > limit:
-                over_quota.add(uid)
-            if self._is_certain(uid, total > limit and not taken and not self._anything_left({uid})):
-                exhausted.add(uid)
-        self._room.exhausted = frozenset(exhausted)
-        self._room.over_quota = frozenset(over_quota)
+    def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
+        """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
+        self._uses.flush()
+        batch = self._order.enough(self._oldest(self._grace(is_within), {account}), over, 0)
+        return bool(self._evict_batch(batch))
 
-    def _is_certain(self, uid: int | None, seems: bool) -> bool:
-        """Whether nothing could be evicted, of one user or of all, for so long that writes may fail."""
+    def in_use_of(self, account: int) -> list[int]:
+        """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
+        oldest = self._order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
+        return [entry for entry in oldest if entry in self._in_use]
+
+    def is_certain(self, what: object, seems: bool) -> bool:
+        """Whether nothing could be evicted, of one account or of all, for so long that writes may fail."""
         if not seems:
-            self._hopeless_since.pop(uid, None)
+            self._hopeless_since.pop(what, None)
             return False
         now = time.monotonic()
-        return now - self._hopeless_since.setdefault(uid, now) >= self.certain_seconds
-
-    def _holdings(self) -> dict[int, int]:
-        """What each user holds, sealed or not. A file that is being sealed may be missing; it is not counted twice."""
-        holdings = self._table.shares()
-        holdings.update(self._sealer.unsealed_bytes())
-        return holdings
+        return now - self._hopeless_since.setdefault(what, now) >= self.certain_seconds
 
     def _next_to_go(self, grace: float) -> list[int]:
-        over = self._over_share()
-        batch = self._oldest(grace, over)
-        if batch or over is None or self._anything_left(over):
+        if self._users is None:
+            return self._oldest(grace)
+        above = self._users.above_part()
+        batch = self._oldest(grace, above)
+        if batch or self.anything_left(above):
+            self._users.let_all_write()
             return batch
-        return self._oldest(grace)  # what they hold lies in others' entries
+        return self._oldest(grace, self._users.others_in_turn(above))
 
-    def _over_share(self) -> set[int] | None:
-        """Whose entries may go when the whole is over its limit: those of users who hold more than a fair part."""
-        limits = self._room.limits
-        if not limits.max_size_per_uid:
-            return None
-        held = {uid: size for uid, size in self._table.shares().items() if size}
-        if not held:
-            return None
-        fair = min(limits.max_size_per_uid, limits.max_size // len(held))
-        return {uid for uid, size in held.items() if size > fair} or {max(held, key=lambda uid: held[uid])}
-
-    def _oldest(self, grace: float, uids: set[int] | None = None) -> list[int]:
-        return self._order.oldest(BATCH, grace, self._room.limits.floors, uids)
+    def _oldest(self, grace: float, accounts: set[int] | None = None) -> list[int]:
+        return self._order.oldest(BATCH, grace, self._room.limits.floors, accounts)
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""
-        return not self._sealer.waiting() and not self._anything_left()
+        return not self._sealer.waiting() and not self.anything_left()
 
-    def _anything_left(self, uids: set[int] | None = None) -> bool:
+    def anything_left(self, accounts: set[int] | None = None) -> bool:
         """Whether an entry can be taken, now or when its grace is over: one that was not found in use.
 
-        With `uids`, one that these users made. What was in use is tried again when it has not been used for its grace.
+        With `accounts`, one that these made. What was in use is tried again when it has not been used for its grace.
         """
         self._in_use = frozenset(entry for entry in self._in_use if self._table.get(entry) is not None)
-        candidates = self._order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, uids)
+        candidates = self._order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, accounts)
         return any(entry not in self._in_use for entry in candidates)
 
     # --- taking -------------------------------------------------------------------------------------------------------
@@ -297,10 +279,11 @@ class Evictor:
             time.sleep(0.002)
         return held
 
-    def evict(self, entry: int, *, force: bool = False, names: list[Name] | None = None) -> bool:
+    def evict(self, entry: int, *, force: bool = False, doom: bool = False, names: list[Name] | None = None) -> bool:
         """Take one entry, whole for everybody who looks. False when there is none of it, or it is pinned or in use.
 
-        `force` takes it all the same. `names`: its names, for who knows them.
+        `force` takes it all the same. `doom` takes it though it is in use; what is, is on nobody's account from then.
+        `names`: its names, for who knows them.
         """
         names = self._walk.top_names(entry) if names is None else names
         inodes = self._remover.inodes(entry, names)
@@ -312,8 +295,10 @@ class Evictor:
                 return False
             members = self._remover.at_once(entry, names)
             inodes.extend(ino for ino, _, _ in members)
-            if not force and self._is_in_use(entry, record, inodes):
+            if not (force or doom) and self._is_in_use(entry, record, inodes):
                 return False
+            if doom:
+                self._remover.mark_doomed(members)
             self._tree.remove_all(txn, members)
             if entry in self._nodes.orphans and self._nodes.get(entry).size:
                 self._table.leave(txn, entry)

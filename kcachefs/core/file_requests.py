@@ -36,13 +36,14 @@ PRESSURE_BYTES = 1 << 20
 ALLOCATED_BYTES = 16 << 20
 """Allocated at a time, between looks at the limits."""
 _FILES = 1 << 32
+_ANY_ROOM: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 _FULL = "the quota is used up and nothing can be evicted"
 
 
 class FileRequests(NameRequests):
     """What an engine asks about attributes and bytes, beside what it asks about names."""
 
-    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas) -> None:
+    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas | None) -> None:
         super().__init__(parts, policy, report, quotas)
         self.store = parts.store
         self.options = parts.options
@@ -91,7 +92,10 @@ class FileRequests(NameRequests):
         limits = self.room.limits
         limit = limits.max_size_per_uid or limits.max_size
         held = [record for _, record in self._table.shares_of(uid)]
-        left = max(0, limit - sum(record.stored for record in held))
+        used = sum(record.stored for record in held)
+        if self.quotas is not None:
+            used = self.quotas.accounts.total(self.quotas.accounts.of(uid))
+        left = max(0, limit - used)
         files = _FILES - sum(record.files for record in held)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=_FILES, files_free=files)
 
@@ -110,17 +114,18 @@ class FileRequests(NameRequests):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def authorize_write(self, caller: Caller, ino: int) -> None:
-        if self.room.exhausted:
-            self.quotas.check_owner(ino)
+    def authorize_write(self, caller: Caller, ino: int, end: int = 0) -> None:
+        """A write up to `end`."""
         if self._asks:
             self.policy.authorize_write(caller, ino)
+        if self.quotas is not None and ino < VIRTUAL_BASE:
+            self.quotas.authorize_write(caller, ino, end)
 
-    def is_quick_to_write(self, ino: int) -> bool:
-        """Whether a write keeps nobody waiting: no object has to be brought back for it, and there is room."""
+    def is_quick_to_write(self, ino: int, end: int = 0) -> bool:
+        """Whether a write up to `end` keeps nobody waiting: no object has to be brought back, and there is room."""
         if ino >= VIRTUAL_BASE:
             return True
-        if self.room.over_quota and self.nodes.get(ino).uid in self.room.over_quota:
+        if self.quotas is not None and not self.quotas.has_room(ino, end):
             return False
         return self.files.is_quick_to_change(ino) and self.room.left.is_set()
 
@@ -128,11 +133,11 @@ class FileRequests(NameRequests):
         """Write, and wait for room first where there is none. The thread that answers requests must not wait."""
         if ino >= VIRTUAL_BASE:
             raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
-        if may_wait and self.room.over_quota:
-            self.room.wait_for_user(self.nodes.get(ino).uid)
-            self.quotas.check_owner(ino)
-        if may_wait and not self.room.left.is_set():
-            return self._write_when_crowded(ino, offset, data)
+        if may_wait:
+            with self.quotas.room_for(ino, offset + len(data)) if self.quotas is not None else _ANY_ROOM:
+                if not self.room.left.is_set():
+                    return self._write_when_crowded(ino, offset, data)
+                return self.write(ino, offset, data, may_wait=False)
         written = self.files.write(ino, offset, data)
         self._unchecked += written
         if self._unchecked > PRESSURE_BYTES:
@@ -143,7 +148,10 @@ class FileRequests(NameRequests):
     def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
         """Try again: sealing needs room before it frees any, and may have taken the last; then that can be evicted."""
         for _ in range(CROWDED_TRIES):
-            self.room.wait()
+            owner = self.nodes.get(ino).uid
+            self.room.wait(owner)
+            if self.quotas is not None:
+                self.quotas.check_stopped(owner)
             if self.room.full:
                 raise FsError(errno.ENOSPC, _FULL)
             with contextlib.suppress(NoSpace):
@@ -158,7 +166,8 @@ class FileRequests(NameRequests):
         if size and ino < VIRTUAL_BASE:
             if self.room.full and size > self.files.attributes(ino).size:
                 raise FsError(errno.ENOSPC, _FULL)
-            self.quotas.check_size(ino, size)
+            if self.quotas is not None:
+                self.quotas.check_size(caller, ino, size)
 
     def is_quick_to_resize(self, ino: int, size: int) -> bool:
         """Whether a truncation keeps nobody waiting: no large object is brought back for it, and not much is freed."""
@@ -208,13 +217,14 @@ class FileRequests(NameRequests):
     def authorize_allocate(self, caller: Caller, ino: int, mode: int, offset: int, length: int) -> None:
         self.authorize_change(caller, ino, size=None if mode & KEEP_SIZE else offset + length)
         self.policy.authorize_allocate(caller, ino)
-        self.quotas.check_allocation(ino, mode, offset, length)
+        if self.quotas is not None and ino < VIRTUAL_BASE:
+            self.quotas.check_allocation(caller, ino, mode, offset, length)
 
-    def is_quick_to_allocate(self, ino: int, length: int) -> bool:
+    def is_quick_to_allocate(self, ino: int, offset: int, length: int) -> bool:
         """Whether an allocation keeps nobody waiting: it is small, and there is room for it."""
-        return length <= ALLOCATED_BYTES and self.is_quick_to_write(ino)
+        return length <= ALLOCATED_BYTES and self.is_quick_to_write(ino, offset + length)
 
-    def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
+    def fallocate(self, ino: int, mode: int, offset: int, length: int, *, may_wait: bool = True) -> None:
         """Piece by piece, each of which waits for room as a write does. If none is left, the rest is missing."""
         check_allocation(mode, offset, length)
         if mode & PUNCH_HOLE:
@@ -224,10 +234,11 @@ class FileRequests(NameRequests):
             raise FsError(errno.ENOSPC, f"{length} bytes are more than the quota")
         end = offset + length
         for start in range(offset, end, ALLOCATED_BYTES):
-            self.quotas.check_owner(ino)
-            if not self.room.wait_long():
+            if may_wait and not self.room.wait_long():
                 raise FsError(errno.ENOSPC, "the quota is used up, or the disk")
-            self.files.fallocate(ino, mode, start, min(ALLOCATED_BYTES, end - start))
+            piece_end = min(start + ALLOCATED_BYTES, end)
+            with self.quotas.room_for(ino, piece_end) if may_wait and self.quotas is not None else _ANY_ROOM:
+                self.files.fallocate(ino, mode, start, piece_end - start)
             if length > PRESSURE_BYTES:
                 self.room.check()
 

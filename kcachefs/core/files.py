@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 
 from kcachefs import libc
+from kcachefs.core.accounts import Accounts
 from kcachefs.core.entry_books import EntryBooks
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
@@ -47,12 +48,21 @@ KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
 class Files:
     """Bytes by inode."""
 
-    def __init__(self, store: Store, nodes: Nodes, books: EntryBooks, unsealed: Unsealed, queue: SealQueue) -> None:
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        books: EntryBooks,
+        unsealed: Unsealed,
+        queue: SealQueue,
+        accounts: Accounts | None = None,
+    ) -> None:
         self._store = store
         self._nodes = nodes
         self._books = books
         self._unsealed = unsealed
         self._queue = queue
+        self._accounts = accounts
         self._lock = store.catalog.lock
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -135,7 +145,13 @@ class Files:
                     return len(data)
             self._make_room(ino, node, end)
         try:
-            return self._unsealed.fill(spool, offset, data)
+            written = self._unsealed.fill(spool, offset, data)
+            if self._accounts is not None:
+                self._accounts.resized(ino, end, grown=True)
+            return written
+        except BaseException:
+            self._size_may_have_changed(ino, spool)
+            raise
         finally:
             spool.changing.pop()
 
@@ -175,6 +191,7 @@ class Files:
         except OSError as error:
             raise or_no_space(error, self._store.spool.path(spool.number)) from error
         finally:
+            self._size_may_have_changed(ino, spool)
             spool.changing.pop()
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int) -> None:
@@ -198,7 +215,12 @@ class Files:
         except OSError as error:
             raise or_no_space(error, self._store.spool.path(spool.number)) from error
         finally:
+            self._size_may_have_changed(ino, spool)
             spool.changing.pop()
+
+    def _size_may_have_changed(self, ino: int, spool: SpoolFile) -> None:
+        if self._accounts is not None:
+            self._accounts.resized(ino, os.fstat(spool.fd).st_size)
 
     def set_times(self, ino: int, node: Inode) -> None:
         """A node's times were set explicitly: its spool file gets them too."""

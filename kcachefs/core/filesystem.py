@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 _REPORTS = 64
 _PAUSE_TIMES = 20
 """How many times longer than making a report took no other is made for the same user."""
+COUNT_SECONDS = 0.2
+"""How long a mount counts what its users hold before it answers; the evictor counts the rest."""
 
 
 class Filesystem(FileRequests):
@@ -47,7 +49,10 @@ class Filesystem(FileRequests):
     def __init__(self, store: Store, options: FsOptions = FsOptions(), kernel: Kernel | None = None) -> None:  # noqa: B008
         parts = Parts(store, options, kernel or Kernel())
         parts.tree.make_root(options.uid, options.gid)
-        quotas = UserQuotas(parts.nodes, parts.files, parts.room)
+        quotas = None
+        if parts.accounts is not None:
+            trusted = frozenset((0, options.uid))
+            quotas = UserQuotas(store, parts.nodes, parts.files, parts.room, parts.accounts, trusted)
         report = ReportFolder(options.uid, options.gid)
         report.files |= {b"stats.json": lambda caller: as_json(self.report_for(caller)), b"metrics": self._metrics_for}
         report.slow_files[b"settled.json"] = self._settled_for
@@ -75,6 +80,7 @@ class Filesystem(FileRequests):
             parts.room,
             parts.remover,
             self.name_gone,
+            parts.accounts,
         )
         self.reaper = Reaper(
             parts.nodes,
@@ -99,13 +105,13 @@ class Filesystem(FileRequests):
         if store.lost_power:
             recover(parts)
         self.sealer.adopt()
+        if parts.accounts is not None:
+            parts.accounts.count(COUNT_SECONDS)
 
     def set_limits(self, limits: Limits) -> None:
         """From now on these limits hold; what exceeds them is evicted in the next turns."""
         self.room.limits = limits
         self.evictor.grace_seconds = limits.grace
-        if not limits.max_size_per_uid:  # the evictor no longer looks at users, so nobody would be let off
-            self.room.exhausted = self.room.over_quota = frozenset()
 
     def statistics(self) -> Statistics:
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
@@ -131,7 +137,7 @@ class Filesystem(FileRequests):
 
     def _statistics_of(self, uid: int) -> Statistics:
         limits = self.room.limits
-        unsealed = self.sealer.unsealed_bytes().get(uid, 0)
+        unsealed = self.sealer.unsealed_bytes(uid)
         return statistics_of(uid, self.namespaces, limits.max_size_per_uid or limits.max_size, unsealed)
 
     def _metrics_for(self, caller: Caller) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import GONE, LIVES, Nodes
+from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
@@ -14,6 +15,8 @@ class Lifetimes:
     def __init__(self, nodes: Nodes, files: Files) -> None:
         self._nodes = nodes
         self._files = files
+        self.leaving = set(nodes.orphans)
+        """Folders without a name that have names in them, which nobody is to see; at first, whatever has no name."""
 
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
@@ -24,6 +27,8 @@ class Lifetimes:
         if fate is not LIVES:
             self._files.orphaned(txn, node)
             self._nodes.add_orphan(txn, ino)
+            if _is_filled(node):
+                self.leaving.add(ino)
         self._nodes.save(txn, ino, node)
 
     def forget(self, ino: int, count: int, *, at_once: bool = True) -> bool:
@@ -61,7 +66,14 @@ class Lifetimes:
 
     def filled_folders(self) -> list[int]:
         """Folders that were removed with everything in them, and are not cleared out yet."""
-        return [ino for ino in list(self._nodes.orphans) if _is_filled(self._nodes.get(ino))]
+        for ino in list(self.leaving):
+            try:
+                is_filled = ino in self._nodes.orphans and _is_filled(self._nodes.get(ino))
+            except FsError:  # it went just now
+                is_filled = False
+            if not is_filled:
+                self.leaving.discard(ino)
+        return list(self.leaving)
 
     def _remove(self, txn: Transaction, ino: int, node: Inode) -> None:
         self._files.gone(txn, ino, node)

@@ -20,7 +20,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_files: int = 0
     """0: as many as fit."""
     max_size_per_uid: int = 0
-    """Stored bytes that one user's entries may hold, as if nothing were shared; 0: as many as fit."""
+    """Bytes that everything a user owns may cost, as if nothing were shared; 0: as many as fit. See accounts.py."""
+    tenant_ranges: tuple[tuple[int, int], ...] = ()
+    """Ranges of uids, as (first, count), that share one account each: the users of one user namespace."""
     min_free: int = 64 << 20
     """Free bytes that the disk beneath keeps."""
     grace: float = GRACE_SECONDS
@@ -29,6 +31,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """By namespace: while it holds no more than this, nothing is evicted from it."""
     ceilings: dict[str, int] = {}
     """By namespace: when it holds more than this, entries are evicted from it."""
+
+    def account_of(self, uid: int) -> int:
+        """Whose account a user is on: their own, or that of the first user of their range.
+
+        >>> Limits(tenant_ranges=((100000, 65536),)).account_of(100033)
+        100000
+        """
+        for first, count in self.tenant_ranges:
+            if first <= uid < first + count:
+                return first
+        return uid
 
 
 def check(limits: Limits) -> Limits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.uses import Uses
@@ -17,28 +17,38 @@ _PAGE = 64
 class LruOrder:
     """Reads the order of one filesystem. Any thread; what is used meanwhile may still be returned."""
 
-    def __init__(self, store: Store, table: EntryTable, namespaces: Namespaces, uses: Uses) -> None:
+    def __init__(
+        self,
+        store: Store,
+        table: EntryTable,
+        namespaces: Namespaces,
+        uses: Uses,
+        account_of: Callable[[int], int] = lambda uid: uid,
+    ) -> None:
         self._store = store
         self._table = table
         self._namespaces = namespaces
         self._uses = uses
+        self._account_of = account_of
 
-    def oldest(self, count: int, grace: float, floors: Mapping[str, int], uids: set[int] | None = None) -> list[int]:
+    def oldest(
+        self, count: int, grace: float, floors: Mapping[str, int], accounts: set[int] | None = None
+    ) -> list[int]:
         """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends.
 
-        A namespace that holds no more than its floor loses none. With `uids`, only entries that these users made.
+        A namespace that holds no more than its floor loses none. With `accounts`, only entries that these made.
         """
         self._store.fold()
         candidates: list[tuple[int, int]] = []
         for number, label, record in self._namespaces.rows():
             if record.stored > floors.get(label, 0):
-                for entry in self.of_namespace(number, count, grace, uids):
+                for entry in self.of_namespace(number, count, grace, accounts):
                     found = self._table.get(entry)
                     candidates.append((found.used if found is not None else 0, entry))
         candidates.sort()
         return [entry for _, entry in candidates[:count]]
 
-    def of_namespace(self, namespace: int, count: int, grace: float, uids: set[int] | None = None) -> Iterator[int]:
+    def of_namespace(self, namespace: int, count: int, grace: float, accounts: set[int] | None = None) -> Iterator[int]:
         """Up to `count` entries of one namespace that were not used within the grace period, the oldest first."""
         horizon = time.time_ns() - int(grace * 1e9)
         start = order_key(namespace, 0)
@@ -48,7 +58,7 @@ class LruOrder:
                 if int.from_bytes(key[9:17], "big") > horizon:
                     return
                 entry = unpack_number(raw)
-                if uids is not None and self._maker_of(entry) not in uids:
+                if accounts is not None and self._maker_of(entry) not in accounts:
                     continue
                 if self._uses.last.get(entry, 0) <= horizon:
                     count -= 1
@@ -72,4 +82,4 @@ class LruOrder:
 
     def _maker_of(self, entry: int) -> int:
         record = self._table.get(entry)
-        return record.uid if record is not None else 0
+        return self._account_of(record.uid) if record is not None else 0

@@ -5,6 +5,7 @@ Called by the engine's thread only. Errors carry an errno.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import stat
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
 from kcachefs.core.report_folder import FOLDER, ReportFolder
 from kcachefs.core.squash import squashed
-from kcachefs.core.tree import Row
+from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.errors import FsError
@@ -32,7 +33,7 @@ class NameRequests:
 
     options: FsOptions
 
-    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas) -> None:
+    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas | None) -> None:
         self.policy = policy
         self.report = report
         self.quotas = quotas
@@ -42,6 +43,7 @@ class NameRequests:
         self.files = parts.files
         self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
+        self._leaving = parts.lifetimes.leaving
         self._uses = parts.uses
         self.listed = parts.uses.listed
         """Not empty while a process looks around: only then must an engine `note_use` of what is read."""
@@ -50,6 +52,7 @@ class NameRequests:
         self.room = parts.room
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
+        self.numbers = policy.numbers
         self._asks = type(policy) is not Policy
         """False under `shared`, which forbids and changes nothing: it need not be asked."""
         self._squashes = parts.options.sharing.squashes
@@ -83,6 +86,8 @@ class NameRequests:
                 node = self.nodes.get(real)
             except FsError:
                 return None  # it was evicted just now
+            if self._leaving and self._is_leaving(parent):
+                return None
             entry = node.entry
             if entry and (entry == real or entry >= GROUP_BASE):  # what `_is_heartbeat` asks
                 self._uses.look_up(entry, parent, caller)
@@ -130,7 +135,19 @@ class NameRequests:
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
         """At most `limit` names behind `cookie`; 0 starts from the top."""
-        return self.report.listing(cookie) if ino == REPORT_INO else self.policy.listing(ino, cookie, limit)
+        if ino == REPORT_INO:
+            return self.report.listing(cookie)
+        rows = self.policy.listing(ino, cookie, limit)
+        return [row for row in rows if row[0] <= DOTDOT] if self._leaving and self._is_leaving(ino) else rows
+
+    def _is_leaving(self, folder: int) -> bool:
+        """Whether a folder, or the entry it is in, is being removed: nobody is to see a part of that."""
+        real = folder if folder < VIRTUAL_BASE else self.policy.behind(folder)
+        if real is None:
+            return False
+        with contextlib.suppress(FsError):
+            return real in self._leaving or self.nodes.get(real).entry in self._leaving
+        return True
 
     def note_listing(self, caller: Caller, ino: int) -> None:
         """The caller lists a folder: looking at what is in it is no use of it."""
@@ -175,8 +192,6 @@ class NameRequests:
 
     def create(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode]:
         """A new file, which the kernel then holds."""
-        if self.room.exhausted:
-            self.quotas.check_user(caller.uid)
         return self._add(caller, parent, name, stat.S_IFREG | stat.S_IMODE(mode))
 
     def _add(
@@ -190,6 +205,8 @@ class NameRequests:
             self.policy.authorize_add(caller, parent, name)
             self.policy.authorize_kind(caller, mode)
             mode = self.policy.allowed_mode(mode)
+        if self.quotas is not None:
+            self.quotas.check_new(caller, len(target))
         with self._lock:  # so that a file that joins an old group is not evicted with it before it counts as in use
             ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
             self.nodes.hold(ino)
@@ -199,6 +216,8 @@ class NameRequests:
         _refuse_reserved(parent, name)
         self.policy.authorize_link(caller, ino, name)
         self.policy.authorize_add(caller, parent, name)
+        if self.quotas is not None:
+            self.quotas.check_link(caller, ino)
         self.tree.link(caller, ino, parent, name)
         self.nodes.hold(ino)
         return self.shown(ino, self.files.attributes(ino))

@@ -131,6 +131,11 @@ class Nodes:
             txn.put(META_INO, pack_number(self._reserved_ino))
         return ino
 
+    @property
+    def next_ino(self) -> int:
+        """The number that the next inode gets; all there are have smaller ones."""
+        return self._next_ino
+
     def _unreserve(self) -> None:
         """The reservation failed: a number above it would be given out again after a restart."""
         self._reserved_ino = 0

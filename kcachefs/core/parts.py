@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kcachefs.core.accounts import Accounts
 from kcachefs.core.distrust import Distrust
 from kcachefs.core.entry_books import EntryBooks
 from kcachefs.core.files import Files
@@ -35,6 +36,7 @@ class Parts:
         self.options = options
         self.kernel = kernel
         self.nodes = Nodes(store, kernel)
+        self.accounts = _accounts(store, options, self.nodes)
         self.table = EntryTable(store.catalog)
         self.namespaces = Namespaces(store, self.nodes, self.table)
         self.placement = Placement(self.nodes, self.namespaces, self.table)
@@ -46,7 +48,7 @@ class Parts:
         )
         queue = SealQueue(store.catalog.lock)
         self.unsealed = Unsealed(store, self.nodes, self.books, self.uses, queue)
-        self.files = Files(store, self.nodes, self.books, self.unsealed, queue)
+        self.files = Files(store, self.nodes, self.books, self.unsealed, queue, self.accounts)
         self.sealer = Sealer(store, self.nodes, self.books, self.unsealed, self.files, queue)
         self.lifetimes = Lifetimes(self.nodes, self.files)
         self.replay = ReplayGuard(store, resumed=options.resumed)
@@ -78,3 +80,13 @@ class Parts:
             store, self.nodes, self.table, self.membership, self.lifetimes, self.tree, self.walk, kernel
         )
         self.room = Room(store, self.namespaces, options.limits)
+
+
+def _accounts(store: Store, options: FsOptions, nodes: Nodes) -> Accounts | None:
+    """The accounts of a mount with a quota per user. Others keep none, and pay nothing for them."""
+    if not options.limits.max_size_per_uid:
+        return None
+    accounts = Accounts(store, options.limits.account_of)
+    accounts.start(nodes.next_ino)
+    store.slots.keeps_little = True
+    return accounts

@@ -13,7 +13,7 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.core.removal import Remover
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
-from kcachefs.core.walk import Walk
+from kcachefs.core.walk import Name, Walk
 from kcachefs.errors import FsError
 
 TEMPORARY_SECONDS = 60.0
@@ -49,35 +49,46 @@ class Reaper:
     def reap(self) -> int:
         """Returns how many names were removed."""
         reaped = 0
-        for ino in list(self._temporaries.inodes):
-            writer = self._temporaries.writer_of(ino)
-            if writer is None or not self._is_abandoned(ino, *writer):
+        for ino, names in self._walk.names_of(self._without_writer()).items():
+            if not self._is_abandoned(ino, names):
                 continue
-            for parent, name in self._walk.names_of(ino):
+            for parent, name in names:
                 if self._drop(ino, parent, name):
                     self._name_gone(parent, name)
                     reaped += 1
         return reaped
 
-    def _is_abandoned(self, ino: int, since: int, pid: int) -> bool:
-        """Whether its writer is gone and nobody went on with it: with a folder, or with anything below it."""
-        seconds = self.seconds if pid else self.unknown_seconds
-        horizon = time.time_ns() - int(seconds * 1e9)
-        if since > horizon or (pid and _is_running(pid)):
+    def _without_writer(self) -> list[int]:
+        """What is old enough, and whose writer is gone."""
+        found = []
+        for ino in list(self._temporaries.inodes):
+            since, pid = self._temporaries.writer_of(ino) or (time.time_ns(), 0)
+            if since <= self._horizon(pid) and not (pid and _is_running(pid)):
+                found.append(ino)
+        return found
+
+    def _horizon(self, pid: int) -> int:
+        return time.time_ns() - int((self.seconds if pid else self.unknown_seconds) * 1e9)
+
+    def _is_abandoned(self, ino: int, names: list[Name]) -> bool:
+        """Whether nobody went on with it: with a folder, or with anything below it."""
+        writer = self._temporaries.writer_of(ino)
+        if writer is None:
             return False
+        horizon = self._horizon(writer[1])
         with contextlib.suppress(FsError):  # something of it went just now
             inodes = [ino, *(below for below, _, _ in self._walk.below(ino))]
             if not any(
                 below in self._nodes.handles or self._files.attributes(below).mtime > horizon for below in inodes
             ):
-                return not self._is_open(ino, inodes)
+                return not self._is_open(names, inodes)
         return False
 
-    def _is_open(self, ino: int, inodes: list[int]) -> bool:
+    def _is_open(self, names: list[Name], inodes: list[int]) -> bool:
         """Whether somebody has it, or something below it, open or mapped, or works there."""
         if not any(self._nodes.is_held(below) for below in inodes):
             return False
-        for parent, name in self._walk.names_of(ino):
+        for parent, name in names:
             self._name_gone(parent, name)
         return self._evictor.stays_held(lambda: any(self._nodes.is_held(below) for below in inodes))
 

@@ -1,7 +1,8 @@
 """Removal: takes entries and folders out of the tree, whole for everybody who looks, in pieces for the lock.
 
 What holds few names goes in one transaction. A folder with more loses its own name first, which takes everything in it
-out of sight in one step, and is then cleared out a few names at a time, with the lock let go in between. A kill leaves
+out of sight in one step, and is then cleared out a few names at a time, with the lock let go in between. The kernel may
+still know the folder for a moment: `Lifetimes.leaving` has those in which nothing is found any more. A kill leaves
 a folder without a name, which stands among the orphans; the next turn, or the next mount, goes on with it.
 
 A group of files has no folder of its own. One of more than `PIECE` files, which no framework makes, goes in pieces
@@ -16,6 +17,7 @@ import contextlib
 import itertools
 import time
 from array import array
+from collections.abc import Iterable
 
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
@@ -85,6 +87,11 @@ class Remover:
         members = list(itertools.islice(self._walk.below(ino), PIECE))
         self._tree.remove_all(txn, [(ino, parent, name), *(members if len(members) < PIECE else ())])
 
+    def mark_doomed(self, members: Iterable[Member]) -> None:
+        """What of these is in use is on nobody's account once `Tree.remove_all` has removed it. The lock is held."""
+        for ino, _, _ in members:
+            doom(self._nodes.get(ino))
+
     def take_rest(self, entry: int, names: list[Name]) -> None:
         """Remove what of an entry did not go in one transaction."""
         if entry < GROUP_BASE:
@@ -107,6 +114,7 @@ class Remover:
                 self._lifetimes.let_go(top)
             if self._table.get(top) is not None:
                 self.strike({top})
+        self._lifetimes.filled_folders()
 
     def _clear_piece(self, folders: list[int]) -> None:
         """Remove a few names from the last of these folders, or the folder itself once it is empty."""
@@ -118,11 +126,15 @@ class Remover:
                 if folders:
                     node = self._nodes.get(folder)
                     self._tree.remove(txn, folders[-1], node.target, folder, node)
+            is_doomed = bool(rows) and self._nodes.get(folder).flags & Inode.DOOMED
             for key, raw in rows:
                 ino, name = unpack_name(raw)[0], name_of(key)[1]
                 node = self._nodes.get(ino)
+                if is_doomed:
+                    doom(node)
                 if node.is_dir and node.size:
                     folders.append(ino)
+                    self._nodes.save(txn, ino, node)
                     break
                 self._tree.remove(txn, folder, name, ino, node)
             return
@@ -159,3 +171,9 @@ class Remover:
             if txn.get(key) == raw and (node := self._nodes.get(ino)).entry in empty and not node.is_dir:
                 self._membership.rehome(txn, ino, node, number_of(key), name_of(key)[1])
                 self._nodes.save(txn, ino, node)
+
+
+def doom(node: Inode) -> None:
+    """Mark what is about to lose its last name. A file that keeps one elsewhere stays on its owner's account."""
+    if node.is_dir or node.nlink == 1:
+        node.flags |= Inode.DOOMED

@@ -3,7 +3,9 @@
 A worker may die between a change and its reply. The kernel then sends the request again to the next worker; carried
 out twice, it would find its own work done and fail with EEXIST or ENOENT. So each change of names is recorded in the
 transaction that makes it. One record is enough: an engine that can be resumed changes names one request at a time,
-and what it took and did not answer comes again before anything new.
+and what it took and did not answer comes again before anything new. The exception is a rename that has to sync
+something first, which another thread does: if a worker dies between such a rename and its reply, and another change of
+names came in that moment, its caller is told that the name is gone.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ both sides with what it takes: it is neither saved nor lost. `stats`, `status`, 
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 
 from kcachefs.core.namespaces import Namespaces, Row
@@ -161,18 +159,3 @@ def _numbers(record: NamespaceRecord) -> Numbers:
 
 def as_json(numbers: Statistics) -> bytes:
     return msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n"
-
-
-def age(seconds: float) -> str:
-    """How long ago, as people say it.
-
-    >>> age(time.time() - 90), age(0)
-    ('1 min', 'never')
-    """
-    if not seconds:
-        return "never"
-    past = max(0, int(time.time() - seconds))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if past >= length:
-            return f"{past // length} {unit}"
-    return f"{past} s"

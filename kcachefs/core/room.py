@@ -42,9 +42,11 @@ class Room:
         self.full = False
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.exhausted: frozenset[int] = frozenset()
-        """Users who exceed their own quota and have nothing left that can be evicted."""
-        self.over_quota: frozenset[int] = frozenset()
-        """Users who exceed their own quota, and whose entries are being evicted: their writes wait."""
+        """Accounts above their own quota, with nothing left that can be evicted."""
+        self.stopped: frozenset[int] = frozenset()
+        """Accounts above an equal part of a full store, with nothing left that can be evicted."""
+        self.waiting: list[int] = []
+        """The owners of files that writes wait with, once for each write."""
 
     def used_bytes(self) -> int:
         """Stored bytes on disk, everything counted."""
@@ -86,17 +88,20 @@ class Room:
             self._is_short = False
             log.info("%s: its disk has %s free again", self._store.path, config.format_size(free))
 
-    def wait(self) -> None:
-        """Wait until there is room or nothing is left to be evicted."""
-        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
-        while not self.left.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
-            pass
+    @property
+    def patience_seconds(self) -> float:
+        """How long a write waits for room at most."""
+        return WAIT_WHEN_FULL_SECONDS
 
-    def wait_for_user(self, uid: int) -> None:
-        """Wait until a user's own entries made room, or none are left that could."""
+    def wait(self, uid: int) -> None:
+        """Wait, with a write to a file of that user's, until there is room or nothing is left to be evicted."""
         until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
-        while uid in self.over_quota and uid not in self.exhausted and time.monotonic() < until:
-            time.sleep(WAIT_SECONDS)
+        self.waiting.append(uid)
+        try:
+            while not self.left.wait(WAIT_SECONDS) and not self.full and time.monotonic() < until:
+                pass
+        finally:
+            self.waiting.remove(uid)
 
     def wait_long(self) -> bool:
         """Wait until there is room; returns whether there is."""

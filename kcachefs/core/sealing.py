@@ -62,16 +62,6 @@ class Sealer:
         """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
         return self._queue.is_pressing()
 
-    def unsealed_bytes(self) -> dict[int, int]:
-        """How many bytes are not sealed yet, by the user who owns them."""
-        held: dict[int, int] = {}
-        for ino in self._queue.unsealed():
-            with contextlib.suppress(FsError, RecordDamaged):
-                node = self._files.attributes(ino)
-                if node.content in (Content.SLOT, Content.SPOOL):
-                    held[node.uid] = held.get(node.uid, 0) + node.size
-        return held
-
     def seal_waiting(self, until: float) -> None:
         """Seal what waits even if it has not rested, until that moment: the quota is near."""
         waiting = len(self._queue)
@@ -100,6 +90,16 @@ class Sealer:
         except NoSpace:
             self._queue.add(ino, now, uid)
             raise
+
+    def unsealed_bytes(self, uid: int) -> int:
+        """How many bytes of a user's files are not sealed yet."""
+        total = 0
+        for ino in self._queue.unsealed():
+            with contextlib.suppress(FsError, RecordDamaged):
+                node = self._files.attributes(ino)
+                if node.uid == uid and node.content in (Content.SLOT, Content.SPOOL):
+                    total += node.size
+        return total
 
     def seal_of(self, uid: int, entries: Collection[int]) -> None:
         """Seal what waits of one user's files, and of these entries, even if it has not rested."""

@@ -100,9 +100,12 @@ class Unsealed:
     def resize_slot(self, ino: int, node: Inode, size: int) -> None:
         with self._nodes.change() as txn:
             slot = self._slot(txn, ino, node)
-            self._slots.zero(slot, node.size, size)
+            before = node.size
+            self._slots.zero(slot, before, size)
             node.size = size
             self._slot_changed(txn, ino, node)
+        if size < before:
+            self._slots.shrunk(slot, size)
 
     def allocate_in_slot(self, ino: int, node: Inode, offset: int, end: int, *, zeroes: bool, grows: bool) -> None:
         with self._nodes.change() as txn:

@@ -1,55 +1,158 @@
-"""Quotas per user: a user who is above the limit, and has nothing left to evict, can write no more.
+"""Quotas per user: what would take somebody above `--max-size-per-uid` waits for the evictor, and is refused at last.
 
-The evictor makes the room (`eviction.py`); here the requests of users for whom it could not make any are refused.
+Bytes that are written wait, off the thread that answers requests, until the evictor has made room among the owner's own
+entries, and get EDQUOT when it cannot. What makes names cannot wait, so it may exceed the quota by `SLACK` of it.
+
+Nobody spends another's quota: a file costs its owner more only by what the owner (or root) does. Others can write into
+it within its size, and `FREE_BYTES` in any case, which is more than a lock needs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import time
+from collections.abc import Iterator
 
+from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, Accounts
+from kcachefs.core.caller import Caller
 from kcachefs.core.files import KEEP_SIZE, PUNCH_HOLE, Files
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.room import Room
+from kcachefs.core.room import WAIT_SECONDS, Room
 from kcachefs.errors import FsError
-from kcachefs.store.inode_numbers import VIRTUAL_BASE
+from kcachefs.store import Store
+from kcachefs.store.records import Content, Inode
+
+SLACK = 1 / 8
+"""How far names may exceed a quota between two turns of the evictor, as a part of the quota."""
 
 
 class UserQuotas:
-    """Refuses with EDQUOT what would grow the files of a user who exceeds `--max-size-per-uid`."""
+    """The quotas of a mount that has them; another mount has no object of this class."""
 
-    def __init__(self, nodes: Nodes, files: Files, room: Room) -> None:
+    def __init__(
+        self, store: Store, nodes: Nodes, files: Files, room: Room, accounts: Accounts, trusted: frozenset[int]
+    ) -> None:
+        """`trusted`: who may let others' files grow."""
+        self._objects = store.objects
         self._nodes = nodes
         self._files = files
         self._room = room
+        self.accounts = accounts
+        self._trusted = trusted
 
     @property
-    def _limit(self) -> int:
+    def limit(self) -> int:
         return self._room.limits.max_size_per_uid
 
-    def check_user(self, uid: int) -> None:
-        if uid in self._room.exhausted:
-            raise FsError(errno.EDQUOT, f"user {uid} holds more than --max-size-per-uid, and nothing can be evicted")
+    # --- names: they cannot wait --------------------------------------------------------------------------------------
 
-    def check_owner(self, ino: int) -> None:
-        """A file is about to grow by a little."""
-        if ino < VIRTUAL_BASE:
-            self.check_user(self._nodes.get(ino).uid)
+    def check_new(self, caller: Caller, size: int = 0) -> None:
+        """The caller is about to make an inode; `size`: of a symbolic link's target."""
+        self._check_at_once(self.accounts.of(caller.uid), INODE_BYTES + 2 * size)
 
-    def check_size(self, ino: int, size: int) -> None:
+    def check_link(self, caller: Caller, ino: int) -> None:
+        """An inode is about to get another name."""
+        node = self._nodes.get(ino)
+        if self._is_stranger(caller, node):
+            raise FsError(errno.EPERM, f"another name would be on user {node.uid}'s account")
+        self._check_at_once(self.accounts.of(node.uid), INODE_BYTES)
+
+    def check_size(self, caller: Caller, ino: int, size: int) -> None:
         """A file is about to be made that large."""
-        if self._limit and ino < VIRTUAL_BASE:
-            node = self._files.attributes(ino)
-            if size > node.size:
-                self.check_user(node.uid)
-                self._check_amount(node.uid, size - node.size)
+        node = self._files.attributes(ino)
+        growth = self._growth(node, size)
+        if growth > 0:
+            self._check_stranger(caller, node, size)
+            self._check_at_once(self.accounts.of(node.uid), growth)
 
-    def check_allocation(self, ino: int, mode: int, offset: int, length: int) -> None:
-        if self._limit and ino < VIRTUAL_BASE:
-            node = self._files.attributes(ino)
-            if mode & KEEP_SIZE and not mode & PUNCH_HOLE and offset + length > node.size:
-                raise FsError(errno.EOPNOTSUPP, "space allocated beyond a file's end would be on nobody's account")
-            self._check_amount(node.uid, 0 if mode & PUNCH_HOLE else length)
+    def _check_at_once(self, account: int, growth: int) -> None:
+        self._check_stopped(account)
+        total = self.accounts.total(account) + growth
+        if total > self.limit and (account in self._room.exhausted or total > self.limit * (1 + SLACK)):
+            raise _refusal(account)
 
-    def _check_amount(self, uid: int, size: int) -> None:
-        if size > self._limit:
-            raise FsError(errno.EDQUOT, f"user {uid} asks for more than --max-size-per-uid at once")
+    # --- bytes: they wait ---------------------------------------------------------------------------------------------
+
+    def authorize_write(self, caller: Caller, ino: int, end: int) -> None:
+        """Refuse a write up to `end` that waiting would not help."""
+        node = self._files.attributes(ino)
+        growth = self._growth(node, max(end, node.size))
+        if growth > 0:
+            self._check_stranger(caller, node, max(end, node.size))
+            account = self.accounts.of(node.uid)
+            self._check_stopped(account)
+            if growth > self.limit:
+                raise FsError(errno.EDQUOT, f"user {node.uid} asks for more than --max-size-per-uid at once")
+            if account in self._room.exhausted and self.accounts.total(account) + growth > self.limit:
+                raise _refusal(account)
+
+    def check_allocation(self, caller: Caller, ino: int, mode: int, offset: int, length: int) -> None:
+        node = self._files.attributes(ino)
+        if mode & PUNCH_HOLE:
+            return
+        if mode & KEEP_SIZE and offset + length > node.size:
+            raise FsError(errno.EOPNOTSUPP, "space allocated beyond a file's end would be on nobody's account")
+        self.authorize_write(caller, ino, offset + length)
+
+    def has_room(self, ino: int, end: int) -> bool:
+        """Whether a write up to `end` need not wait."""
+        node = self._files.attributes(ino)
+        growth = self._growth(node, max(end, node.size))
+        return growth <= 0 or self.accounts.total(self.accounts.of(node.uid)) + growth <= self.limit
+
+    @contextlib.contextmanager
+    def room_for(self, ino: int, end: int) -> Iterator[None]:
+        """Wait until there is room for a write up to `end`, and keep it free while the write is made."""
+        node = self._files.attributes(ino)
+        account, growth = self.accounts.of(node.uid), self._growth(node, max(end, node.size))
+        if growth <= 0:
+            yield
+            return
+        self._wait(account, growth)
+        try:
+            yield
+        finally:
+            self.accounts.release(account, growth)
+
+    def _wait(self, account: int, growth: int) -> None:
+        if self.accounts.reserve(account, growth, self.limit):
+            return
+        until = time.monotonic() + self._room.patience_seconds
+        with self.accounts.wanting(account, growth):
+            while not self.accounts.reserve(account, growth, self.limit):
+                if account in self._room.exhausted or time.monotonic() > until:
+                    raise _refusal(account)
+                time.sleep(WAIT_SECONDS)
+
+    def check_stopped(self, uid: int) -> None:
+        """Refuse to let a user's files grow who has more than an equal part of a full store."""
+        self._check_stopped(self.accounts.of(uid))
+
+    def _check_stopped(self, account: int) -> None:
+        if account in self._room.stopped:
+            raise FsError(errno.EDQUOT, f"the store is full, and user {account} holds more than an equal part of it")
+
+    # --- who ----------------------------------------------------------------------------------------------------------
+
+    def _growth(self, node: Inode, size: int) -> int:
+        """By how much a file costs more when it has that size and is not sealed."""
+        if node.content != Content.OBJECT:
+            return size - node.size
+        record = self._objects.record(node.digest)
+        return size - min(node.size, record.length if record is not None else 0)
+
+    def _check_stranger(self, caller: Caller, node: Inode, size: int) -> None:
+        if size > FREE_BYTES and self._is_stranger(caller, node):
+            raise FsError(errno.EDQUOT, f"what user {caller.uid} writes would be on user {node.uid}'s account")
+
+    def _is_stranger(self, caller: Caller, node: Inode) -> bool:
+        if not caller.is_known or caller.uid in self._trusted:
+            return False
+        return self.accounts.of(caller.uid) != self.accounts.of(node.uid)
+
+
+def _refusal(account: int) -> FsError:
+    return FsError(
+        errno.EDQUOT, f"user {account} holds as much as --max-size-per-uid allows, and nothing can be evicted"
+    )

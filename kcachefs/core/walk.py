@@ -111,13 +111,19 @@ class Walk:
             name: ino for parent, name in self.top_names(entry) if (ino := self._tree.find(parent, name)) is not None
         }
 
-    def names_of(self, ino: int) -> list[tuple[int, bytes]]:
-        """The names of an inode in the folder of its newest name."""
-        if not self._nodes.exists(ino):
-            return []
-        parent = self._nodes.get(ino).parent
-        rows = self._catalog.scan(names_prefix(parent))
-        return [(parent, name_of(key)[1]) for key, raw in rows if unpack_name(raw)[0] == ino]
+    def names_of(self, inodes: Iterable[int]) -> dict[int, list[Name]]:
+        """The names of inodes, each in the folder of its newest name, which is searched once. Hold no lock."""
+        found: dict[int, list[Name]] = {}
+        folders: set[int] = set()
+        for ino in inodes:
+            with contextlib.suppress(FsError):
+                folders.add(self._nodes.get(ino).parent)
+                found[ino] = []
+        for folder in folders:
+            for ino, name in self._names_in(folder):
+                if ino in found:
+                    found[ino].append((folder, name))
+        return found
 
     def _belongs(self, ino: int, entry: int) -> bool:
         with contextlib.suppress(FsError):

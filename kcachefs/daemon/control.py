@@ -12,13 +12,16 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import trio
 
-from kcachefs.core.administration import Administration
 from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of
+
+if TYPE_CHECKING:
+    import trio
+
+    from kcachefs.core.administration import Administration
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +44,10 @@ class Reply(msgspec.Struct):
     exit_code: int = 0
 
 
-async def serve(
-    path: Path, administration: Administration, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
+async def serve(path: Path, administration: Administration, task_status: trio.TaskStatus[None]) -> None:
     """Reply on the socket at `path`, where nothing may be yet, until cancelled."""
+    import trio  # here, because whoever only asks can do without
+
     with trio.socket.from_stdlib_socket(_listener(path)) as listener:
         task_status.started()
         async with trio.open_nursery() as nursery:
@@ -80,6 +83,8 @@ def _short_address(path: Path) -> Iterator[str]:
 
 
 async def _serve_connection(stream: trio.SocketStream, administration: Administration) -> None:
+    import trio
+
     async with stream:
         with contextlib.suppress(trio.BrokenResourceError):
             line = b""

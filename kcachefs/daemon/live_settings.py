@@ -48,6 +48,12 @@ class LiveSettings:
             if not option.is_live:
                 raise UsageError(f"{option.flag}: cannot be changed while mounted; unmount and mount again")
             values[option.name] = option.value(given)
+        per_user = self.config.limits.max_size_per_uid
+        if bool(values.get("max_size_per_uid", per_user)) != bool(per_user):
+            raise UsageError(
+                "--max-size-per-uid: users are counted from the beginning of a mount or not at all; "
+                "unmount and mount again"
+            )
         new = msgspec.structs.replace(
             self.config,
             limits=limits_of(values, self.config.limits),

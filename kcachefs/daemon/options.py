@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
     @property
     def is_repeatable(self) -> bool:
-        return self.read in (_sizes, _writers)
+        return self.read in (_sizes, _writers, _ranges)
 
 
 def option_named(name: str) -> Option:
@@ -71,6 +71,7 @@ def limits_of(values: Mapping[str, Any], before: Limits | None = None) -> Limits
             max_size=values.get("max_size", old.max_size),
             max_files=values.get("max_files", old.max_files),
             max_size_per_uid=values.get("max_size_per_uid", old.max_size_per_uid),
+            tenant_ranges=values.get("tenant_range", old.tenant_ranges),
             min_free=values.get("min_free", old.min_free),
             grace=values.get("grace", old.grace),
             floors=_merged(old.floors, values.get("floor")),
@@ -151,6 +152,20 @@ def _writers(flag: str, given: Any) -> list[str]:
     return list(texts)
 
 
+def _ranges(flag: str, given: Any) -> tuple[tuple[int, int], ...]:
+    """Ranges of users like 100000:65536; none may overlap another."""
+    ranges: list[tuple[int, int]] = []
+    for text in filter(None, ",".join(map(str, given if isinstance(given, list | tuple) else [given])).split(",")):
+        found = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip(), re.ASCII)
+        first, count = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+        if not count or first + count - 1 > _ID_MAX:
+            raise UsageError(f"{flag} {text}: is no range of users; write FIRST:COUNT, like 100000:65536")
+        if any(first < other + size and other < first + count for other, size in ranges):
+            raise UsageError(f"{flag} {text}: overlaps another one, so its users would be two tenants")
+        ranges.append((first, count))
+    return tuple(ranges)
+
+
 def _flag(flag: str, given: Any) -> bool:
     if not isinstance(given, bool):
         raise UsageError(f"{flag} {given}: is either on or off; write true or false")
@@ -201,6 +216,10 @@ def _named_writers(config: MountConfig) -> list[str]:
     return [f"uid:{uid}" for uid in sharing.writer_uids] + [f"gid:{gid}" for gid in sharing.writer_gids]
 
 
+def _named_ranges(config: MountConfig) -> list[str]:
+    return [f"{first}:{count}" for first, count in config.limits.tenant_ranges]
+
+
 OPTIONS = (
     Option("max_size", _quota, lambda c: c.limits.max_size, config.DEFAULT_MAX_SIZE, is_live=True),
     Option("max_files", _count, lambda c: c.limits.max_files, 0, is_live=True),
@@ -209,6 +228,7 @@ OPTIONS = (
     Option("floor", _sizes, lambda c: c.limits.floors, {}, is_live=True),
     Option("ceiling", _sizes, lambda c: c.limits.ceilings, {}, is_live=True),
     Option("max_size_per_uid", _quota_or_none, lambda c: c.limits.max_size_per_uid, 0, is_live=True),
+    Option("tenant_range", _ranges, _named_ranges, []),
     Option("policy", _one_of(POLICIES), lambda c: c.sharing.policy),
     Option("writers", _writers, _named_writers, []),
     Option("base", _flag, lambda c: c.sharing.base, False),

@@ -211,8 +211,9 @@ class Supervisor:
             self._write_state()
             if self._stopping:
                 self._finish()
-        else:
-            worker.end(LEAVE_SECONDS)
+        elif worker.end(LEAVE_SECONDS) in (-signal.SIGBUS, -signal.SIGSEGV):
+            # LMDB reads through a map, and trusts what it reads.
+            refusal = Refusal(3, f"{self._config.store}: its catalog is damaged; run: kcachefs fsck --repair")
         return refusal
 
     def _write_state(self) -> None:

@@ -22,7 +22,13 @@ _HEADER = p.IN_HEADER.size
 
 
 def getattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
-    return pack_attributes(ino, engine.fs.attributes(ino))
+    return pack_attributes(_shown(engine, ino), engine.fs.attributes(ino))
+
+
+def _shown(engine: Exchange, ino: int) -> int:
+    """The number that attributes show for an inode."""
+    numbers = engine.fs.numbers
+    return ino if numbers is None else numbers.hide(ino)
 
 
 def setattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
@@ -54,7 +60,7 @@ def _set_attributes(engine: Exchange, caller: Caller, ino: int, fields: tuple[in
         atime=atime,
         mtime=mtime,
     )
-    return pack_attributes(ino, node)
+    return pack_attributes(_shown(engine, ino), node)
 
 
 def _moment(seconds: int, nanoseconds: int) -> int:
@@ -96,8 +102,8 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
         raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
     data = buffer[p.WRITE_DATA : p.WRITE_DATA + size]
     # Out of the page cache the header says uid 0, which did not write it.
-    fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino)
-    if fs.is_quick_to_write(ino):
+    fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino, offset + size)
+    if fs.is_quick_to_write(ino, offset + size):
         return p.WRITE_OUT.pack(fs.write(ino, offset, data, may_wait=False), 0)
     copy = bytes(data)
     engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=True, holds=size)
@@ -115,12 +121,12 @@ def fsync(engine: Exchange, ino: int, unique: int, length: int) -> None:
 def fallocate(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     _, offset, size, mode, _ = p.FALLOCATE_IN.unpack_from(engine.buffer, _HEADER)
 
-    def allocate() -> bytes:
-        engine.fs.fallocate(ino, mode, offset, size)
+    def allocate(may_wait: bool = True) -> bytes:
+        engine.fs.fallocate(ino, mode, offset, size, may_wait=may_wait)
         return b""
 
     engine.fs.authorize_allocate(engine.caller(), ino, mode, offset, size)
-    if engine.fs.is_quick_to_allocate(ino, size):
-        return allocate()
+    if engine.fs.is_quick_to_allocate(ino, offset, size):
+        return allocate(may_wait=False)
     engine.defer(unique, ino, allocate, waits=True)
     return None

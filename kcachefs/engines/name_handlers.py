@@ -33,7 +33,7 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 _HEADER = p.IN_HEADER.size
-_NAMES_MAX, _ENTRIES_MAX = 512, 96
+_NAMES_MAX, _ENTRIES_MAX = 256, 48
 """Names in one reply, and with their attributes: all other requests wait while it is put together."""
 _REMOVED_MAX = 32
 """Inodes removed because one request forgets them; more of them go later, because all other requests wait."""
@@ -52,7 +52,8 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
     if found is None:
         return MISS
     node = fs.attributes(found)
-    return pack_entry(found, node, fs.name_seconds(found, node))
+    shown = found if fs.numbers is None else fs.numbers.hide(found)
+    return pack_entry(found, node, fs.name_seconds(found, node), shown)
 
 
 def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
@@ -66,7 +67,8 @@ def pack_found(fs: Filesystem, ino: int) -> bytes:
 
 
 def _pack(fs: Filesystem, ino: int, node: Inode) -> bytes:
-    return pack_entry(ino, node, fs.name_seconds(ino, node))
+    shown = ino if fs.numbers is None else fs.numbers.hide(ino)
+    return pack_entry(ino, node, fs.name_seconds(ino, node), shown)
 
 
 def forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
@@ -183,8 +185,9 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     out: list[bytes] = []
     room = size
+    numbers = engine.fs.numbers
     for position, name, child, kind in engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX)):
-        record = pack_name(position, name, child, kind)
+        record = pack_name(position, name, child if numbers is None else numbers.hide(child), kind)
         room -= len(record)
         if room < 0:
             break
@@ -198,7 +201,7 @@ def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     rows = fs.listing(ino, cookie, min(size // 160 + 2, _ENTRIES_MAX))
     fs.prefetch(child for _, _, child, _ in rows)
     for position, name, child, kind in rows:
-        record = pack_name(position, name, child, kind)
+        record = pack_name(position, name, child if fs.numbers is None else fs.numbers.hide(child), kind)
         room -= len(record) + p.ENTRY.size
         if room < 0:
             break

@@ -1,7 +1,8 @@
 """The pyfuse3 engine: the same filesystem through libfuse, on trio. The reference for the direct engine.
 
 It is slower, and what it cannot do is libfuse's or pyfuse3's doing: every open and close is a message, listings are not
-cached, there is no fallocate, and a worker that dies takes the mount with it. A handle is the inode's number.
+cached, there is no fallocate, and a worker that dies takes the mount with it. A handle is the inode's number, unless it
+matters who writes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
+_HANDLES = 1 << 62
+"""Handles from here on are numbered; a smaller one is the inode's number."""
 _OF_BYTES = ("read", "write", "setattr", "fsync")
 """What fails when a file's bytes are damaged; its first argument is that file."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
@@ -40,10 +43,12 @@ class Pyfuse3Kernel(Kernel):
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.shown: Callable[[int], int] = _same
+        """The number by which the kernel knows an inode."""
 
     def name_gone(self, parent: int, name: bytes) -> None:
         # pyfuse3 sends it from a thread of its own.
-        pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+        pyfuse3.invalidate_entry_async(self.shown(parent), name, ignore_enoent=True)
 
     def requests(self) -> dict[str, int]:
         return dict(self.counts)
@@ -59,6 +64,8 @@ class Pyfuse3Engine:
 
     def __init__(self, fs: Filesystem, device: int, kernel: Pyfuse3Kernel) -> None:
         # libfuse takes a descriptor that somebody else has mounted, under this name.
+        if fs.numbers is not None:
+            kernel.shown = fs.numbers.hide
         pyfuse3.init(Operations(fs, kernel.counts), f"/dev/fd/{device}", set())
 
     async def run(self) -> None:
@@ -85,13 +92,37 @@ def _guarded(method: _Method) -> _Method:
             raise
         except Exception as error:
             if is_damage(error) and verb in _OF_BYTES:
-                await trio.to_thread.run_sync(self.fs.condemn, arguments[0], error)
+                ino = self.real(arguments[0]) if verb == "setattr" else self.handles.of(arguments[0])[0]
+                await trio.to_thread.run_sync(self.fs.condemn, ino, error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
             if not isinstance(error, FsError):
                 log.error("%s%r failed: %s", verb, arguments[:2], error, exc_info=not isinstance(error, NoSpace))
             raise pyfuse3.FUSEError(errno_of(error)) from None
 
     return cast(_Method, call)
+
+
+class Handles:
+    """Open files. A handle is the inode's number, or stands for an inode and who opened it for writing."""
+
+    def __init__(self) -> None:
+        self._writers: dict[int, tuple[int, Caller]] = {}
+        self._next = _HANDLES
+
+    def open(self, ino: int, writer: Caller) -> int:
+        handle, self._next = self._next, self._next + 1
+        self._writers[handle] = ino, writer
+        return handle
+
+    def of(self, handle: int) -> tuple[int, Caller]:
+        """The inode, and who writes as far as that is known."""
+        return self._writers.get(handle, (handle, NOBODY))
+
+    def close(self, handle: int) -> int:
+        """Returns the inode."""
+        ino, _ = self.of(handle)
+        self._writers.pop(handle, None)
+        return ino
 
 
 class Operations(pyfuse3.Operations):
@@ -105,6 +136,10 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self.fs = fs
         self.counts = counts
+        self._shown = fs.numbers.hide if fs.numbers is not None else _same
+        self.real = fs.numbers.real if fs.numbers is not None else _same
+        """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""
+        self.handles = Handles()
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -113,7 +148,7 @@ class Operations(pyfuse3.Operations):
         if parent_inode == REPORT_INO and self.fs.report.takes_long(name):
             ino = await trio.to_thread.run_sync(self.fs.lookup, _caller(ctx), parent_inode, name)
         else:
-            ino = self.fs.lookup(_caller(ctx), parent_inode, name)
+            ino = self.fs.lookup(_caller(ctx), self.real(parent_inode), name)
         if ino is None:
             miss = pyfuse3.EntryAttributes()
             miss.st_ino = 0
@@ -122,53 +157,56 @@ class Operations(pyfuse3.Operations):
         return self._entry(ino, self.fs.attributes(ino))
 
     def _entry(self, ino: int, node: Inode) -> pyfuse3.EntryAttributes:
-        return _entry(ino, node, self.fs.name_seconds(ino, node))
+        return _entry(self._shown(ino), node, self.fs.name_seconds(ino, node))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for ino, count in inode_list:
             try:
-                self.fs.forget(ino, count)
+                self.fs.forget(self.real(ino), count)
             except Exception:
                 log.exception("forget of inode %d failed", ino)
 
     @_guarded
     async def mkdir(self, parent_inode: Any, name: bytes, mode: int, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(*self.fs.make(_caller(ctx), parent_inode, name, 0o040000 | (mode & 0o7777)))
+        return self._entry(*self.fs.make(_caller(ctx), self.real(parent_inode), name, 0o040000 | (mode & 0o7777)))
 
     @_guarded
     async def mknod(self, parent_inode: Any, name: bytes, mode: int, rdev: int, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(*self.fs.make(_caller(ctx), parent_inode, name, mode, rdev=rdev))
+        return self._entry(*self.fs.make(_caller(ctx), self.real(parent_inode), name, mode, rdev=rdev))
 
     @_guarded
     async def symlink(self, parent_inode: Any, name: bytes, target: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(*self.fs.make(_caller(ctx), parent_inode, name, 0o120777, target=target))
+        return self._entry(*self.fs.make(_caller(ctx), self.real(parent_inode), name, 0o120777, target=target))
 
     @_guarded
     async def link(self, inode: Any, new_parent_inode: Any, new_name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(inode, self.fs.link(_caller(ctx), inode, new_parent_inode, new_name))
+        ino = self.real(inode)
+        return self._entry(ino, self.fs.link(_caller(ctx), ino, self.real(new_parent_inode), new_name))
 
     @_guarded
     async def unlink(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
-        self.fs.unlink(_caller(ctx), parent_inode, name)
+        self.fs.unlink(_caller(ctx), self.real(parent_inode), name)
 
     @_guarded
     async def rmdir(self, parent_inode: Any, name: bytes, ctx: Any) -> None:
-        self.fs.rmdir(_caller(ctx), parent_inode, name)
+        self.fs.rmdir(_caller(ctx), self.real(parent_inode), name)
 
     @_guarded
     async def rename(
         self, parent_inode_old: Any, name_old: bytes, parent_inode_new: Any, name_new: bytes, flags: int, ctx: Any
     ) -> None:
-        self.fs.rename(_caller(ctx), parent_inode_old, name_old, parent_inode_new, name_new, flags)
+        old, new = self.real(parent_inode_old), self.real(parent_inode_new)
+        self.fs.rename(_caller(ctx), old, name_old, new, name_new, flags)
 
     @_guarded
     async def readlink(self, inode: Any, ctx: Any) -> bytes:
-        return self.fs.readlink(_caller(ctx), inode)
+        return self.fs.readlink(_caller(ctx), self.real(inode))
 
     @_guarded
     async def opendir(self, inode: Any, ctx: Any) -> Any:
-        self.fs.note_listing(_caller(ctx), inode)
-        return inode
+        ino = self.real(inode)
+        self.fs.note_listing(_caller(ctx), ino)
+        return ino
 
     @_guarded
     async def readdir(self, fh: Any, start_id: int, token: pyfuse3.ReaddirToken) -> None:
@@ -193,20 +231,21 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def getattr(self, inode: Any, ctx: Any) -> pyfuse3.EntryAttributes:
-        return self._entry(inode, self.fs.attributes(inode))
+        ino = self.real(inode)
+        return self._entry(ino, self.fs.attributes(ino))
 
     @_guarded
     async def setattr(self, inode: Any, attr: Any, fields: Any, fh: Any, ctx: Any) -> pyfuse3.EntryAttributes:
-        caller = _caller(ctx)
+        caller, ino = _caller(ctx), self.real(inode)
         self.fs.authorize_change(
             caller,
-            inode,
+            ino,
             size=attr.st_size if fields.update_size else None,
             owner=fields.update_mode or fields.update_uid or fields.update_gid,
         )
         node = self.fs.set_attributes(
             caller,
-            inode,
+            ino,
             mode=attr.st_mode if fields.update_mode else None,
             uid=attr.st_uid if fields.update_uid else None,
             gid=attr.st_gid if fields.update_gid else None,
@@ -214,45 +253,50 @@ class Operations(pyfuse3.Operations):
             atime=attr.st_atime_ns if fields.update_atime else None,
             mtime=attr.st_mtime_ns if fields.update_mtime else None,
         )
-        return self._entry(inode, node)
+        return self._entry(ino, node)
 
     @_guarded
     async def create(
         self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        ino, node = self.fs.create(_caller(ctx), parent_inode, name, mode)
+        ino, node = self.fs.create(_caller(ctx), self.real(parent_inode), name, mode)
         self.fs.opened(ino)
         return _handle(ino), self._entry(ino, node)
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
-        caller = _caller(ctx)
-        uses_cache = self.fs.authorize_open(caller, inode, flags)
+        caller, ino = _caller(ctx), self.real(inode)
+        uses_cache = self.fs.authorize_open(caller, ino, flags)
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
-            self.fs.authorize_change(caller, inode, size=0)
-            self.fs.set_attributes(caller, inode, size=0, mtime=time.time_ns())
-        self.fs.attributes(inode)
-        self.fs.note_use(caller, inode)
-        self.fs.opened(inode)
-        return _handle(inode, direct=not uses_cache)
+            self.fs.authorize_change(caller, ino, size=0)
+            self.fs.set_attributes(caller, ino, size=0, mtime=time.time_ns())
+        self.fs.attributes(ino)
+        self.fs.note_use(caller, ino)
+        self.fs.opened(ino)
+        handle = ino
+        if self.fs.quotas is not None and flags & os.O_ACCMODE != os.O_RDONLY:
+            handle = self.handles.open(ino, caller)
+        return _handle(handle, direct=not uses_cache)
 
     @_guarded
     async def read(self, fh: Any, off: int, size: int) -> bytes:
-        if self.fs.is_quick_to_read(fh, off):
-            return self.fs.read(fh, off, size)
-        return await trio.to_thread.run_sync(self.fs.read, fh, off, size)
+        ino = self.handles.of(fh)[0]
+        if self.fs.is_quick_to_read(ino, off):
+            return self.fs.read(ino, off, size)
+        return await trio.to_thread.run_sync(self.fs.read, ino, off, size)
 
     @_guarded
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
         # libfuse does not say who writes; whoever does was judged when the file was opened.
-        self.fs.authorize_write(NOBODY, fh)
-        if self.fs.is_quick_to_write(fh):
-            return self.fs.write(fh, off, buf, may_wait=False)
-        return await trio.to_thread.run_sync(self.fs.write, fh, off, buf)
+        ino, writer = self.handles.of(fh)
+        self.fs.authorize_write(writer, ino, off + len(buf))
+        if self.fs.is_quick_to_write(ino, off + len(buf)):
+            return self.fs.write(ino, off, buf, may_wait=False)
+        return await trio.to_thread.run_sync(self.fs.write, ino, off, buf)
 
     @_guarded
     async def release(self, fh: Any) -> None:
-        self.fs.released(fh)
+        self.fs.released(self.handles.close(fh))
 
     async def releasedir(self, fh: Any) -> None:
         pass
@@ -262,7 +306,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def fsync(self, fh: Any, datasync: bool) -> None:
-        await trio.to_thread.run_sync(self.fs.sync, fh)
+        await trio.to_thread.run_sync(self.fs.sync, self.handles.of(fh)[0])
 
     fsyncdir = fsync
 
@@ -276,6 +320,10 @@ class Operations(pyfuse3.Operations):
         reply.f_ffree = reply.f_favail = state.files_free
         reply.f_namemax = state.name_max
         return reply
+
+
+def _same(number: int) -> int:
+    return number
 
 
 def _caller(context: Any) -> Caller:

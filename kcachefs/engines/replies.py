@@ -22,9 +22,9 @@ _NS = 1_000_000_000
 _U64 = (1 << 64) - 1
 
 
-def pack_entry(ino: int, node: Inode, seconds: int) -> bytes:
-    """A name's answer: the inode, how long to believe the name, its attributes."""
-    return p.ENTRY.pack(ino, 0, seconds, FOREVER, 0, 0, *_attributes(ino, node))
+def pack_entry(ino: int, node: Inode, seconds: int, shown: int) -> bytes:
+    """A name's answer: the inode, how long to believe the name, its attributes with the number that is shown."""
+    return p.ENTRY.pack(ino, 0, seconds, FOREVER, 0, 0, *_attributes(shown, node))
 
 
 def pack_attributes(ino: int, node: Inode) -> bytes:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import re
 import sys
 import types
 from typing import Any
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
-from kcachefs.keys.classes import type_name
+from kcachefs.keys.classes import NAME, type_name
 from kcachefs.keys.dependencies import MISSING, annotations_of, cell_value
 from kcachefs.keys.encoding import encode, tagged, write
 from kcachefs.keys.files import extension_digests
@@ -28,7 +27,6 @@ _BUILTINS = dict(vars(builtins))
 # What torch puts on functions, in part with their first use.
 _NOISE = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
 _OF_DISPATCHING = frozenset({"__wrapped__", "_clear_cache", "dispatch", "register", "registry"})
-_NAME = re.compile(r"[^\W\d]\w*")
 
 
 def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
@@ -140,7 +138,7 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> 
             value = cell_value(cell)
             walk.dependencies.add_cell(cell, value)
             walk.named("closure variable", name, value, out)
-    for name in sorted(function.__dict__.keys() - walk.rules.ignore - _NOISE):
+    for name in sorted(function.__dict__.keys() - walk.rules.ignore - _NOISE, key=str):
         walk.slot("attribute", function.__dict__, name, out)
 
 
@@ -198,7 +196,7 @@ def _write_annotations(walk: Walk, function: types.FunctionType, out: list[bytes
         value = annotations[name]
         walk.slot("annotation", annotations, name, out)
         if type(value) is str:
-            for word in sorted(set(_NAME.findall(value)) - walk.rules.ignore):
+            for word in sorted(set(NAME.findall(value)) - walk.rules.ignore):
                 if word in function.__globals__:
                     walk.slot("global", function.__globals__, word, out)
                 else:  # it may be given a meaning later

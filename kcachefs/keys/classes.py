@@ -6,9 +6,11 @@ import _abc  # type: ignore[import-not-found]
 import dataclasses
 import enum
 import inspect
+import re
 import sys
 import types
 import typing
+from collections.abc import Collection
 from typing import Any
 
 from kcachefs.errors import Unkeyable
@@ -45,6 +47,8 @@ _READABLE_METACLASSES = frozenset(
 )
 # How the fields of named tuples and of ctypes' structures are reached; the fields themselves are read.
 _ACCESSORS = frozenset({"collections._tuplegetter", "_collections._tuplegetter", "_ctypes.CField", "ctypes.CField"})
+# A word in an annotation that is text.
+NAME = re.compile(r"[^\W\d]\w*")
 _FIELD = ("name", "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
 _DATACLASS_FLAGS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
 
@@ -70,12 +74,12 @@ def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
     if type(cls) is not type:
         _refuse_hidden_metaclass(type(cls))
         walk.named("metaclass", type(cls).__qualname__, type(cls), out)
-    for name, value in class_members(cls):
+    for name, value in class_members(cls, walk.rules.ignore):
         walk.named("member", name, value, out)
 
 
-def class_members(cls: type) -> list[tuple[str, Any]]:
-    """What a class says about itself, sorted by name."""
+def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, Any]]:
+    """What a class says about itself, sorted by name; `ignore` are globals that do not count."""
     held = vars(cls)
     names = set(held.keys() - _NOISE)
     if "__pydantic_core_schema__" in held:
@@ -84,7 +88,8 @@ def class_members(cls: type) -> list[tuple[str, Any]]:
     is_special = bool(members)
     if issubclass(cls, enum.Enum):
         names = {name for name in names - cls.__members__.keys() if not _is_enum_internal(name, held[name])}
-    members.append(("annotations", _annotations(cls)))
+    annotations = _annotations(cls)
+    members += [("annotations", annotations), ("annotated", _named_in(cls, annotations or {}, ignore))]
     if not is_special:
         members.append(("original bases", held.get("__orig_bases__")))
         members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
@@ -124,6 +129,11 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
 def _refuse_hidden_metaclass(metaclass: type) -> None:
     """A metaclass written in C may keep more about a class than its dictionary shows."""
     for base in metaclass.__mro__[: metaclass.__mro__.index(type)]:
+        if "__getattribute__" in vars(base):
+            raise Unkeyable(
+                f"a class made by {base.__module__}.{base.__qualname__} cannot be read: that answers for it, and may "
+                "hide anything; give the class a __kcachefs_key__ method, or name the variable in `ignore`"
+            )
         if not is_visible(base) and f"{base.__module__}.{base.__qualname__}" not in _READABLE_METACLASSES:
             raise Unkeyable(
                 f"a class made by {base.__module__}.{base.__qualname__} cannot be read in full: that keeps state where "
@@ -142,6 +152,13 @@ def _annotations(cls: type) -> Any:
         return dict(inspect.get_annotations(cls))
     except NameError:  # evaluated late, and naming what is not defined yet
         return None
+
+
+def _named_in(cls: type, annotations: dict[str, Any], ignore: Collection[str]) -> dict[str, Any]:
+    """The globals that annotations left as text speak of, by name."""
+    scope = getattr(sys.modules.get(module_of(cls)), "__dict__", {})
+    words = {word for text in annotations.values() if type(text) is str for word in NAME.findall(text)}
+    return {word: scope[word] for word in words.difference(ignore) if word in scope and scope[word] is not cls}
 
 
 def _is_enum_internal(name: str, member: Any) -> bool:

@@ -109,7 +109,7 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
         is_noise = is_noise or known.reader.attributes == "read"
     if not is_noise:
         held = attributes(value, known.base)
-        for attribute in sorted(held.keys() - (known.reader.noise if known.reader else frozenset())):
+        for attribute in sorted(held.keys() - (known.reader.noise if known.reader else frozenset()), key=str):
             if not _is_derived(cls, attribute):
                 walk.named("attribute", attribute, held[attribute], out)
 
@@ -165,7 +165,7 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
 
 def _is_derived(cls: type, name: str) -> bool:
     """Whether an attribute is what a cached property has found, which is there only after its first use."""
-    return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
+    return isinstance(name, str) and isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
 
 
 def _full_name(cls: type) -> str:

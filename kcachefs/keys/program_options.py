@@ -82,6 +82,9 @@ def _valued(options: Sequence[str], names: Sequence[str]) -> Iterator[tuple[int,
 def _words(options: Sequence[str | bytes]) -> list[str]:
     if isinstance(options, str | bytes):
         raise UsageError(f"options is {options!r}; pass a list with one item for each option")
+    for option in options:
+        if not isinstance(option, str | bytes):
+            raise UsageError(f"{option!r} is no option; pass each option as text")
     return [option.decode() if isinstance(option, bytes) else option for option in options]
 
 

@@ -49,6 +49,10 @@ def program_key(
         raise UsageError("a program's key needs its compiler's version, for another may compile it otherwise; pass it")
     if option_order not in ("preserved", "normalised"):
         raise UsageError(f"option_order is {option_order!r}; pass 'preserved' or 'normalised'")
+    lists = {"name_expressions": name_expressions, "include_paths": include_paths, "pre_includes": pre_includes}
+    for what, given in lists.items():
+        if isinstance(given, str | bytes):
+            raise UsageError(f"{what} is {given!r}; pass a list of such texts")
     source = as_bytes(code)
     folders = [os.fspath(folder) for folder in include_paths]
     includes = read_includes(source, folders, headers, pre_includes, functools.partial(defined_macros, options))

@@ -62,6 +62,9 @@ def hash_tensor_signature(*tensors: Any, constexprs: Mapping[str, Any] | None = 
     False
     """
     said = [_signature(tensor if isinstance(tensor, TensorSpec) else _spec(tensor)) for tensor in tensors]
+    for name in constexprs or {}:
+        if not isinstance(name, str):
+            raise UsageError(f"{name!r} names no constant; pass the parameter's name as text")
     constants = sorted((name, hash_value(value)) for name, value in (constexprs or {}).items())
     return digest("tensors", encode((said, constants))).hex()
 

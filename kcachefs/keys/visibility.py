@@ -61,18 +61,19 @@ def is_written_in_c(cls: type) -> bool:
 
 
 def attributes(value: Any, until: type = object) -> dict[str, Any]:
-    """What an object holds in its `__dict__`, and in the slots of its classes up to `until` in their order."""
-    held: dict[str, Any] = {}
+    """What an object holds in its `__dict__`, and in the slots of its classes up to `until` in their order.
+
+    A slot whose name is taken already, by a class before or in the `__dict__`, is called after its class.
+    """
     cls = type(value)
+    held: dict[str, Any] = dict(object.__getattribute__(value, "__dict__")) if _has_dictionary(cls) else {}
     for base in cls.__mro__[: cls.__mro__.index(until)]:
         for name, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and is_made_in_c(member, base):
                 try:
-                    held[name] = member.__get__(value, cls)
+                    held[f"{base.__qualname__}.{name}" if name in held else name] = member.__get__(value, cls)
                 except AttributeError:  # a slot that holds nothing
                     continue
-    if _has_dictionary(cls):
-        held.update(object.__getattribute__(value, "__dict__"))
     return held
 
 

@@ -112,7 +112,9 @@ class Walk:
 
     def named(self, label: str, name: str, value: Any, out: list[bytes]) -> None:
         """A value under a name, which is one step of the path to whatever cannot be read in it."""
-        out.append(tagged(b"L", f"{label}\0{name}".encode()))
+        if not isinstance(name, str):
+            raise Unkeyable(f"{name!r} is the name of something and no text; name it with a str, or use `ignore`")
+        out.append(tagged(b"L", f"{label}\0{name}".encode("utf-8", "surrogatepass")))
         if value is MISSING:
             out.append(b"U")
             return

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from kcachefs.errors import NoSpace, StoreClosed
 from kcachefs.store.folded import FoldedRecords
@@ -86,6 +87,16 @@ class Transaction:
             self._catalog.lock.release()
 
 
+class Observer(Protocol):
+    """Told of every commit, with the catalog's lock held. One that fails in `prepare` fails the commit."""
+
+    def prepare(self, changes: Changes) -> object:
+        """A commit is about to be made; the catalog still shows the state before it."""
+
+    def done(self, prepared: object) -> None:
+        """It was made; `prepared` is what `prepare` returned."""
+
+
 class Catalog:
     """Opens LMDB in `directory/catalog` and the journal in `directory/journal`, and replays what was not folded.
 
@@ -103,6 +114,7 @@ class Catalog:
         map_size: int = DEFAULT_MAP_SIZE,
     ) -> None:
         self.lock = threading.RLock()
+        self.observer: Observer | None = None
         self._closed = False
         self._fold_lock = threading.Lock()
         self._freed = freed
@@ -225,8 +237,12 @@ class Catalog:
         """Acknowledge one mutation: journal first, then visible. The caller holds the lock."""
         if self._closed:
             raise StoreClosed("the store is closed")
+        observer = self.observer
+        prepared = observer.prepare(changes) if observer is not None else None
         self._journal.append(changes)
         self._pending.update(changes)
+        if observer is not None:
+            observer.done(prepared)
 
     def sync(self) -> None:
         """When this returns, everything acknowledged so far survives a power cut."""

@@ -82,7 +82,7 @@ class FoldedRecords:
         try:
             with snapshot, snapshot.cursor() as cursor:
                 if cursor.set_range(max(prefix, start)):
-                    for key, raw in cursor:
+                    for key, raw in _ascending(cursor, max(prefix, start)):
                         if not key.startswith(prefix) or len(found) >= limit:
                             break
                         if not hidden(key) and (value := self._checked(key, raw)) is not None:
@@ -100,7 +100,7 @@ class FoldedRecords:
             try:
                 with self.env.begin() as txn, txn.cursor() as cursor:
                     if cursor.set_range(start):
-                        for key, raw in cursor:
+                        for key, raw in _ascending(cursor, start):
                             if not key.startswith(prefix):
                                 break
                             page.append((key, raw))
@@ -114,8 +114,11 @@ class FoldedRecords:
 
     def mark(self) -> Mark:
         """How far the journal was folded. If that cannot be read, every segment that is left is replayed."""
-        with self.env.begin() as txn:
-            raw = txn.get(META_FOLDED)
+        try:
+            with self.env.begin() as txn:
+                raw = txn.get(META_FOLDED)
+        except lmdb.Error as error:
+            raise self._unreadable(error) from error
         return Mark(*_MARK.unpack(raw[:-4])) if raw is not None and is_intact(META_FOLDED, raw) else Mark(0, 0)
 
     def write(self, changes: Changes, mark: Mark) -> None:
@@ -165,3 +168,12 @@ class FoldedRecords:
 
     def _unreadable(self, error: lmdb.Error) -> StoreError:
         return StoreClosed("the store is closed") if self._closed else lmdb_error("the catalog", error)
+
+
+def _ascending(cursor: lmdb.Cursor[bytes], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The records from the cursor on. A damaged tree could lead in a circle, and the walk would never end."""
+    for key, raw in cursor:
+        if key < start:
+            raise lmdb.CorruptedError("keys are out of order")
+        yield key, raw
+        start = key + b"\0"

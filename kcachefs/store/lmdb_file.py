@@ -75,7 +75,7 @@ def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
         return NoSpace(f"{thing}: the disk is full; free some space and try again")
     if isinstance(error, lmdb.VersionMismatchError):
         return StoreError(f"{thing}: written by an incompatible LMDB; use the kcachefs that made it")
-    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError):
+    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.CursorFullError):
         return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
     if "allocate memory" in str(error):  # its first page says how much address space it wants
         return StoreError(

@@ -9,6 +9,7 @@ table shows values without it. Codecs of `o`, `v` and `t` are in object_records.
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: the open volume |
 | | `synced` | u64: 1 once fsync(2) was called for any file |
 | | `answered` | u64 request, u64 inode: the last request that changed a name, and the inode it returned |
+| | `private` | 32 random bytes: the key with which private mounts hide inode numbers and users |
 | | `folded` | u64 segment, u64 offset: the journal before that place is in LMDB; written by the fold alone |
 | `t` totals | (none) | Totals: sums over all objects and volumes |
 | `o` object | digest, 32 bytes | ObjectRecord: where the bytes are, and how many inodes and holders refer to them |
@@ -60,6 +61,7 @@ META_SPOOL = b"mspool"
 META_FOLDED = b"mfolded"
 META_ANSWERED = b"manswered"
 META_SYNCED = b"msynced"
+META_PRIVATE = b"mprivate"
 
 EXPENDABLE = frozenset(b"oin")
 """Tables whose damaged records count as absent: the file is gone then, and the framework makes it again. Taking a
@@ -303,6 +305,9 @@ class Inode:
 
     FRESH: ClassVar[int] = 16
     """Was made under a temporary name and never had another one: the kernel keeps no name that leads to it."""
+
+    DOOMED: ClassVar[int] = 32
+    """Was evicted while somebody had it open: it is on nobody's account until that ends."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIIIIQqqqQQQBB32s")
 

@@ -23,6 +23,8 @@ SLOT_SIZE = 1 << 20
 """Bytes in a slot; a larger file gets a spool file of its own."""
 KEEP = 256
 """Free slots that keep their blocks for the next file; any others give them back."""
+_BLOCK = 4096
+"""What a disk gives back at least; a free slot keeps no more where `keeps_little`."""
 _ZEROS = bytes(64 << 10)
 _PUNCH = libc.FALLOC_FL_PUNCH_HOLE | libc.FALLOC_FL_KEEP_SIZE
 
@@ -34,6 +36,8 @@ class SlotFile:
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
+        self.keeps_little = False
+        """The next file may be another user's, who must not hold more blocks than the file has bytes."""
         taken = set(used)
         self._next = max(taken, default=-1) + 1
         self._free = [slot for slot in range(self._next) if slot not in taken]
@@ -52,6 +56,8 @@ class SlotFile:
         """Take a slot back. The caller has seen to it that no record on disk refers to it any more."""
         with self._lock:
             if len(self._free) < KEEP:
+                if self.keeps_little:
+                    self._punch(slot, _BLOCK)
                 self._free.append(slot)
                 return
             self._punch(slot)
@@ -66,10 +72,15 @@ class SlotFile:
             for slot in self._free:
                 self._punch(slot)
 
-    def _punch(self, slot: int) -> None:
+    def shrunk(self, slot: int, size: int) -> None:
+        """The file in a slot has so many bytes only: give the blocks behind them back."""
+        if size <= SLOT_SIZE - _BLOCK:
+            self._punch(slot, -(-size // _BLOCK) * _BLOCK)
+
+    def _punch(self, slot: int, start: int = 0) -> None:
         # Some filesystems cannot punch holes: there the slot keeps its blocks, and the next file uses them.
         with contextlib.suppress(OSError):
-            libc.fallocate(self._fd, _PUNCH, slot * SLOT_SIZE, SLOT_SIZE)
+            libc.fallocate(self._fd, _PUNCH, slot * SLOT_SIZE + start, SLOT_SIZE - start)
 
     def read(self, slot: int, offset: int, size: int) -> bytes:
         return os.pread(self._fd, size, slot * SLOT_SIZE + offset)

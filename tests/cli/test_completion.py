@@ -16,7 +16,7 @@ from tests.cli.scene import KCACHEFS, Scene, scene
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-MANUAL = ROOT / "man" / "man1"
+MANUAL = ROOT / "docs" / "man" / "man1"
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_the_manual_pages_are_made_of_the_help_as_it_is_now() -> None:
     assert [name for name in made if made[name] != kept[name]] == [], "run scripts/man_pages.py"
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("man/man?/*")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(ROOT.glob("docs/man/man?/*")), ids=lambda path: path.name)
 def test_real_formatters_accept_every_page(path: Path) -> None:
     formatters = {"mandoc": ["-T", "lint", "-W", "error"], "groff": ["-man", "-Tascii", "-ww", "-z"]}
     present = [name for name in formatters if shutil.which(name)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
-from tests.cli.scene import Scene
+from tests.cli.scene import Scene, holding
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
+PYTHON = sys.executable
 HOSTILE = "triton/\x1b]0;owned\x07\x1b[2J\n\u202eend"
 
 
@@ -26,6 +28,30 @@ def test_control_characters_are_shown_as_escapes(scene: Scene) -> None:
         assert all(line.isprintable() for line in shown.splitlines()), shown
         assert "\\x1b[31mred" in shown
     assert "\\x1b]0;owned\\x07\\x1b[2J\\n\\u202eend" in scene.must("ls")
+
+
+def test_what_is_evicted_or_keeps_a_mount_busy_is_shown_the_same_way(scene: Scene) -> None:
+    scene.mount()
+    (scene.mountpoint / HOSTILE).write_text("kernel")
+    until(lambda: len(json.loads(scene.must("ls", "--json"))) == 1)
+    for command in (
+        ("pin", "triton/*"),
+        ("evict", "triton/*"),
+        ("unpin", "triton/*"),
+        ("prune", "--unused", "--dry-run"),
+    ):
+        shown = scene.run(*command).out
+        assert "\\x1b]0;owned\\x07" in shown
+        assert all(line.isprintable() for line in shown.splitlines()), shown
+    named = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\x1b[2J\\x1b[31m'); print('holding', flush=True); input()"
+    (scene.mountpoint / "triton" / "\x1bfolder").mkdir()
+    with holding(
+        "sh", "-c", 'cd "$1" && exec "$2" -c "$3"', "sh", f"{scene.mountpoint}/triton/\x1bfolder", PYTHON, named
+    ):
+        outcome = scene.run("umount", scene.mountpoint)
+        assert outcome.code != 0
+        assert "\\x1b[2J" in outcome.err
+        assert all(line.isprintable() for line in outcome.err.splitlines()), outcome.err
 
 
 ODD = ["[/x]", "[bold]/kernel", ":bug:/kernel", "triton/[red]", "triton/plain"]

@@ -32,13 +32,16 @@ def test_options_of_fstab_are_taken_as_mount_gives_them() -> None:
         "engine": "pyfuse3",
         "max_size": "5G",
     }
-    assert parse_options("policy=read-only,writers=uid:5,writers=gid:6,uid=7,umask=022,idmap,max_size_per_uid=1G") == {
+    assert parse_options(
+        "policy=read-only,writers=uid:5,writers=gid:6,uid=7,umask=022,idmap,max_size_per_uid=1G,tenant_range=5:9"
+    ) == {
         "policy": "read-only",
         "writers": ["uid:5", "gid:6"],
         "uid": "7",
         "umask": "022",
         "idmap": True,
         "max_size_per_uid": "1G",
+        "tenant_range": ["5:9"],
     }
     assert parse_options("nonsense", sloppy=True) == {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import inspect
 import json
 import os
@@ -23,7 +22,7 @@ from kcachefs.errors import DaemonError
 from kcachefs.store import kept_settings
 from tests.cli.scene import HELPER, Scene
 from tests.cli.test_mount_helper import installed_helper
-from tests.engines.callers import OTHER, Child, in_child
+from tests.engines.callers import OTHER, in_child
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -67,6 +66,7 @@ EXAMPLES = {
     "floor": "triton=1MiB",
     "ceiling": "triton=2MiB",
     "max_size_per_uid": "1GiB",
+    "tenant_range": "100000:65536",
     "policy": "publish",
     "writers": "uid:5",
     "base": "",
@@ -214,34 +214,13 @@ def test_a_smaller_quota_evicts_at_once_and_without_a_remount(scene: Scene) -> N
 
 
 @as_root
-def test_a_user_over_their_quota_can_write_again_when_it_is_lifted(scene: Scene) -> None:
-    folder = scene.mount("--max-size-per-uid", "1MiB", "--min-free", "1MiB")
-    folder.chmod(0o1777)
-    sign = scene.folder / "sign"
-    sign.mkdir()
-    sign.chmod(0o777)
-
-    def write_until_it_succeeds_again() -> None:
-        with open(folder / "held", "wb", buffering=0) as held:  # open, so that it cannot be evicted
-            held.write(os.urandom(2 << 20))
-            until(lambda: not can_write(folder / "more"), "the quota of the user is exceeded")
-            (sign / "exceeded").touch()
-            until(lambda: can_write(folder / "more"), "the quota is lifted")
-
-    with Child(write_until_it_succeeds_again, OTHER) as user:
-        until((sign / "exceeded").exists, "the quota of the user is exceeded")
-        scene.must("set", scene.mountpoint, "--max-size-per-uid", "0")
-        user.result()
-
-
-def can_write(path: Path) -> bool:
-    try:
-        path.write_bytes(b"kernel")
-    except OSError as error:
-        if error.errno != errno.EDQUOT:
-            raise
-        return False
-    return True
+def test_the_quota_of_each_user_changes_but_neither_begins_nor_ends(scene: Scene) -> None:
+    scene.mount("--max-size-per-uid", "1GiB")
+    assert in_child(lambda: quota(scene), OTHER) == 1 << 30
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "2GiB")
+    assert in_child(lambda: quota(scene), OTHER) == 2 << 30
+    scene.run("set", scene.mountpoint, "--max-size-per-uid", "0").refused_with(2, "--max-size-per-uid", "unmount")
+    assert in_child(lambda: quota(scene), OTHER) == 2 << 30
 
 
 def test_what_was_set_survives_the_worker_a_reload_and_the_mount(scene: Scene) -> None:

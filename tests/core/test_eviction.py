@@ -325,8 +325,8 @@ def test_what_is_given_its_final_name_while_it_is_looked_at_is_not_reaped(
         ino = write(fs, "inductor/ab/.4712.1.tmp", b"a module")
         names_of = fs.walk.names_of
 
-        def names_before_a_rename(ino: int) -> list[tuple[int, bytes]]:
-            found = names_of(ino)
+        def names_before_a_rename(inodes: list[int]) -> dict[int, list[Name]]:
+            found = names_of(inodes)
             rename(fs, "inductor/ab/.4712.1.tmp", "inductor/ab/cab.py")
             return found
 

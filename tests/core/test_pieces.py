@@ -95,6 +95,31 @@ def test_a_large_entry_goes_in_pieces_and_is_whole_or_absent_at_every_moment(fs:
     assert not fs.nodes.orphans
 
 
+def test_nothing_is_found_in_a_folder_that_is_being_removed_though_the_kernel_still_knows_it(fs: Filesystem) -> None:
+    fill(fs, "triton/KEY")
+    seal_all(fs)
+    top, inner, other = find(fs, "triton/KEY"), find(fs, "triton/KEY/folder0/inner"), find(fs, "triton")
+    fs.link(ROOT, find(fs, "triton/KEY/folder0/inner/file0"), folder(fs, "triton/OTHER"), b"linked")
+    fs.forget(find(fs, "triton/OTHER/linked"), 1)
+    seen: list[object] = []
+
+    def look() -> None:
+        for ino in (top, inner):
+            if fs.nodes.exists(ino):
+                seen.extend(name for _, name, _, _ in fs.listing(ino, 0, 1000) if name not in (b".", b".."))
+        seen.extend(found for found in (fs.lookup(ROOT, inner, b"file%d" % n) for n in range(0, FILES, 3)) if found)
+        linked = fs.lookup(ROOT, find(fs, "triton/OTHER"), b"linked")
+        assert linked is not None
+        fs.forget(linked, 1)
+
+    with each_transaction(fs, look) as sizes:
+        assert fs.evictor.evict_all([top])
+    assert len(sizes) > 5
+    assert seen == []
+    assert not fs.lifetimes.leaving
+    assert fs.listing(other, 0, 10)
+
+
 def test_a_small_entry_goes_in_one_transaction(fs: Filesystem) -> None:
     fill(fs, "triton/KEY", files=20)
     seal_all(fs)
@@ -204,6 +229,23 @@ def test_what_a_dead_writer_left_goes_in_pieces(fs: Filesystem) -> None:
     assert max(sizes) <= CHANGES_MAX
     assert counted(fs, "triton/KEY") == 0
     assert not fs.nodes.orphans
+
+
+def test_a_folder_with_much_that_dead_writers_left_is_searched_once(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        write(fs, f"triton/KEY/tmp.{number}", b"half")
+    fs.reaper.seconds = fs.reaper.unknown_seconds = 0.0
+    searched, names_in = list[int](), fs.walk._names_in
+
+    def search(ino: int) -> Iterator[tuple[int, bytes]]:
+        searched.append(ino)
+        return names_in(ino)
+
+    monkeypatch.setattr(fs.walk, "_names_in", search)
+    assert fs.reaper.reap() == 30
+    assert len(searched) == 1
 
 
 # --- moving -----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
 import struct
 import subprocess
@@ -15,12 +16,14 @@ from blake3 import blake3
 
 from kcachefs.errors import KcachefsError, ObjectDamaged, StoreAccessError, StoreError
 from kcachefs.store import Store
+from kcachefs.store.folded import FoldedRecords
 from kcachefs.store.frame_reader import FrameReader
 from kcachefs.store.frames import FRAME_SIZE, TRAILER, Codec, decode_tail, encode_tail
 from kcachefs.store.fsck import run
 from kcachefs.store.header import FOLDERS
 from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.volumes import Volumes
+from tests.cli.scene import scene
 from tests.store import tree
 from tests.store.repairs import OPTIONS
 from tests.store.test_salvage import leaf_pages
@@ -138,6 +141,65 @@ def test_fsck_ends_whatever_the_catalog_looks_like(tmp_path: Path, how: object) 
         assert done.returncode in codes, (options, done.returncode, done.stdout[-500:], done.stderr[-500:])
         assert "Traceback" not in done.stderr
         assert catalog.stat().st_size < 1 << 30
+
+
+def huge(data: bytearray) -> None:
+    """Records that claim to be 4 GiB long, far beyond the end of the file."""
+    for offset in leaf_pages(bytes(data)):
+        for at in range(16, int.from_bytes(data[offset + 12 : offset + 14], "little"), 2):
+            node = offset + int.from_bytes(data[offset + at : offset + at + 2], "little")
+            data[node : node + 4] = b"\xf0\xff\xff\xff"
+
+
+def emptied(data: bytearray) -> None:
+    """Leaves that hold nothing but zeros."""
+    for offset in leaf_pages(bytes(data)):
+        data[offset : offset + PAGE] = bytes(PAGE)
+
+
+def shuffled(data: bytearray) -> None:
+    """Leaves with random bytes in their headers."""
+    choose = random.Random(1)
+    for offset in leaf_pages(bytes(data)):
+        for _ in range(3):
+            data[offset + choose.randrange(64)] = choose.randrange(256)
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("how", [circle, one_leaf, endless, huge, emptied, shuffled])
+def test_an_ordinary_open_of_a_damaged_catalog_ends_with_one_line_that_names_fsck(how: object) -> None:
+    with scene() as place:
+        catalog = make(place.store) / "catalog" / "data.mdb"
+        data = bytearray(catalog.read_bytes())
+        how(data)  # type: ignore[operator]
+        assert data != catalog.read_bytes(), "the attack must change something"
+        catalog.write_bytes(data)
+        for command in (("ls", "--json"), ("stats",), ("prune", "--unused", "--dry-run"), ("mount", place.mountpoint)):
+            outcome = place.run(*command)
+            if how is not one_leaf:  # which looks like a store that holds little
+                outcome.refused_with(3, "fsck --repair")
+            elif command[0] == "mount" and outcome.code == 0:
+                [state] = place.status()
+                with pytest.raises(OSError, match="Input/output error"):
+                    list(place.mountpoint.rglob("*"))
+                assert "fsck --repair" in Path(state["log"]).read_text()
+                place.umount()
+            assert place.is_over()
+
+
+def test_a_walk_of_a_tree_that_leads_in_a_circle_ends(tmp_path: Path) -> None:
+    """Such a tree has each key again and again, as often as branch pages can be nested."""
+    path = make(tmp_path / "store")
+    catalog = path / "catalog" / "data.mdb"
+    data = bytearray(catalog.read_bytes())
+    one_leaf(data)
+    catalog.write_bytes(data)
+    folded = FoldedRecords(path / "catalog", path / "quarantine", 1 << 30)
+    with pytest.raises(StoreError, match="out of order"):
+        list(folded.walk(b""))
+    with pytest.raises(StoreError, match="out of order"):
+        folded.rows(folded.snapshot(), b"", b"", 1 << 30, lambda key: False)
+    folded.close()
 
 
 def test_a_catalog_that_claims_absurd_pages_is_not_opened(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import errno
 import stat
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kcachefs.core.caller import Caller
@@ -19,7 +20,7 @@ from kcachefs.store.inode_numbers import LOCK_BASE, LOCK_FOLDER, ROOT_INO
 from kcachefs.store.records import Inode
 
 LOCKS_MAX = 4096
-"""Locks, and folders for them, that one user may have made."""
+"""Locks, and folders for them, that one user, or the users of one tenant, may have made."""
 
 
 @dataclass
@@ -32,11 +33,12 @@ class _Lock:
 class MemoryLocks:
     """Locks by inode and by name. The engine's thread only."""
 
-    def __init__(self) -> None:
+    def __init__(self, account_of: Callable[[int], int] = lambda uid: uid) -> None:
+        self._account_of = account_of
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
         self._made: Counter[int] = Counter()
-        """How many there are, by the user who made them."""
+        """How many there are, by the account of who made them."""
         # The kernel may still know locks that an earlier worker made: their numbers are not given out again.
         self._next = LOCK_BASE + (time.time_ns() >> 10)
 
@@ -47,14 +49,15 @@ class MemoryLocks:
         """A new lock, or a folder for some, which the kernel then holds."""
         if (parent, name) in self._names:
             raise FsError(errno.EEXIST)
-        if self._made[caller.uid] >= LOCKS_MAX:
+        account = self._account_of(caller.uid)
+        if self._made[account] >= LOCKS_MAX:
             raise FsError(errno.ENOSPC, f"user {caller.uid} has too many locks in memory")
         ino = self._next | (LOCK_FOLDER if stat.S_ISDIR(mode) else 0)
         self._next += 1
         node = _new(ino, caller.uid, caller.gid, parent)
         self._locks[ino] = _Lock(node, (parent, name))
         self._names[parent, name] = ino
-        self._made[caller.uid] += 1
+        self._made[account] += 1
         return self.hold(ino), node
 
     def hold(self, ino: int) -> int:
@@ -77,9 +80,10 @@ class MemoryLocks:
         lock.lookups -= count
         if lock.lookups <= 0:
             del self._locks[ino]
-            self._made[lock.node.uid] -= 1
-            if not self._made[lock.node.uid]:
-                del self._made[lock.node.uid]
+            account = self._account_of(lock.node.uid)
+            self._made[account] -= 1
+            if not self._made[account]:
+                del self._made[account]
             if self._names.get(lock.place) == ino:
                 del self._names[lock.place]
 

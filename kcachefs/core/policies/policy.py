@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.parts import Parts
+from kcachefs.core.policies.hidden_numbers import HiddenNumbers
 from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.errors import FsError
@@ -32,6 +33,7 @@ class Policy:
     | question | when | what it may do |
     | --- | --- | --- |
     | `judges_opens`, `links_differ` | at mount | say that every open is to be asked; that links lead users elsewhere |
+    | `numbers` | at mount | show other inode numbers in attributes and listings |
     | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
     | `find` | a name is looked up | lead the caller elsewhere, or nowhere |
     | `behind`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
@@ -60,6 +62,8 @@ class Policy:
     """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
     lists_afresh = False
     """Whether a listing depends on more than its folder, so that the kernel must not keep it."""
+    numbers: HiddenNumbers | None = None
+    """How inode numbers are shown; None: as they are."""
     lists_attributes = True
     """Whether a listing may give the kernel the attributes of what it lists, and with them its names for a while."""
 

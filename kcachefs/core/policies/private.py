@@ -4,10 +4,14 @@ How. The kernel keeps one cache of names for all users, so one name cannot lead 
 asked for each time; and when a name turns out to lead elsewhere, the kernel drops all that it has cached below it, so
 users who take turns would lose their names and pages at every turn. A symbolic link can: the kernel asks us to read it
 for each walk, on behalf of whoever walks, and keeps what lies behind it. So a namespace in the root is a link, the same
-for all, and `readlink` answers with the caller's own folder, `.tenants/<uid>/<namespace>`. It costs one READLINK for
+for all, and `readlink` answers with the caller's own folder, `.tenants/<token>/<namespace>`. It costs one READLINK for
 each path that is walked (benchmarks/README.md has the figure). The folders are real ones, belong to their user, and
-have mode 0700, which the kernel enforces for everything below them. Other users' folders are not found by name either.
-The root itself cannot be changed.
+have mode 0700, which the kernel enforces for everything below them. The root itself cannot be changed.
+
+In the store a user's folder is called by the uid. The mount shows it under a token that is derived from a secret and
+the uid, and under no other name, because the kernel shows a name that it knows to everybody. Root can list the tokens.
+Inode numbers are shown permuted (`hidden_numbers.py`), and the folders that all users share say nothing of how many
+there are.
 
 With `--base` the shared tree of the same store, which is what the mount held under another policy, lies below each
 private one, to be read (`base_layer.py`). Its writers (the mount's owner if none are named) have the links lead to it,
@@ -29,6 +33,7 @@ from kcachefs.core.nodes import new_inode
 from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.base_layer import BaseLayer
+from kcachefs.core.policies.hidden_numbers import HiddenNumbers, hidden_numbers
 from kcachefs.core.policies.policy import Policy
 from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import DOT, DOTDOT, Row
@@ -78,25 +83,48 @@ class NamespaceLinks:
 class UserTrees:
     """The users' own trees, each made at the user's first visit."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, numbers: HiddenNumbers) -> None:
         self._tree = parts.tree
+        self._nodes = parts.nodes
         self._namespaces = parts.namespaces
+        self._numbers = numbers
+        self._by_token: dict[bytes, int] = {}
+        """Each user's root by the name that is shown for it."""
         self._roots: dict[int, int] = {}
         """Each user's root, as far as they were here."""
         owner = Caller(parts.options.uid, 0)
         self.folder = self._tree.find(ROOT_INO, TENANTS) or self.make(owner, ROOT_INO, TENANTS, 0o711)
         self._namespaces.add_tenants_folder(self.folder)
+        for _, token, ino, _ in self.listing(DOTDOT, 1 << 30):
+            self._by_token[token] = ino
 
-    def visit(self, caller: Caller, namespace: bytes) -> None:
-        """Make a namespace of the caller's own, and their root, if they are missing."""
+    def _token(self, name: bytes) -> bytes:
+        return self._numbers.folder_of(int(name))
+
+    def find(self, caller: Caller, token: bytes) -> int | None:
+        """The root that is shown under a name, to its user and to root."""
+        found = self._by_token.get(token)
+        return found if found is not None and caller.uid in (0, self._nodes.get(found).uid) else None
+
+    def listing(self, cookie: int, limit: int) -> list[Row]:
+        """Their roots as they are shown."""
+        rows = self._tree.listing(self.folder, cookie, limit)
+        dots = [row for row in rows if row[0] <= DOTDOT]
+        trees = [row for row in rows if row[1].isdigit()]
+        return [*dots, *((at, self._token(name), ino, kind) for at, name, ino, kind in trees)]
+
+    def visit(self, caller: Caller, namespace: bytes) -> bytes:
+        """Make a namespace of the caller's own, and their root, if they are missing. Returns the path that is shown."""
         root = self._roots.get(caller.uid)
         if root is None:
             name = b"%d" % caller.uid
             root = self._tree.find(self.folder, name) or self.make(caller, self.folder, name, 0o700)
             self._namespaces.add_root(root)
             self._roots[caller.uid] = root
+            self._by_token[self._token(name)] = root
         found = self._tree.find(root, namespace) or self.make(caller, root, namespace, 0o700)
         self._namespaces.protected.add(found)
+        return b"%s/%s/%s" % (TENANTS, self._numbers.folder_of(caller.uid), namespace)
 
     def make(self, caller: Caller, parent: int, name: bytes, mode: int) -> int:
         """A folder that is needed on the way."""
@@ -110,8 +138,9 @@ class Private(Policy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
+        self.numbers = hidden_numbers(parts.store)
         self._links = NamespaceLinks(parts)
-        self._users = UserTrees(parts)
+        self._users = UserTrees(parts, self.numbers)
         self._tenants = self._users.folder
         sharing = parts.options.sharing
         self._base = BaseLayer(parts) if sharing.base else None
@@ -148,7 +177,7 @@ class Private(Policy):
         return found if found is not None or self._base is None else self._find_in_base(self._base, parent, name)
 
     def _find_tenant(self, caller: Caller, name: bytes) -> int | None:
-        found = self._tree.find(self._tenants, name) if caller.uid == 0 or name == b"%d" % caller.uid else None
+        found = self._users.find(caller, name)
         if found is None:
             raise FsError(errno.ENOENT)  # not as a miss, which the kernel would remember for all, and for too long
         return found
@@ -187,10 +216,13 @@ class Private(Policy):
         raise FsError(errno.ENOENT)
 
     def shown(self, ino: int, node: Inode) -> Inode:
-        if ino != ROOT_INO:
+        if ino not in self._namespaces.roots and ino != self._tenants:
             return node
         seen = copy.copy(node)
-        seen.mode = stat.S_IFDIR | 0o755
+        if ino == ROOT_INO:
+            seen.mode = stat.S_IFDIR | 0o755
+        seen.nlink = 2
+        seen.atime = seen.mtime = seen.ctime = self._nodes.get(ROOT_INO).ctime
         return seen
 
     def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
@@ -206,12 +238,13 @@ class Private(Policy):
             raise FsError(errno.EACCES, "the kernel does not say who asks")
         if self._is_writer(caller):
             return SHARED + b"/" + name
-        self._users.visit(caller, name)
-        return b"%s/%d/%s" % (TENANTS, caller.uid, name)
+        return self._users.visit(caller, name)
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
         if ino == ROOT_INO:
             return self._links.listing(self._tenants, cookie)
+        if ino == self._tenants:
+            return self._users.listing(cookie, limit)
         if ino == SHARED_INO:
             return [row for row in self._tree.listing(ROOT_INO, cookie, limit) if row[1] != TENANTS]
         if ino >= ALIAS_BASE:

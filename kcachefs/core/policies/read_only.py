@@ -42,7 +42,7 @@ class ReadOnly(Policy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._memory = MemoryLocks()
+        self._memory = MemoryLocks(parts.options.limits.account_of)
         self._named_locks: set[int] = set()
         """Locks among the files of an entry, as far as this worker was asked for their names."""
 
@@ -108,7 +108,7 @@ class ReadOnly(Policy):
         if not self._options.resumed or ino in self._nodes.lookups:
             return False
         # The kernel has its name from an earlier worker.
-        return any(self._is_named_lock(parent, name) for parent, name in self._walk.names_of(ino))
+        return any(self._is_named_lock(parent, name) for parent, name in self._walk.names_of([ino]).get(ino, []))
 
     def _note_lock(self, parent: int, name: bytes, ino: int) -> None:
         if ino < VIRTUAL_BASE and self._is_named_lock(parent, name):

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.caller import Caller
+from kcachefs.core.policies.hidden_numbers import HiddenNumbers
+from kcachefs.core.sharing import Sharing
+from kcachefs.errors import FsError
+from kcachefs.store import Options, Store
+from kcachefs.store.inode_numbers import ALIAS_BASE, ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.records import META_PRIVATE
 from tests.core.policies.mounts import (
     ALICE,
     BOB,
@@ -20,6 +31,7 @@ from tests.core.policies.mounts import (
     needs_root,
     publish,
     reopened,
+    replace_worker,
     settled,
     triton_put,
 )
@@ -80,19 +92,21 @@ def test_no_path_leads_into_anothers_tree(engine: str) -> None:
     with mounted(engine, "--policy", "private") as mount:
         as_user(ALICE, kernel(mount, "KEY", b"alice"))
         trees = mount.mountpoint / ".tenants"
-        os.listdir(trees / str(ALICE.uid) / "triton")  # root may, and now the kernel knows the names
+        (tree,) = [trees / name for name in os.listdir(trees)]
+        assert tree.stat().st_uid == ALICE.uid
+        os.listdir(tree / "triton")  # root may, and now the kernel knows the names
 
         def pry() -> None:
-            for path in (trees / str(ALICE.uid) / "triton", trees / str(ALICE.uid) / "triton" / "KEY" / "kernel.cubin"):
+            for path in (tree / "triton", tree / "triton" / "KEY" / "kernel.cubin"):
                 with pytest.raises((PermissionError, FileNotFoundError)):
                     os.stat(path)
             for attempt in (
                 lambda: os.listdir(trees),
-                lambda: os.rename(trees / str(BOB.uid), trees / "x"),
+                lambda: os.rename(tree, trees / "x"),
                 lambda: (mount.mountpoint / "new").mkdir(),
                 lambda: os.unlink(mount.mountpoint / "triton"),
                 lambda: os.symlink("/", mount.mountpoint / "link"),
-                lambda: os.rmdir(trees / str(ALICE.uid)),
+                lambda: os.rmdir(tree),
                 lambda: (trees / "12345").mkdir(),
             ):
                 with pytest.raises((PermissionError, FileNotFoundError)):
@@ -105,7 +119,7 @@ def test_no_path_leads_into_anothers_tree(engine: str) -> None:
         with refused(errno.EPERM):
             os.unlink(mount.mountpoint / "triton")
         with refused(errno.ENOTEMPTY):
-            os.rmdir(trees / str(ALICE.uid) / "triton")
+            os.rmdir(tree / "triton")
 
 
 @each_engine
@@ -179,7 +193,7 @@ def test_the_current_folder_of_one_survives_the_visits_of_another() -> None:
             return os.getcwd(), Path("KEY/kernel.cubin").read_bytes()
 
         where, data = as_user(ALICE, stay)
-        assert where == str(mount.mountpoint / ".tenants" / str(ALICE.uid) / "triton")
+        assert where == str(mount.mountpoint / as_user(ALICE, lambda: os.readlink(mount.mountpoint / "triton")))
         assert data == b"alice"
 
 
@@ -346,12 +360,107 @@ def test_a_store_that_was_shared_becomes_the_base() -> None:
         assert read(mount, "BASE")() == b"base"
 
 
+def test_a_tree_that_was_looked_for_too_early_is_found_when_its_user_comes(tmp_path: Path) -> None:
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        fs = Filesystem(store, FsOptions(sharing=Sharing(policy="private")))
+        alice = Caller(ALICE.uid, ALICE.gid)
+        trees = fs.lookup(alice, ROOT_INO, b".tenants")
+        assert trees is not None
+        assert fs.numbers is not None
+        token = fs.numbers.folder_of(ALICE.uid)
+        assert len(store.catalog.get(META_PRIVATE) or b"") == 32
+        with pytest.raises(FsError) as caught:  # an error, which the kernel does not remember as it would a miss
+            fs.lookup(alice, trees, token)
+        assert caught.value.errno == errno.ENOENT
+        link = fs.lookup(alice, ROOT_INO, b"triton")
+        assert link is not None
+        assert fs.readlink(alice, link) == b".tenants/" + token + b"/triton"
+        assert fs.lookup(alice, trees, token) is not None
+
+
+# --- what numbers and names tell --------------------------------------------------------------------------------------
+
+
 @each_engine
-def test_a_tree_that_was_looked_for_too_early_is_found_when_its_user_comes(engine: str) -> None:
+def test_nothing_of_a_users_folder_is_found_by_the_uid(engine: str) -> None:
     with mounted(engine, "--policy", "private") as mount:
-        tree = mount.mountpoint / ".tenants" / str(ALICE.uid)
-        assert not tree.exists()
-        assert as_user(ALICE, tree.exists) is False
         as_user(ALICE, kernel(mount, "KEY", b"alice"))
-        assert as_user(ALICE, read(mount, "KEY")) == b"alice"
-        assert tree.exists()
+        tree = mount.mountpoint / ".tenants" / str(ALICE.uid)
+
+        def look() -> None:
+            for attempt in (
+                lambda: os.stat(tree),
+                lambda: os.open(tree, os.O_PATH),
+                lambda: os.chdir(tree),
+                lambda: os.listdir(tree / "triton"),
+                lambda: os.rmdir(tree),
+                lambda: os.rename(tree, tree.parent / "x"),
+            ):
+                with refused(errno.ENOENT, errno.EPERM):
+                    attempt()
+            assert not tree.exists()
+
+        as_user(BOB, look)
+        as_user(None, look)  # not by root either: what root looked up, the kernel would show to all
+        as_user(ALICE, look)
+        as_user(BOB, look)
+
+
+@each_engine
+def test_the_folders_of_all_do_not_tell_how_many_users_there_are(engine: str) -> None:
+    with mounted(engine, "--policy", "private") as mount:
+
+        def look() -> list[tuple[int, int, int]]:
+            found = [os.stat(mount.mountpoint / name) for name in (".", ".tenants")]
+            return [(state.st_nlink, state.st_mtime_ns, state.st_size) for state in found]
+
+        before = as_user(BOB, look)
+        as_user(ALICE, kernel(mount, "KEY", b"alice"))
+        reopened(mount, "--policy", "private")
+        assert as_user(BOB, look) == before
+
+
+@each_engine
+def test_inode_numbers_do_not_count_what_others_make(engine: str) -> None:
+    with mounted(engine, "--policy", "private") as mount:
+        folder = mount.mountpoint / "triton" / "KEY"
+
+        def make(start: int, count: int) -> None:
+            folder.mkdir(exist_ok=True)
+            for number in range(start, start + count):
+                (folder / f"f{number}").write_bytes(b"x")
+
+        def numbers() -> dict[str, int]:
+            listed = {entry.name: entry.inode() for entry in os.scandir(folder)}
+            assert listed == {name: (folder / name).stat().st_ino for name in listed}, "a listing says the same"
+            return listed
+
+        as_user(BOB, lambda: make(0, 20))
+        as_user(ALICE, lambda: make(0, 50))
+        as_user(BOB, lambda: make(20, 20))
+        found = as_user(BOB, numbers)
+        assert len(set(found.values())) == 40
+        in_order = [found[f"f{number}"] for number in range(40)]
+        steps = sorted(abs(after - before) for before, after in itertools.pairwise(in_order))
+        assert steps[0] > 1 << 32, "neighbours in time are no neighbours in number"
+        rises = sum(after > before for before, after in itertools.pairwise(in_order))
+        assert 5 < rises < 35, "later ones are not larger"
+        as_user(BOB, lambda: os.link(folder / "f0", folder / "again"))
+        assert as_user(BOB, numbers)["again"] == found["f0"]
+        if engine == "direct":
+            replace_worker(mount)
+            assert as_user(BOB, numbers).items() >= found.items()
+        reopened(mount, "--policy", "private")
+        assert as_user(BOB, numbers).items() >= found.items()
+
+
+@given(
+    number=st.integers(ROOT_INO, VIRTUAL_BASE // 2 - 1) | st.integers(ALIAS_BASE, (1 << 64) - 1),
+    key=st.binary(max_size=32),
+)
+def test_every_hidden_number_stands_for_one_inode(number: int, key: bytes) -> None:
+    hidden = HiddenNumbers(key)
+    shown = hidden.hide(number)
+    assert hidden.real(shown) == number
+    assert (number == ROOT_INO) == (shown == ROOT_INO)
+    assert number == ROOT_INO or not VIRTUAL_BASE <= shown < ALIAS_BASE

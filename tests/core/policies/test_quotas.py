@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions, file_requests, room
+from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, NOBODY, Accounts, _costs_the_same
 from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
+from kcachefs.core.nodes import new_inode
 from kcachefs.core.report import statistics_of
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
+from kcachefs.store.records import Inode
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
 from tests.core.trees import READER, ROOT, find, look_up, user
 from tests.engines.test_protocol import Line
 from tests.waiting import until
 
 SIZE = 50_000
+
+
+def total(fs: Filesystem, uid: int) -> int:
+    assert fs.quotas is not None
+    return fs.quotas.accounts.total(uid)
 
 
 @contextmanager
@@ -36,14 +48,21 @@ def opened(path: Path, *, per_uid: int, max_size: int = 1 << 40) -> Iterator[Fil
         fs.evictor.certain_seconds = 0.0
         yield fs
         fs.settle()
+        assert fs.quotas is not None
+        assert fs.quotas.accounts.totals() == fs.quotas.accounts.recounted()
     assert fsck.run(path).findings == []
+
+
+def give_quota(fs: Filesystem, per_uid: int) -> None:
+    """Change the quota of a filesystem that users have filled."""
+    fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size_per_uid=per_uid)
 
 
 def make(fs: Filesystem, uid: int, *keys: str, data: bytes = b"") -> None:
     for key in keys:
         entry, _ = fs.make(user(uid), find(fs, "triton"), key.encode(), 0o040755)
         ino, _ = fs.create(user(uid), entry, b"kernel.cubin", 0o644)
-        fs.write(ino, 0, data or os.urandom(SIZE))
+        fs.write(ino, 0, data or os.urandom(SIZE), may_wait=False)
         fs.forget(ino, 1)
         fs.forget(entry, 1)
         fs.settle()
@@ -55,10 +74,11 @@ def held_by(fs: Filesystem, uid: int) -> list[str]:
 
 
 def test_who_is_over_their_quota_loses_their_own_oldest_entries(tmp_path: Path) -> None:
-    with opened(tmp_path / "store", per_uid=4 * SIZE) as fs:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         make(fs, 1, "old")
         make(fs, 2, *"ABCDEFGH")
         make(fs, 1, "new")
+        give_quota(fs, 4 * SIZE)
         fs.evictor.turn()
         assert held_by(fs, 1) == ["new", "old"]
         assert held_by(fs, 2) == ["F", "G", "H"]
@@ -102,22 +122,22 @@ def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: 
 def test_who_has_nothing_left_to_evict_writes_no_more_and_others_do(tmp_path: Path) -> None:
     with opened(tmp_path / "store", per_uid=SIZE) as fs:
         lock, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)  # in no entry: never evicted
-        fs.write(lock, 0, os.urandom(2 * SIZE))
+        fs.write(lock, 0, os.urandom(2 * SIZE), may_wait=False)
         fs.evictor.turn()
         assert fs.room.exhausted == {1}
         with pytest.raises(FsError) as caught:
-            fs.authorize_write(user(1), lock)
+            fs.authorize_write(user(1), lock, 3 * SIZE)
         assert caught.value.errno == errno.EDQUOT
         with pytest.raises(FsError):
             fs.create(user(1), find(fs, "triton"), b"more", 0o644)
         other, _ = fs.create(user(2), find(fs, "triton"), b"theirs", 0o644)
-        fs.authorize_write(user(2), other)
+        fs.authorize_write(user(2), other, SIZE // 2)
         fs.set_attributes(ROOT, lock, size=0)
         fs.evictor.turn()
         assert not fs.room.exhausted
 
 
-def test_who_has_only_entries_in_use_writes_no_more_until_one_can_be_evicted(
+def test_who_has_only_entries_in_use_loses_their_names_and_then_writes_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "store", per_uid=SIZE) as fs:
@@ -126,7 +146,7 @@ def test_who_has_only_entries_in_use_writes_no_more_until_one_can_be_evicted(
         held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
         lock, _ = fs.create(user(1), find(fs, "inductor"), b"big.lock", 0o644)
-        fs.write(lock, 0, os.urandom(2 * SIZE))
+        fs.write(lock, 0, os.urandom(2 * SIZE), may_wait=False)
         with monkeypatch.context() as patience:
             patience.setattr("kcachefs.core.eviction.SHORT_GRACE_SECONDS", 3600.0)
             fs.evictor.grace_seconds = 3600.0
@@ -136,13 +156,16 @@ def test_who_has_only_entries_in_use_writes_no_more_until_one_can_be_evicted(
         fs.evictor.turn()
         assert held_by(fs, 1) == ["A"]
         fs.evictor.turn()
+        assert held_by(fs, 1) == []
+        assert fs.read(held, 0, 100) == b"tiny", "whoever has it open goes on reading"
+        assert total(fs, NOBODY) >= INODE_BYTES
+        fs.evictor.turn()
         assert fs.room.exhausted == {1}
         fs.forget(held, 1)
-        fs.evictor.turn()
-        assert held_by(fs, 1) == []
+        assert total(fs, NOBODY) == 0
 
 
-def test_room_is_made_by_others_when_those_above_a_fair_part_use_all_that_they_have(
+def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_their_own_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
@@ -156,27 +179,30 @@ def test_room_is_made_by_others_when_those_above_a_fair_part_use_all_that_they_h
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
         fs.evictor.turn(seconds=60)
+        assert (held_by(fs, 1), held_by(fs, 2)) == (["A"], ["B"])
+        refused: list[Callable[[], object]] = [
+            lambda: fs.authorize_write(user(1), held, 90 * SIZE),
+            lambda: make(fs, 1, "C"),
+        ]
+        for request in refused:
+            with pytest.raises(FsError) as caught:
+                request()
+            assert caught.value.errno == errno.EDQUOT, "who holds more than an equal part writes no more"
+        fs.room.waiting.append(2)
+        fs.evictor.turn(seconds=60)
         assert (held_by(fs, 1), held_by(fs, 2)) == (["A"], [])
         fs.forget(held, 1)
 
 
-def test_what_is_sealed_while_it_is_counted_is_not_counted_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with opened(tmp_path / "store", per_uid=4 * SIZE) as fs:
+def test_what_is_sealed_is_not_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         with monkeypatch.context() as unsealed:
             unsealed.setattr(fs, "settle", lambda: None)
-            make(fs, 1, *"ABCDEFGH")
-        count = fs.sealer.unsealed_bytes
-
-        def count_and_seal() -> dict[int, int]:
-            held = count()
-            fs.settle()
-            return held
-
-        monkeypatch.setattr(fs.sealer, "unsealed_bytes", count_and_seal)
-        fs.evictor.turn()
-        assert held_by(fs, 1) == ["F", "G", "H"]
+            make(fs, 1, "A", data=bytes(SIZE))
+        before = total(fs, 1)
+        assert before > SIZE
+        fs.settle()
+        assert total(fs, 1) < before // 4, "zeros shrink"
 
 
 @needs_root
@@ -251,7 +277,7 @@ def test_nobody_allocates_more_than_their_quota_at_once(tmp_path: Path) -> None:
         with pytest.raises(FsError) as caught:
             fs.authorize_allocate(user(1), ino, 1, 3 << 20, 1 << 20)
         assert caught.value.errno == errno.EOPNOTSUPP
-        fs.fallocate(ino, 0, 3 << 20, 2 << 20)
+        fs.fallocate(ino, 0, 3 << 20, 2 << 20, may_wait=False)
         fs.evictor.turn()
         assert fs.room.exhausted == {1}
         with pytest.raises(FsError) as caught:
@@ -276,7 +302,7 @@ def test_who_is_over_their_quota_may_still_punch_holes(tmp_path: Path, caplog: p
     line = Line(tmp_path / "store", caplog, make_it)
     try:
         ino, _ = line.fs.create(user(1), find(line.fs, "inductor"), b"big.lock", 0o644)
-        line.fs.write(ino, 0, bytes(2 << 20))
+        line.fs.write(ino, 0, bytes(2 << 20), may_wait=False)
         line.fs.evictor.certain_seconds = 0.0
         line.fs.evictor.turn()
         assert line.fs.room.exhausted == {1}
@@ -304,3 +330,276 @@ def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monke
         fs.set_attributes(ROOT, ino, size=0)
         fs.evictor.turn()
         fs.fallocate(ino, 0, 0, 1 << 20)
+
+
+# --- every inode is on somebody's account -----------------------------------------------------------------------------
+
+QUOTA = 8 << 20
+
+
+class QuotaReached(Exception):
+    """Something was refused for the quota."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    try:
+        yield
+    except FsError as error:
+        if error.errno != errno.EDQUOT:
+            raise
+        raise QuotaReached from error
+
+
+def fill(fs: Filesystem, uid: int, one: Callable[[Filesystem, int, int], None]) -> None:
+    """Do one thing again and again, until it is refused for the quota."""
+    for number in range(100_000):
+        with contextlib.suppress(QuotaReached), refusing():
+            one(fs, uid, number)
+            if number % 64 == 0:
+                fs.evictor.turn()
+            continue
+        return
+    raise AssertionError("the quota was never reached")
+
+
+def make_file(fs: Filesystem, uid: int, name: bytes, size: int = 0) -> int:
+    ino, _ = fs.create(user(uid), find(fs, "inductor"), name, 0o644)
+    if size:
+        fs.authorize_write(user(uid), ino, size)
+        fs.write(ino, 0, os.urandom(size))
+    return ino
+
+
+def locks(fs: Filesystem, uid: int, number: int) -> None:
+    make_file(fs, uid, b"%d.lock" % number, 60_000)
+
+
+def temporaries(fs: Filesystem, uid: int, number: int) -> None:
+    make_file(fs, uid, b".%d.1.tmp" % number, 60_000)
+
+
+def unlinked_and_open(fs: Filesystem, uid: int, number: int) -> None:
+    make_file(fs, uid, b"%d.py" % number, 60_000)
+    fs.unlink(user(uid), find(fs, "inductor"), b"%d.py" % number)
+
+
+def holes(fs: Filesystem, uid: int, number: int) -> None:
+    ino = make_file(fs, uid, b"%d.hole.lock" % number)
+    size = 100_000 if number % 2 else 3 << 20  # in a slot, and in a spool file
+    fs.authorize_change(user(uid), ino, size=size)
+    fs.set_attributes(user(uid), ino, size=size)
+
+
+def allocations(fs: Filesystem, uid: int, number: int) -> None:
+    ino = make_file(fs, uid, b"%d.large.lock" % number)
+    size = 100_000 if number % 2 else 3 << 20
+    fs.authorize_allocate(user(uid), ino, 0, 0, size)
+    fs.fallocate(ino, 0, 0, size)
+
+
+def symlinks(fs: Filesystem, uid: int, number: int) -> None:
+    fs.make(user(uid), find(fs, "inductor"), b"link%d" % number, 0o120777, target=b"x" * 4000)
+
+
+def empty_files(fs: Filesystem, uid: int, number: int) -> None:
+    make_file(fs, uid, b"%d.empty" % number)
+
+
+def folders(fs: Filesystem, uid: int, number: int) -> None:
+    fs.make(user(uid), find(fs, "inductor"), b"folder%d" % number, 0o040755)
+
+
+def links(fs: Filesystem, uid: int, number: int) -> None:
+    ino = fs.tree.find(find(fs, "inductor"), b"linked") or make_file(fs, uid, b"linked")
+    fs.link(user(uid), ino, find(fs, "inductor"), b"name%d" % number)
+
+
+WAYS = (
+    locks,
+    temporaries,
+    unlinked_and_open,
+    holes,
+    allocations,
+    symlinks,
+    empty_files,
+    folders,
+    links,
+)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_whatever_a_user_fills_the_store_with_ends_at_the_quota_and_costs_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Filesystem, int, int], None]
+) -> None:
+    monkeypatch.setattr(room, "WAIT_WHEN_FULL_SECONDS", 0.0)
+    with opened(tmp_path / "store", per_uid=QUOTA, max_size=64 << 20) as fs:
+        make(fs, 1, *"ABCD")
+        fill(fs, 2, way)
+        assert total(fs, 2) <= QUOTA * 9 // 8
+        assert total(fs, 2) > QUOTA // 2
+        assert fs.store.used_bytes() < 2 * QUOTA
+        assert held_by(fs, 1) == ["A", "B", "C", "D"]
+        assert fs.quotas is not None
+        assert fs.quotas.accounts.totals() == fs.quotas.accounts.recounted()
+        make(fs, 1, "E")
+    with opened(tmp_path / "store", per_uid=QUOTA, max_size=64 << 20) as fs:
+        assert total(fs, 1) == sum(total_of(fs, entry) for entry in "ABCDE"), "counted again when it is mounted"
+
+
+def total_of(fs: Filesystem, entry: str) -> int:
+    """What an entry with one sealed file costs."""
+    digest = fs.nodes.get(find(fs, f"triton/{entry}/kernel.cubin")).digest
+    record = fs.store.objects.record(digest)
+    assert record is not None
+    return 2 * INODE_BYTES + record.length - FREE_BYTES
+
+
+def test_a_file_that_shrank_holds_no_more_of_the_disk_than_it_has_bytes(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=QUOTA) as fs:
+        for number in range(40):
+            ino = make_file(fs, 1, b"%d.lock" % number, 1 << 20)
+            fs.set_attributes(user(1), ino, size=1)
+        assert total(fs, 1) < 1 << 20
+        assert fs.store.used_bytes() < 2 << 20
+
+
+def test_what_is_looked_at_in_a_record_is_where_it_is_looked_for() -> None:
+    node = new_inode(0o100644, 1, 1, 1)
+    dearer: dict[str, Any] = {
+        "uid": 2,
+        "nlink": 2,
+        "size": 5,
+        "content": 3,
+        "spool": 9,
+        "flags": Inode.DOOMED,
+        "digest": bytes([1] * 32),
+    }
+    for name, value in dearer.items():
+        assert not _costs_the_same(node.pack(), dataclasses.replace(node, **{name: value}).pack()), name
+    for name in ("gid", "rdev", "atime", "mtime", "ctime", "parent", "entry"):
+        same: dict[str, Any] = {name: 77}
+        assert _costs_the_same(node.pack(), dataclasses.replace(node, **same).pack()), name
+    folder = new_inode(0o040755, 1, 1, 1)
+    assert _costs_the_same(folder.pack(), dataclasses.replace(folder, nlink=9, size=9, ctime=9).pack())
+    assert not _costs_the_same(folder.pack(), dataclasses.replace(folder, uid=2).pack())
+    assert not _costs_the_same(folder.pack(), dataclasses.replace(folder, flags=Inode.DOOMED).pack())
+    assert not _costs_the_same(folder.pack(), node.pack())
+
+
+def test_the_next_worker_finds_every_account_as_the_last_one_left_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 1, *"AB")
+        for uid, way in enumerate(WAYS, 10):
+            for number in range(3):
+                way(fs, uid, number)
+        assert fs.quotas is not None
+        before = fs.quotas.accounts.totals()
+        again = Filesystem(fs.store, FsOptions(limits=fs.room.limits, resumed=True))
+        assert again.quotas is not None
+        assert again.quotas.accounts.totals() == before
+        fs.store.catalog.observer = fs.quotas.accounts
+
+
+def test_a_large_store_is_counted_in_pieces_while_it_changes(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        for number in range(1000):
+            fs.make(user(number % 7), find(fs, "inductor"), b"%d" % number, 0o100644)
+        fs.store.fold()
+        accounts = Accounts(fs.store, fs.room.limits.account_of)
+        accounts.start(fs.nodes.next_ino)
+        for number in range(1000):
+            if number % 100 == 0:
+                accounts.count(0)
+            fs.set_attributes(ROOT, find(fs, f"inductor/{number}"), uid=number % 5)
+            fs.make(user(9), find(fs, "inductor"), b"more%d" % number, 0o100644)
+            if number % 3 == 0:
+                fs.unlink(ROOT, find(fs, "inductor"), b"%d" % number)
+        accounts.count(60)
+        assert accounts.is_complete
+        assert accounts.totals() == accounts.recounted()
+        assert fs.quotas is not None
+        fs.store.catalog.observer = fs.quotas.accounts
+        fs.quotas.accounts = accounts
+
+
+# --- nobody spends another's quota ------------------------------------------------------------------------------------
+
+
+def test_what_a_stranger_writes_into_a_file_is_not_on_its_owners_account(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=QUOTA) as fs:
+        lock = make_file(fs, 1, b"x.lock")
+        before = total(fs, 1)
+        fs.authorize_write(user(2), lock, FREE_BYTES)
+        fs.write(lock, 0, os.urandom(FREE_BYTES))
+        assert total(fs, 1) == before, "enough for the number of a process"
+        fs.sealer.seal(lock)
+        assert total(fs, 1) < before + 128
+        refused: list[Callable[[], object]] = [
+            lambda: fs.authorize_write(user(2), lock, FREE_BYTES + 1),
+            lambda: fs.authorize_change(user(2), lock, size=1 << 20),
+            lambda: fs.authorize_allocate(user(2), lock, 0, 0, 1 << 20),
+        ]
+        for request in refused:
+            with pytest.raises(FsError) as caught:
+                request()
+            assert caught.value.errno == errno.EDQUOT
+        with pytest.raises(FsError) as caught:
+            fs.link(user(2), lock, find(fs, "inductor"), b"y.lock")
+        assert caught.value.errno == errno.EPERM
+        fs.authorize_write(user(1), lock, 1 << 20)
+        fs.authorize_write(ROOT, lock, 1 << 20)
+
+
+def test_who_opens_all_entries_of_a_user_does_not_use_up_that_users_quota(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=10 * SIZE, max_size=64 << 20) as fs:
+        make(fs, 1, *"ABCDEFGH")
+        held = [fs.lookup(user(2), find(fs, f"triton/{key}"), b"kernel.cubin") for key in "ABCDEFGH"]
+        for key in "IJKLMN":
+            make(fs, 1, key)
+            fs.evictor.turn()
+            assert fs.room.exhausted == set()
+            fs.evictor.turn()
+        assert {"K", "L", "M", "N"} <= set(held_by(fs, 1)), "half of the quota stays free for what is new"
+        assert total(fs, 1) <= 10 * SIZE
+        for ino in held:
+            assert ino is not None
+            assert len(fs.read(ino, 0, SIZE)) == SIZE
+            fs.forget(ino, 1)
+        assert total(fs, NOBODY) == 0
+
+
+def test_what_is_held_open_on_nobodys_account_is_bounded(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=10 * SIZE, max_size=8 << 20) as fs:
+        held = []
+        for number in range(60):
+            with contextlib.suppress(QuotaReached), refusing():
+                make(fs, 1, f"K{number}")
+                held.append(fs.lookup(user(1), find(fs, f"triton/K{number}"), b"kernel.cubin"))
+            fs.evictor.turn()
+            if fs.room.exhausted:
+                break
+        assert fs.room.exhausted == {1}
+        assert total(fs, 1) <= 10 * SIZE * 9 // 8 + SIZE
+        assert SIZE < total(fs, NOBODY) <= (8 << 20) // 8 + 2 * INODE_BYTES * len(held)
+        for ino in held:
+            assert ino is not None
+            fs.forget(ino, 1)
+
+
+def test_the_users_of_a_range_share_one_account(tmp_path: Path) -> None:
+    limits = Limits(max_size_per_uid=1 << 30, grace=0.0, min_free=0, tenant_ranges=((100_000, 65_536),))
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        fs = Filesystem(store, FsOptions(limits=limits))
+        fs.evictor.certain_seconds = 0.0
+        make(fs, 5, "mine")
+        for uid in (100_000, 100_033, 165_535):
+            make(fs, uid, f"A{uid}", f"B{uid}")
+        assert total(fs, 100_000) > 6 * SIZE
+        give_quota(fs, 4 * SIZE)
+        fs.evictor.turn()
+        assert total(fs, 100_000) <= 4 * SIZE
+        assert held_by(fs, 5) == ["mine"]
+        assert held_by(fs, 100_000) == [], "the oldest of the range went, whichever user of it made them"
+        assert fs.statfs(user(100_033)).free == fs.statfs(user(165_535)).free < fs.statfs(user(5)).free
+        fs.settle()

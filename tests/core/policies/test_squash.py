@@ -98,6 +98,10 @@ def _kernel() -> tuple[int, int]:
         (("--policy", "private", "--uid", "5"), "hide whose a file is"),
         (("--policy", "publish", "--idmap"), "goes with --policy shared only"),
         (("--max-size-per-uid", "much"), "is not a size"),
+        (("--tenant-range", "100000"), "is no range of users"),
+        (("--tenant-range", "5:0"), "is no range of users"),
+        (("--tenant-range", "4294967295:1"), "is no range of users"),
+        (("--tenant-range", "5:10", "--tenant-range", "14:1"), "overlaps another one"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: tuple[str, ...], complaint: str) -> None:

@@ -132,6 +132,33 @@ def by_keyword(n):
     class Made(metaclass=Meta, tile=n):
         pass
     return Made
+class Outer:
+    __slots__ = ("x",)
+class Inner(Outer):
+    __slots__ = ("x",)
+def shadowed(one, two):
+    made = Inner()
+    made.x = one
+    Outer.x.__set__(made, two)
+    return made
+class Both:
+    __slots__ = ("x", "__dict__")
+def doubled(slot, item):
+    made = Both()
+    made.x = slot
+    vars(made)["x"] = item
+    return made
+class Answering(type):
+    def __getattribute__(cls, name):
+        return {} if name == "__dict__" else type.__getattribute__(cls, name)
+class Answered(metaclass=Answering):
+    n = 1
+def numbered(made):
+    vars(made)[1] = 2
+    return made
+LIMIT = 1
+class Limited:
+    x: "typing.Annotated[int, LIMIT]"
 class Local(threading.local):
     def __init__(self, n):
         self.n = n
@@ -321,8 +348,13 @@ CASES: list[Case] = [
         OfProperty(1) || OfProperty(2)
         slice(Item(1)) || slice(Item(2))
         slice(Item(1), None) || slice(None, Item(1))
+        shadowed(1, 1) || shadowed(2, 1)
+        shadowed(1, 1) || shadowed(1, 2)
+        doubled(1, 1) || doubled(2, 1)
+        doubled(1, 1) || doubled(1, 2)
         """,
     ),
+    *mutations("overlooked", "change", STATE, "LIMIT = 2", "hash_value(Limited)"),
     *values("overlooked", "change", STATE, "with_builtins(1) || with_builtins(2)", is_portable=False),
     *values(
         "overlooked equal",
@@ -360,6 +392,10 @@ CASES: list[Case] = [
         super(Item, KEPT)
         Local(1)
         {1: 2}.keys()
+        Answered
+        Answered()
+        numbered(Item(1))
+        numbered(lambda: 1)
         """,
     ),
     *values(

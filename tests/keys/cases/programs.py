@@ -244,6 +244,11 @@ CASES: list[Case] = [
         including("#include WHICH", "-DWHICH=OTHER")
         program("", "-lineinfo", compiler_version="")
         program_key("", "-lineinfo", target="ptx", arch="sm_90", compiler_version="1")
+        program_key("", [1], target="ptx", arch="sm_90", compiler_version="1")
+        program_key("", target="ptx", arch="sm_90", compiler_version="1", name_expressions="ab")
+        program_key("", target="ptx", arch="sm_90", compiler_version="1", include_paths="first")
+        program_key("", target="ptx", arch="sm_90", compiler_version="1", pre_includes="outer.h")
+        hash_depends([file("/dev/zero")])
         """,
     ),
     *calls(
@@ -317,6 +322,7 @@ CASES: list[Case] = [
         CacheKey("")
         DeviceClass.parse("gpu")
         hash_tensor_signature("float32")
+        hash_tensor_signature(constexprs={1: 2})
         """,
     ),
 ]

@@ -1,0 +1,265 @@
+"""Accounts: what each user holds, every inode counted, kept exact in memory with every commit of the catalog.
+
+Only mounts with `--max-size-per-uid` keep them. An inode is on its owner's account from the transaction that makes it
+until the one that deletes it, whatever its name and whether or not it has one. It costs:
+
+- `INODE_BYTES` for each name, or for having none, which covers the records and `FREE_BYTES` of content;
+- the size of its bytes while they are not sealed, holes included; once they are, what the object takes, compressed.
+  Equal bytes of two users are on both accounts, as if nothing were shared;
+- the object that it keeps for the case that the power goes;
+- twice the length of a symbolic link's target, because LMDB keeps a long record in whole pages.
+
+A range of uids can be one *tenant* with one account (`--tenant-range`). What was evicted while somebody had it open is
+on nobody's account (`NOBODY`), because whoever holds it open need not be its owner; the evictor bounds that account.
+
+When a mount starts, the inodes are counted in pieces, so that a large store does not delay it. Until that is done,
+totals are too small and never too large.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from kcachefs.errors import NoSpace
+from kcachefs.store import Store
+from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.journal import Changes
+from kcachefs.store.object_records import ObjectRecord, object_key
+from kcachefs.store.records import NO_DIGEST, Content, Inode, inode_key, number_of
+
+INODE_BYTES = 1024
+FREE_BYTES = 512
+"""Bytes of a file that cost nothing more: others may write them into a file without spending its owner's quota."""
+NOBODY = 0xFFFFFFFF
+"""The account of what was evicted while it was in use."""
+_BLOCK = 4096
+_INODES = ord("i")
+_TYPE, _FLAGS = 1, 77
+_HEAD, _UID, _SIZE, _PLACE = slice(0, 12), slice(8, 12), slice(20, 28), slice(68, 110)
+"""Where an inode's record has its type, flags, (mode, links, owner), owner, size, (spool, content, flags, digest)."""
+_PAGE = 256
+"""Inodes counted at a time, while requests wait."""
+
+
+class Charge(NamedTuple):
+    """What one inode costs, and whom. Bytes in a spool file are not in it: they change without a commit."""
+
+    account: int
+    held: int
+    spool: int = -1
+    """The number of its spool file."""
+    size: int = 0
+    """The bytes in that file as far as the record knows."""
+
+
+class Accounts:
+    """Totals by account. Any thread; an observer of the catalog."""
+
+    def __init__(self, store: Store, account_of: Callable[[int], int]) -> None:
+        """`account_of`: the account of a user, their own or that of the tenant whose range they are in."""
+        self._store = store
+        self._catalog = store.catalog
+        self.of = account_of
+        self._lock = threading.Lock()
+        self._totals: Counter[int] = Counter()
+        self._spooled: dict[int, tuple[int, int]] = {}
+        """By inode: the account that pays for its spool file, and the bytes in that file."""
+        self._wanted: Counter[int] = Counter()
+        self._reserved: Counter[int] = Counter()
+        self._counted_below = self._count_up_to = 0
+        """Inodes from the first to the second number are not counted yet."""
+
+    def total(self, account: int) -> int:
+        """The bytes on an account, and what writes at hand are about to add."""
+        return self._totals.get(account, 0) + self._reserved.get(account, 0)
+
+    def totals(self) -> dict[int, int]:
+        """All accounts that hold anything."""
+        with self._lock:
+            return {account: total for account, total in self._totals.items() if total > 0}
+
+    # --- writes that wait for room ------------------------------------------------------------------------------------
+
+    def wanted(self, account: int) -> int:
+        """Bytes for which writes wait that no eviction has made room for yet."""
+        return self._wanted[account]
+
+    @contextlib.contextmanager
+    def wanting(self, account: int, size: int) -> Iterator[None]:
+        """While it waits: the evictor makes that much room, if it can."""
+        self._add(self._wanted, account, size)
+        try:
+            yield
+        finally:
+            self._add(self._wanted, account, -size)
+
+    def reserve(self, account: int, size: int, limit: int) -> bool:
+        """Take room for a write, to be given back by `release` once it is made; False if there is not enough."""
+        with self._lock:
+            if self.total(account) + size > limit:
+                return False
+            self._reserved[account] += size
+            return True
+
+    def release(self, account: int, size: int) -> None:
+        self._add(self._reserved, account, -size)
+
+    # --- spool files, which grow without a commit ---------------------------------------------------------------------
+
+    def resized(self, ino: int, size: int, *, grown: bool = False) -> None:
+        """A spool file has that many bytes now; `grown`: at least that many."""
+        with self._lock:
+            if (found := self._spooled.get(ino)) is not None:
+                self._spool(ino, found[0], max(size, found[1]) if grown else size)
+
+    def _spool(self, ino: int, account: int, size: int) -> None:
+        self._unspool(ino)
+        self._spooled[ino] = account, size
+        self._totals[account] += size
+
+    def _unspool(self, ino: int) -> None:
+        if (found := self._spooled.pop(ino, None)) is not None:
+            self._totals[found[0]] -= found[1]
+
+    # --- commits ------------------------------------------------------------------------------------------------------
+
+    def prepare(self, changes: Changes) -> list[tuple[int, Charge | None, Charge | None]]:
+        """What a commit changes: of each inode, what it cost before and what it will cost."""
+        moves: list[tuple[int, Charge | None, Charge | None]] = []
+        for key, raw in changes.items():
+            if key[0] == _INODES:
+                ino = number_of(key)
+                if self._counted_below <= ino < self._count_up_to:
+                    continue
+                old = self._catalog.get(key)
+                if old is not None and raw is not None and _costs_the_same(old, raw):
+                    continue
+                before = self._charge(old, self._length)
+                after = self._charge(raw, partial(self._length_after, changes))
+                if before != after:
+                    moves.append((ino, before, after))
+        return moves
+
+    def _length_after(self, changes: Changes, digest: bytes) -> int:
+        key = object_key(digest)
+        return _length(changes[key]) if key in changes else self._length(digest)
+
+    def done(self, prepared: object) -> None:
+        if prepared:
+            with self._lock:
+                for ino, before, after in prepared:  # type: ignore[attr-defined]
+                    self._apply(ino, before, after)
+
+    def _apply(self, ino: int, before: Charge | None, after: Charge | None) -> None:
+        if before is not None:
+            self._totals[before.account] -= before.held
+        if after is not None:
+            self._totals[after.account] += after.held
+        if after is None or after.spool < 0:
+            self._unspool(ino)
+        else:
+            found = self._spooled.get(ino) if before is not None and before.spool == after.spool else None
+            self._spool(ino, after.account, found[1] if found is not None else after.size)
+
+    def _charge(self, raw: bytes | None, length: Callable[[bytes], int]) -> Charge | None:
+        if raw is None:
+            return None
+        try:
+            mode, nlink, uid, _, _, size, _, _, _, _, _, spool, content, flags, digest = Inode.CODEC.unpack_from(raw)
+        except struct.error:
+            return None  # it is damaged, and whoever reads it says so
+        held = length(digest) if digest != NO_DIGEST else 0
+        if content == Content.SLOT:
+            held += size if size <= FREE_BYTES else -(-size // _BLOCK) * _BLOCK
+        elif stat.S_ISLNK(mode):
+            held += 2 * size
+        names = 1 if stat.S_ISDIR(mode) else max(1, nlink)
+        account = NOBODY if flags & Inode.DOOMED else self.of(uid)
+        cost = names * INODE_BYTES + max(0, held - FREE_BYTES)
+        return Charge(account, cost, spool, size) if content == Content.SPOOL else Charge(account, cost)
+
+    def _length(self, digest: bytes) -> int:
+        return _length(self._catalog.get(object_key(digest)))
+
+    def _add(self, counter: Counter[int], account: int, size: int) -> None:
+        with self._lock:
+            counter[account] += size
+            if not counter[account]:
+                del counter[account]
+
+    # --- counting what is there ---------------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        return self._counted_below >= self._count_up_to
+
+    def start(self, next_ino: int) -> None:
+        """Begin to count. Inodes from `next_ino` on are made later, and counted when they are."""
+        with contextlib.suppress(NoSpace):
+            self._store.fold()
+        is_new = self._catalog.get(inode_key(ROOT_INO)) is None  # then even the root is made later
+        with self._catalog.lock:
+            self._count_up_to = 0 if is_new else next_ino
+            self._catalog.observer = self
+
+    def count(self, seconds: float) -> None:
+        """Count on for a while."""
+        until = time.monotonic() + seconds
+        while not self.is_complete:
+            with self._catalog.lock:
+                self._count_page()
+            if time.monotonic() > until:
+                return
+
+    def _count_page(self) -> None:
+        rows = self._catalog.page(b"i", inode_key(self._counted_below), _PAGE)
+        if not rows:
+            self._counted_below = self._count_up_to
+            return
+        for key, _ in rows:
+            ino = number_of(key)
+            if ino >= self._count_up_to:
+                break
+            charge = self._charge(self._catalog.get(key), self._length)
+            if charge is not None and charge.spool >= 0:
+                charge = charge._replace(size=self._spool_size(charge))
+            with self._lock:
+                self._apply(ino, None, charge)
+        self._counted_below = min(number_of(rows[-1][0]) + 1, self._count_up_to)
+
+    def _spool_size(self, charge: Charge) -> int:
+        try:
+            return os.stat(self._store.spool.path(charge.spool)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def recounted(self) -> dict[int, int]:
+        """The totals, counted afresh: what `totals` has to be. For tests and for whoever doubts them."""
+        fresh = Accounts(self._store, self.of)
+        with self._catalog.lock:
+            for key in self._catalog.keys(b"i"):
+                charge = self._charge(self._catalog.get(key), self._length)
+                if charge is not None and charge.spool >= 0:
+                    charge = charge._replace(size=self._spool_size(charge))
+                fresh._apply(number_of(key), None, charge)
+        return fresh.totals()
+
+
+def _costs_the_same(old: bytes, new: bytes) -> bool:
+    """Whether two records of an inode differ in nothing that is charged for, as most changes do. False says nothing."""
+    if old[_TYPE] & 0xF0 == new[_TYPE] & 0xF0 == 0x40:  # a folder
+        return old[_UID] == new[_UID] and old[_FLAGS] == new[_FLAGS]
+    return old[_HEAD] == new[_HEAD] and old[_SIZE] == new[_SIZE] and old[_PLACE] == new[_PLACE]
+
+
+def _length(raw: bytes | None) -> int:
+    return ObjectRecord.unpack(raw).length if raw is not None else 0

@@ -1,0 +1,34 @@
+"""What commands on entries tell: the entries, and what was done. A command need not load the filesystem for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
+    """An entry as people see it. Times are seconds since 1970."""
+
+    path: str
+    name: str
+    namespace: str
+    files: int
+    plain_bytes: int
+    stored_bytes: int
+    hits: int
+    created: float
+    used: float
+    pinned: bool
+    uid: int
+    """Who made it."""
+    entry: int
+
+
+class Outcome(msgspec.Struct, kw_only=True, frozen=True):
+    """What a command did, or with `dry_run` would have done."""
+
+    entries: list[str] = []
+    stored_bytes: int = 0
+    refused: list[str] = []
+    """Entries that are in use or pinned."""
+    freed_bytes: int = 0
+    dry_run: bool = False

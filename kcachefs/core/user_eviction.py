@@ -1,0 +1,149 @@
+"""Who loses entries when users have quotas: those above their own quota, and in a full store those above an equal part.
+
+Called by the evictor, in its thread. Entries go in the order of their last use, only those that the user made. When a
+user is above the quota with entries that somebody keeps open, these lose their names: otherwise whoever opens a user's
+entries could use up that user's quota with them. For the same reason entries in use take half of a quota at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from kcachefs.core.accounts import NOBODY, Accounts
+from kcachefs.core.room import Room
+from kcachefs.store.entry_table import EntryTable
+
+log = logging.getLogger(__name__)
+
+HIGH_WATER, LOW_WATER = 0.95, 0.90
+"""Parts of a limit at which eviction begins, and to which it works down."""
+DOOMED_PART = 1 / 8
+"""How much of the quota of the whole may be taken by what was evicted while somebody had it open."""
+COUNT_SECONDS = 0.05
+"""How long a turn counts what users hold, where the mount has not finished that when it started."""
+
+
+class Taking(Protocol):
+    """What the evictor does for this."""
+
+    def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
+        """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
+
+    def in_use_of(self, account: int) -> list[int]:
+        """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
+
+    def evict(self, entry: int, *, doom: bool) -> bool:
+        """Take one entry; `doom`: though it is in use, and onto nobody's account."""
+
+    def anything_left(self, accounts: set[int]) -> bool:
+        """Whether any entry of these accounts can be evicted, now or later."""
+
+    def seal(self, until: float) -> None:
+        """Seal what waits, so that it can be evicted."""
+
+    def is_certain(self, what: object, seems: bool) -> bool:
+        """Whether that has seemed so for long enough."""
+
+
+class UserEviction:
+    """Keeps every user of one filesystem within their quota."""
+
+    def __init__(self, accounts: Accounts, room: Room, table: EntryTable, evictor: Taking) -> None:
+        self._accounts = accounts
+        self._room = room
+        self._table = table
+        self._evictor = evictor
+
+    def turn(self, until: float) -> None:
+        """Evict of users above their quota. One who has nothing left to lose cannot write."""
+        self._accounts.count(COUNT_SECONDS)
+        limit = self._room.limits.max_size_per_uid
+        exhausted = set()
+        for account in self._accounts.totals().keys() - {NOBODY}:
+            if self._is_stuck(account, limit, until):
+                over = self._wanted(account) - int(limit * LOW_WATER)
+                if not self._doom(account, over):
+                    exhausted.add(account)
+        self._room.exhausted = frozenset(exhausted)
+
+    def _is_stuck(self, account: int, limit: int, until: float) -> bool:
+        """Evict of one account; returns whether it stays above its limit, for so long that it is certain."""
+        evictor, any_went = self._evictor, False
+        while (held := self._wanted(account)) > limit * HIGH_WATER or (any_went and held > limit * LOW_WATER):
+            if not evictor.evict_oldest(account, held - int(limit * LOW_WATER), is_within=held <= limit):
+                break
+            any_went = True
+            if time.monotonic() > until:
+                break
+        if held > limit * HIGH_WATER and (in_use := self._stored(evictor.in_use_of(account))) > limit // 2:
+            any_went = self._doom(account, in_use - limit // 2) or any_went
+        is_over = held > limit
+        if is_over and not any_went and account not in self._room.exhausted:
+            evictor.seal(until)
+        return evictor.is_certain(account, is_over and not any_went and not evictor.anything_left({account}))
+
+    def _wanted(self, account: int) -> int:
+        """What an account holds, with what waits to be written."""
+        return self._accounts.total(account) + self._accounts.wanted(account)
+
+    def _doom(self, account: int, over: int) -> bool:
+        """Evict what is in use; its bytes stay until they are let go, on nobody's account, and that is bounded.
+
+        Returns whether any went.
+        """
+        pool = int(self._room.limits.max_size * DOOMED_PART) - self._accounts.total(NOBODY)
+        went = 0
+        for entry in self._evictor.in_use_of(account):
+            size = self._stored([entry])
+            if went < over and went + size <= pool and self._evictor.evict(entry, doom=True):
+                went += size
+        if went:
+            log.warning("user %d is above the quota with entries that are all open: some lost their names", account)
+        return went > 0
+
+    def _stored(self, entries: list[int]) -> int:
+        records = [self._table.get(entry) for entry in entries]
+        return sum(record.stored for record in records if record is not None)
+
+    # --- a full store -------------------------------------------------------------------------------------------------
+
+    def above_part(self) -> set[int]:
+        """The accounts whose entries may go when the whole is over its limit; empty when nobody holds anything."""
+        held = self._accounts.totals()
+        held.pop(NOBODY, None)
+        return above_equal_part(held, self._room.limits.max_size)
+
+    def others_in_turn(self, above: set[int]) -> set[int]:
+        """Who else may lose entries when these have none left to lose: whoever waits to write, for their own sake.
+
+        And these write no more.
+        """
+        if self._evictor.is_certain("those above an equal part", True):
+            self._room.stopped = frozenset(above)
+        return {self._accounts.of(uid) for uid in list(self._room.waiting)}
+
+    def let_all_write(self) -> None:
+        """There is room, or those above an equal part make some."""
+        self._evictor.is_certain("those above an equal part", False)
+        self._room.stopped = frozenset()
+
+
+def above_equal_part(held: Mapping[int, int], size: int) -> set[int]:
+    """Who holds more than an equal part of `size`, where the others share what some leave of theirs.
+
+    >>> above_equal_part({1: 10, 2: 40, 3: 90}, 120)
+    {3}
+    >>> above_equal_part({1: 10, 2: 20}, 120)  # nobody, so it is the one who holds most
+    {2}
+    """
+    left, part = size, 0
+    for users, bytes_held in zip(range(len(held), 0, -1), sorted(held.values()), strict=True):
+        part = left // users
+        if bytes_held > part:
+            break
+        left -= bytes_held
+    above = {account for account, bytes_held in held.items() if bytes_held > part}
+    return above or ({max(held, key=lambda account: held[account])} if held else set())
