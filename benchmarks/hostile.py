@@ -16,7 +16,6 @@ import random
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from pathlib import Path
 
 from benchmarks.scale import memory_of
 from benchmarks.subjects import Kcachefs, workplace
+from kcachefs.daemon import control, registry
+from kcachefs.errors import KcachefsError
 
 ALICE, BOB = 42042, 42052
 PROCESSES = 8
@@ -119,7 +120,7 @@ def _as(uid: int, act: Callable[..., None], *arguments: object) -> None:
 
 def _repeat(act: Callable[..., None], *arguments: object) -> None:
     while True:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, KcachefsError):
             act(*arguments)
 
 
@@ -198,9 +199,7 @@ def _make_an_entry(root: Path, number: int) -> None:
 
 def _evict(root: Path) -> None:
     for pattern in ("triton/large0", "triton/large1", "cute_dsl/group", "triton/large2", "jax/*"):
-        subprocess.run(
-            [sys.executable, "-m", "kcachefs", "evict", "--mount", str(root), pattern], capture_output=True, check=False
-        )
+        control.ask(registry.socket_path(str(root)), "evict", {"patterns": [pattern]})
 
 
 def _make_root_folders(root: Path) -> None:
@@ -316,7 +315,7 @@ def _nest(root: Path, number: int) -> None:
                 chain += "/d"
     with contextlib.suppress(OSError):
         os.rename(f"{top}/0", f"{top}/1" + "/d" * 200 + "/0")
-    subprocess.run(["rm", "-r", top], capture_output=True, check=False)
+    shutil.rmtree(top)
 
 
 def _sync(root: Path, number: int) -> None:

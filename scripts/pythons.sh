@@ -28,8 +28,7 @@ set_up_version() {
     say "setting up Python $version in .venv/versions (once)"
     if python=$(find_version "$version") || python=$(fetch_version "$version" 2>"$log"); then
         if "$python" -I -m venv --clear --without-pip "$place" >"$log" 2>&1 &&
-            "$venv/bin/python" -I -m pip --disable-pip-version-check -q --python "$place/bin/python" install \
-                -e "$root" pytest pytest-timeout hypothesis >"$log" 2>&1; then
+            install_for_version "$place/bin/python" >"$log" 2>&1; then
             rm -f "$log" "$stamp.failed"
             fingerprint >"$stamp"
             return 0
@@ -39,6 +38,13 @@ set_up_version() {
     rm -f "$log"
     fingerprint >"$stamp.failed"
     return 1
+}
+
+# install_for_version PYTHON: what kcachefs needs and the tests that run there, with the hashes in requirements/.
+install_for_version() {
+    local pip=("$venv/bin/python" -I -m pip --disable-pip-version-check -q --python "$1" install)
+    "${pip[@]}" --require-hashes --only-binary :all: -r "$root/requirements/run.txt" -r "$root/requirements/pytest.txt" &&
+        "${pip[@]}" --no-deps --no-build-isolation -e "$root"
 }
 
 # find_version X.Y: one that is on the machine already, with a GIL and able to make a virtual environment.

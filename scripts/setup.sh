@@ -52,14 +52,19 @@ is_set_up() {
     [ -f "$venv/.kcachefs-$1" ] && [ "$(head -n 1 "$venv/.kcachefs-$1")" = "$(fingerprint)" ] && [ -x "$venv/bin/kcachefs" ]
 }
 
-fingerprint() { printf '%s %s\n' "$root" "$(cksum <"$root/pyproject.toml")"; }
+fingerprint() { printf '%s %s\n' "$root" "$(cat "$root/pyproject.toml" "$root"/requirements/*.txt | cksum)"; }
 
-# set_up NAME EXTRAS [PIP ARGUMENT...]: .venv holds the project with those extras; NAME is the stamp that remembers it.
+# Not in requirements/: which build of them fits, for which GPU if any, only the machine and its pip settings know.
+# shellcheck disable=SC2034  # scripts/test reads it
+torch_and_triton=(torch==2.13.0 triton)
+
+# set_up NAME [PACKAGE...]: .venv holds the project. NAME, run or test, says for what, and is the stamp that remembers it.
+# What requirements/ pins is installed with the hashes there, and nothing else is fetched but the packages named.
 set_up() {
-    local name=$1 extras=$2 stamp want python
-    shift 2
+    local name=$1 stamp want python
+    shift
     stamp=$venv/.kcachefs-$name
-    want=$(fingerprint && printf '%s %s' "$extras" "$*")
+    want=$(fingerprint && printf '%s' "$*")
     is_set_up "$name" && [ "$(cat "$stamp")" = "$want" ] && return 0
     if ! python=$(find_python); then
         need_packages python3 python3-venv
@@ -69,12 +74,12 @@ set_up() {
         local said
         said=$("$python" -I -m venv --clear "$venv" 2>&1) || die "could not make $venv (${said##*$'\n'}); is the checkout yours to write?"
     fi
-    say "installing kcachefs${extras:+ with $extras} into .venv (once)"
+    say "installing kcachefs into .venv (once)"
     local log
     log=$(mktemp)
-    if ! "$venv/bin/python" -I -m pip install --disable-pip-version-check -q "$@" -e "$root${extras:+[$extras]}" >"$log" 2>&1; then
+    if ! install_all "$name" "$@" >"$log" 2>&1; then
         local reason
-        reason=$(grep -oE '(No matching distribution found for|Cannot install|Could not|Failed) .*' "$log" | tail -n 1)
+        reason=$(grep -oE '(No matching distribution found for|Cannot install|Could not|Failed|THESE PACKAGES DO NOT MATCH THE HASHES) .*' "$log" | tail -n 1)
         rm -f "$log"
         die "pip: ${reason:-the packages could not be installed}; without a network, put their wheels where pip finds them (PIP_FIND_LINKS) and run again"
     fi
@@ -97,7 +102,22 @@ may_extract() {
     rm -rf "$folder"
 }
 
-# may_add PACKAGE...: each in .venv too, if it can be had.
+# install_all NAME [PACKAGE...]: set_up's calls of pip.
+install_all() {
+    local name=$1 pip=("$venv/bin/python" -I -m pip install --disable-pip-version-check -q)
+    local locked=(--require-hashes --only-binary :all: -r "$root/requirements/run.txt")
+    shift
+    [ "$name" = run ] || locked+=(-r "$root/requirements/pytest.txt" -r "$root/requirements/test.txt")
+    "${pip[@]}" "${locked[@]}" || return
+    if [ "$name" != run ]; then
+        # Without isolation pip fetches no tools to build with: those that are installed have been checked.
+        "${pip[@]}" --require-hashes --no-deps --no-build-isolation -r "$root/requirements/source.txt" || return
+    fi
+    "${pip[@]}" --no-deps --no-build-isolation -e "$root" || return
+    [ $# -eq 0 ] || "${pip[@]}" "$@"
+}
+
+# may_add PACKAGE...: each in .venv too, if it can be had. Not pinned: they are tested as they come.
 may_add() {
     local package
     for package in "$@"; do

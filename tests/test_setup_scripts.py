@@ -45,6 +45,23 @@ def test_asked_it_installs(tmp_path: Path) -> None:
     assert "install -y -q fuse3" in calls
 
 
+@pytest.mark.parametrize("purpose", ["run", "test"])
+def test_what_is_fetched_is_checked_by_its_hash(tmp_path: Path, purpose: str) -> None:
+    calls, python = tmp_path / "calls", tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\necho "$*" >>{calls}\n')
+    python.chmod(0o755)
+    script = f'source "{SCRIPTS}/setup.sh"; venv={tmp_path}; install_all {purpose} torch==1'
+    subprocess.run(["bash", "-euc", script], check=True, timeout=PATIENCE)
+    *locked, checkout, named = [line.split(" install ")[1].split() for line in calls.read_text().splitlines()]
+    assert len(locked) == (1 if purpose == "run" else 2)
+    for call in locked:
+        assert "--require-hashes" in call
+        assert "--only-binary" in call or "--no-build-isolation" in call, "nothing else is fetched to build with"
+    assert {"--no-deps", "--no-build-isolation"} <= set(checkout)
+    assert named[-1] == "torch==1"
+
+
 @pytest.mark.parametrize("name", ["kcachefs", "setup.sh", "test", "pythons.sh"])
 def test_the_scripts_parse(name: str) -> None:
     subprocess.run(["bash", "-n", SCRIPTS / name], check=True)

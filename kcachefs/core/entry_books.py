@@ -96,6 +96,11 @@ class EntryBooks:
         if record is not None:
             self._table.hand_over(txn, node.entry, record, node.uid, uid, self.held(txn, node))
 
+    def changes_namespace(self, txn: Transaction, entry: int, folder: int) -> bool:
+        """Whether an entry comes to another namespace with that folder."""
+        record = self._table.get(entry, txn)
+        return record is not None and self._namespaces.of(folder) != record.namespace
+
     def relocate(self, txn: Transaction, entry: int, folder: int, name: bytes) -> None:
         """The folder of an entry has another name."""
         record = self._table.get(entry, txn)

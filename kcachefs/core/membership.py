@@ -23,8 +23,12 @@ from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode, name_key, name_of, names_prefix, number_of, unpack_name
 
-MOVED_MAX = 1000
-"""Names in and below a folder that can be moved to another folder or entry: all of them may have to be changed."""
+MOVED_MAX = 128
+"""Names in and below a folder that can come to another entry or namespace: all of them have to be changed."""
+SEEN_MAX = 1000
+"""Names that are looked at when a folder with folders in it is moved to another folder."""
+_FOLDER_COST = 10
+"""Names that can be looked at in the time that it takes to begin with a folder."""
 _LOOKED_AT = 256
 """Names of a folder that are searched for another name of a file, while requests wait."""
 
@@ -92,6 +96,8 @@ class Membership:
             self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:
+                if self._books.changes_namespace(txn, entry, new_parent):
+                    self._refuse_large(ino)
                 self._books.relocate(txn, entry, new_parent, new_name)
         elif is_dir:
             self._move_folder(txn, ino, node, entry)
@@ -142,28 +148,37 @@ class Membership:
             for key, _ in self._catalog.scan(names_prefix(folder), limit=_LOOKED_AT):
                 yield key
 
-    def refuse_large(self, ino: int, height: int = 1 << 30) -> None:
-        """Refuse to move a folder that holds too much (then `mv` copies), or folders nested deeper than `height`."""
-        count, depth, folders = 0, 0, [ino]
-        while folders:
+    def refuse_deep(self, ino: int, height: int) -> None:
+        """Refuse to move a folder with folders in it that are nested deeper than `height`, or are too many to look."""
+        seen, depth, folders = 0, 0, [ino]
+        while folders := [folder for folder in folders if self._nodes.get(folder).nlink > 2]:
+            depth += 1
+            if depth > height:
+                raise FsError(errno.ENAMETOOLONG, "folders would be nested too deeply")
             rows: list[tuple[bytes, bytes]] = []
             for folder in folders:
-                rows += self._catalog.scan(names_prefix(folder), limit=MOVED_MAX + 1 - count - len(rows))
-                if count + len(rows) > MOVED_MAX:
-                    raise FsError(
-                        errno.EXDEV, f"a folder with more than {MOVED_MAX} names in it is not moved elsewhere"
-                    )
-            count += len(rows)
+                rows += self._catalog.scan(names_prefix(folder), limit=SEEN_MAX + 1)
+                seen += _FOLDER_COST
+                if seen + len(rows) > SEEN_MAX:
+                    raise FsError(errno.EXDEV, "a folder that holds so many others is not moved to another folder")
+            seen += len(rows)
             folders = [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
-            depth += 1
-            if folders and depth > height:
-                raise FsError(errno.ENAMETOOLONG, "folders would be nested too deeply")
+
+    def _refuse_large(self, ino: int) -> None:
+        """Refuse to have everything in a folder belong to another entry if that is too much; then `mv` copies it."""
+        count, folders = 0, [ino]
+        while folders:
+            rows = self._catalog.scan(names_prefix(folders.pop()), limit=MOVED_MAX + 1)
+            count += len(rows)
+            if count > MOVED_MAX:
+                raise FsError(errno.EXDEV, f"a folder with more than {MOVED_MAX} names in it stays in its entry")
+            folders += [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
 
     def _move_folder(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
         """A folder comes to belong to another entry, with everything below it that belonged to the same entry."""
         old = node.entry
         if old:
-            self.refuse_large(ino)
+            self._refuse_large(ino)
         self._books.move(txn, ino, node, entry)
         below = [ino]
         while below:

@@ -359,7 +359,7 @@ class Tree:
             above = get(above).parent
             depth += 1
         if moved and get(moved).parent != parent:
-            self._membership.refuse_large(moved, DEPTH_MAX - depth)
+            self._membership.refuse_deep(moved, DEPTH_MAX - depth)
 
     def _refuse_names(self, parent: int) -> None:
         if parent in self._roots and self._nodes.get(parent).size >= ROOT_NAMES_MAX:

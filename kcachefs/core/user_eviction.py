@@ -68,6 +68,7 @@ class UserEviction:
                 if not self._doom(account, over):
                     exhausted.add(account)
         self._room.exhausted = frozenset(exhausted)
+        self._room.above_part = frozenset() if self._room.left.is_set() else frozenset(self.above_part())
 
     def _is_stuck(self, account: int, limit: int, until: float) -> bool:
         """Evict of one account; returns whether it stays above its limit, for so long that it is certain."""

@@ -23,6 +23,8 @@ from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.records import Content, Inode
 
+MUCH = 64 << 10
+"""A file that is made larger by more than this has the limits looked at first."""
 SLACK = 1 / 8
 """How far names may exceed a quota between two turns of the evictor, as a part of the quota."""
 
@@ -64,7 +66,12 @@ class UserQuotas:
         growth = self._growth(node, size)
         if growth > 0:
             self._check_stranger(caller, node, size)
-            self._check_at_once(self.accounts.of(node.uid), growth)
+            account = self.accounts.of(node.uid)
+            if growth > MUCH:
+                self._room.check()
+            if account in self._room.above_part and not self._room.left.is_set():
+                raise _crowding(account)
+            self._check_at_once(account, growth)
 
     def _check_at_once(self, account: int, growth: int) -> None:
         self._check_stopped(account)
@@ -131,7 +138,7 @@ class UserQuotas:
 
     def _check_stopped(self, account: int) -> None:
         if account in self._room.stopped:
-            raise FsError(errno.EDQUOT, f"the store is full, and user {account} holds more than an equal part of it")
+            raise _crowding(account)
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -150,6 +157,10 @@ class UserQuotas:
         if not caller.is_known or caller.uid in self._trusted:
             return False
         return self.accounts.of(caller.uid) != self.accounts.of(node.uid)
+
+
+def _crowding(account: int) -> FsError:
+    return FsError(errno.EDQUOT, f"the store is full, and user {account} holds more than an equal part of it")
 
 
 def _refusal(account: int) -> FsError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 
 from kcachefs.core.nodes import Nodes
@@ -16,6 +17,8 @@ from kcachefs.store.records import Inode, name_of, names_prefix, unpack_name
 
 _BATCH = 256
 """Inodes read at a time, while requests wait."""
+_FOLDER_COST = 64
+"""Names that can be looked at in the time that it takes to begin with a folder."""
 Member = tuple[int, int, bytes]
 """An inode, its folder and its name there."""
 Name = tuple[int, bytes]
@@ -67,17 +70,22 @@ class Walk:
                 yield from self.below(ino)
 
     def some_files(self, entry: int, limit: int) -> Iterator[tuple[int, Inode]]:
-        """Files of an entry, among the first `limit` names where they may be: for who cannot wait for all of them."""
-        inodes: Iterator[int] = iter(())
-        if entry < GROUP_BASE:
-            inodes = (ino for ino, _, _ in self.members(entry))
-        elif (record := self._table.get(entry)) is not None:
-            inodes = (ino for ino, _ in self._names_in(record.folder))
-        for ino in itertools.islice(inodes, limit):
+        """Files of an entry, among the first `limit` names where they may be: for who cannot wait for all of them.
+
+        Those in the topmost folders come first; beginning with a folder counts as much as a few names.
+        """
+        record = self._table.get(entry) if entry >= GROUP_BASE else None
+        folders = deque([record.folder if record is not None else entry] if record or entry < GROUP_BASE else [])
+        while folders and limit > 0:
+            limit -= _FOLDER_COST
             with contextlib.suppress(FsError):
-                node = self._nodes.get(ino)
-                if node.is_file and node.entry == entry:
-                    yield ino, node
+                for ino, _ in itertools.islice(self._names_in(folders.popleft()), max(limit, 0)):
+                    limit -= 1
+                    node = self._nodes.get(ino)
+                    if node.entry == entry and node.is_file:
+                        yield ino, node
+                    elif node.entry == entry and node.is_dir:
+                        folders.append(ino)
 
     def top_names(self, entry: int) -> list[Name]:
         """The names by which an entry is reached: its folder's, or those of its files."""

@@ -33,7 +33,7 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 _HEADER = p.IN_HEADER.size
-_NAMES_MAX, _ENTRIES_MAX = 256, 48
+_NAMES_MAX, _ENTRIES_MAX = 128, 24
 """Names in one reply, and with their attributes: all other requests wait while it is put together."""
 _REMOVED_MAX = 32
 """Inodes removed because one request forgets them; more of them go later, because all other requests wait."""

@@ -35,9 +35,10 @@ on disk, never before. A file without a record is what a kill leaves behind; ope
 
 from __future__ import annotations
 
+import operator
 import stat
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import ClassVar, Self
 
@@ -328,6 +329,10 @@ class Inode:
     digest: bytes
     target: bytes = field(default=b"")
 
+    def __copy__(self) -> Inode:
+        """Quicker than what the copy module would do; listings copy every inode that they show."""
+        return Inode(*_fields_of(self))
+
     def pack(self) -> bytes:
         return (
             self.CODEC.pack(
@@ -368,6 +373,8 @@ class Inode:
     def is_file(self) -> bool:
         return stat.S_ISREG(self.mode)
 
+
+_fields_of = operator.attrgetter(*(each.name for each in fields(Inode)))
 
 NO_DIGEST = bytes(DIGEST_SIZE)
 

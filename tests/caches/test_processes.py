@@ -246,7 +246,7 @@ def _locks_of_the_library() -> list[Any]:
     kind = type(threading.Lock())
     holders = [vars(module) for name, module in sys.modules.items() if name.startswith("kcachefs.caches.")]
     for value in gc.get_objects():
-        if type(value).__module__.startswith("kcachefs.caches."):
+        if str(type(value).__module__).startswith("kcachefs.caches."):
             slots = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
             holders += [getattr(value, "__dict__", {}), {name: getattr(value, name, None) for name in slots}]
     found = {id(held): held for holder in holders for held in holder.values() if type(held) is kind}

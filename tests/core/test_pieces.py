@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core import Filesystem
-from kcachefs.core.membership import MOVED_MAX
+from kcachefs.core.membership import MOVED_MAX, SEEN_MAX
 from kcachefs.core.removal import PIECE
 from kcachefs.core.report import Statistics
 from kcachefs.core.tree import DEPTH_MAX, ROOT_NAMES_MAX
@@ -255,6 +255,7 @@ def test_a_folder_with_much_that_dead_writers_left_is_searched_once(
 def test_a_folder_that_holds_much_is_not_moved_to_another_entry_or_folder(fs: Filesystem, where: str) -> None:
     """`mv` copies it then."""
     fill(fs, "triton/KEY", files=MOVED_MAX)
+    seal_all(fs)
     folder(fs, "triton/OTHER")
     before = counted(fs, "triton/KEY")
     with each_transaction(fs) as sizes, pytest.raises(FsError) as refused:
@@ -275,6 +276,26 @@ def test_a_folder_that_holds_much_gets_another_name_at_once(fs: Filesystem) -> N
     assert fs.evictor.evict_all([find(fs, "triton/KEY")])
 
 
+def test_a_folder_that_stays_an_entry_moves_to_another_folder_at_once_however_much_it_holds(fs: Filesystem) -> None:
+    folder(fs, "deep_gemm/cache")
+    for number in range(3 * MOVED_MAX):
+        write(fs, f"deep_gemm/tmp/1/f{number}", b"bytes of %d" % number)
+    seal_all(fs)
+    with each_transaction(fs) as sizes:
+        rename(fs, "deep_gemm/tmp/1", "deep_gemm/cache/KEY")
+    assert max(sizes) < 10
+    assert counted(fs, "deep_gemm/cache/KEY") == 3 * MOVED_MAX
+
+
+def test_a_folder_of_a_great_many_folders_is_not_moved_to_another_folder(fs: Filesystem) -> None:
+    folder(fs, "deep_gemm/cache")
+    for number in range(SEEN_MAX):
+        folder(fs, f"deep_gemm/tmp/1/d{number}")
+    with pytest.raises(FsError) as refused:
+        rename(fs, "deep_gemm/tmp/1", "deep_gemm/cache/KEY")
+    assert refused.value.errno == errno.EXDEV
+
+
 def test_a_folder_that_holds_less_moves_with_all_that_is_in_it(fs: Filesystem) -> None:
     fill(fs, "triton/KEY", files=100)
     seal_all(fs)
@@ -284,13 +305,12 @@ def test_a_folder_that_holds_less_moves_with_all_that_is_in_it(fs: Filesystem) -
 
 
 def test_moving_folders_does_not_nest_them_deeper_than_making_them(fs: Filesystem) -> None:
-    half = DEPTH_MAX // 2
-    for name in ("a", "b"):
-        folder(fs, "/".join(["triton", name, *["d"] * half]))
+    folder(fs, "/".join(["triton", "a", *["d"] * 60]))
+    folder(fs, "/".join(["triton", "b", *["d"] * (DEPTH_MAX - 10)]))
     with pytest.raises(FsError) as refused:
-        rename(fs, "triton/a", "/".join(["triton", "b", *["d"] * half, "a"]))
+        rename(fs, "triton/a", "/".join(["triton", "b", *["d"] * (DEPTH_MAX - 30), "a"]))
     assert refused.value.errno == errno.ENAMETOOLONG
-    rename(fs, "triton/a", "/".join(["triton", "b", *["d"] * (half // 2), "a"]))
+    rename(fs, "triton/a", "/".join(["triton", "b", *["d"] * (DEPTH_MAX - 100), "a"]))
 
 
 def test_no_way_of_making_names_puts_too_many_into_a_root(fs: Filesystem) -> None:

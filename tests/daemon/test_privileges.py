@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.daemon import control, privileges, registry
+from kcachefs.daemon.worker import NICENESS
 from kcachefs.errors import DaemonError
 from tests.core.policies.mounts import ALICE, as_user, each_engine, mounted, needs_root
 from tests.engines.callers import in_child
@@ -102,3 +103,12 @@ def test_under_a_policy_setuid_is_not_shown(engine: str, policy: str) -> None:
             return path.stat().st_mode & 0o7777
 
         assert as_user(ALICE, make) == 0o755
+
+
+@needs_root
+def test_a_worker_gets_processor_time_before_programs_do() -> None:
+    with mounted("direct") as mount:
+        worker = mount.daemon()[1]
+        threads = [int(name) for name in os.listdir(f"/proc/{worker}/task")]
+        assert len(threads) > 3
+        assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {NICENESS}

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 280.0
+DAEMON = 10001
+"""The user that the image has for a daemon without root."""
 
 _PROGRAMS = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl")
 _LINKS = ("bin", "lib", "lib64", "sbin")
@@ -156,7 +158,9 @@ def containers(folder: Path) -> Iterator[Start]:
 def _make_root(root: Path, *, programs: bool) -> None:
     for name in ("proc", "dev", "tmp", "etc"):
         (root / name).mkdir(parents=True)
-    (root / "etc" / "passwd").write_text("root:x:0:0::/tmp:/bin/sh\n")
+    (root / "etc" / "passwd").write_text(f"root:x:0:0::/tmp:/bin/sh\nkcachefs:x:{DAEMON}:{DAEMON}::/tmp:/bin/sh\n")
+    (root / "etc" / "mtab").symlink_to("/proc/mounts")  # as container engines make it
+    (root / "etc" / "fuse.conf").write_text("user_allow_other\n")
     (root / "tmp").chmod(0o1777)
     if programs:
         for name in _LINKS:
@@ -198,7 +202,10 @@ def _config(uid: int, shares: Sequence[Share], privileged: bool, user_namespace:
             "args": ["/bin/cat"],
             "cwd": "/",
             "env": ["PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8"],
-            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+            # As container engines do it: a user other than root has none, but setuid programs may.
+            "capabilities": dict.fromkeys(
+                ["bounding", *(["effective", "permitted"] if uid == 0 else [])], capabilities
+            ),
         },
         "mounts": [
             {"destination": "/proc", "type": "proc", "source": "proc"},

@@ -57,7 +57,8 @@ def _words(text: str) -> list[str]:
 def _commands_in(node: Any) -> Iterator[list[str]]:
     """The arguments of containers of our image, wherever they are in a document."""
     if isinstance(node, dict):
-        if node.get("image") == "kcachefs":
+        # An initContainer of ours runs a shell.
+        if node.get("image") == "kcachefs" and node.get("command", [""])[0] != "sh":
             yield [str(word) for word in node.get("args") or node.get("command") or []]
         for value in node.values():
             yield from _commands_in(value)

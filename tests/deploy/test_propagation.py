@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 import kcachefs
 from tests.cli.scene import runs
-from tests.deploy.containers import Container, Share, Start, containers
+from tests.deploy.containers import DAEMON, Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
 from tests.waiting import PATIENCE, until
 
@@ -69,29 +70,33 @@ def test_a_container_that_is_kept_private_sees_nothing_of_a_later_mount() -> Non
             assert early.sh(f"ls {shared}/cache") == ""
 
 
-def test_a_daemon_in_a_container_serves_the_host_and_other_containers_and_is_replaced() -> None:
+@pytest.mark.parametrize("uid", [0, DAEMON])
+def test_a_daemon_in_a_container_serves_the_host_and_other_containers_and_is_replaced(uid: int) -> None:
     """As with Docker and Kubernetes: the daemon's container propagates its mount in both directions."""
     with host() as (shared, store, start):
-        store.mkdir(mode=0o700)
+        for folder in (store, shared / "cache"):
+            folder.mkdir(mode=0o700)
+            os.chown(folder, uid, uid)
         user = start("user", uid=1001, shared=[Share(shared, propagation="rslave")])
         file = shared / "cache" / "triton" / "file"
-        first = daemon(start, "first", shared, store)
+        first = daemon(start, "first", shared, store, uid)
         with serving(first, shared, store) as process:
             until(lambda: sees(user, shared / "cache" / ".kcachefs" / "stats.json"))
             user.sh(f"echo text > {file}")
             assert file.read_text() == "text\n"
+            assert file.stat().st_uid == 1001, "the policy knows who is who"
             first.remove()
             start.running.remove(first)
             process.wait(PATIENCE)
         assert sees(user, file) == ""
-        with serving(daemon(start, "second", shared, store), shared, store):
+        with serving(daemon(start, "second", shared, store, uid), shared, store):
             until(lambda: sees(user, file) == "text\n")
             assert json.loads(sees(user, shared / "cache" / ".kcachefs" / "stats.json"))["total"]["files"] >= 0
 
 
-def daemon(start: Start, name: str, shared: Path, store: Path) -> Container:
+def daemon(start: Start, name: str, shared: Path, store: Path, uid: int) -> Container:
     places = [Share(shared, propagation="rshared"), Share(store), Share(PACKAGE, Path("/opt/code/kcachefs"))]
-    return start(name, programs=True, privileged=True, shared=places)
+    return start(name, uid=uid, programs=True, privileged=True, shared=places)
 
 
 @contextmanager

@@ -206,6 +206,8 @@ class Publish(Policy):
         node = self._nodes.get(ino)
         if caller.uid in (0, UNKNOWN) or (node.flags & Inode.FRESH and self._is_temporary(ino, node)):
             return
+        if node.is_dir and node.size > LOOKED_AT:
+            raise FsError(errno.EXDEV, f"{name!r} holds too much to be moved by anybody but root")
         for count, (below, _, _) in enumerate(self._walk.below(ino)):
             owner = self._nodes.get(below).uid
             if not _owns(caller, owner):

@@ -215,7 +215,7 @@ def test_in_a_full_store_only_those_above_an_equal_part_lose_entries(engine: str
                 attacker.result()
             for name in MODEST.values():
                 assert _left(mount, name, range(4), MIB) == list(range(4))
-        assert settled(mount).store.used_bytes < 30 * MIB
+        assert settled(mount).store.used_bytes < 28 * MIB * 1.25
         for name in MODEST.values():
             assert _left(mount, name, range(4), MIB) == list(range(4))
 
