@@ -8,6 +8,8 @@
 | `KCACHEFS_LOG_DIR` | the daemons' logs | root: `/var/log/kcachefs`, others: the user's log directory |
 | `KCACHEFS_CACHE_DIR` | the directory of the library's caches | `kcachefs-library` in the user's cache directory |
 | `KCACHEFS_CACHE_SIZE` | size limit of each library cache in a plain directory | none |
+| `KCACHEFS_SYSTEM_CONFIG` | the system's configuration file | `/etc/kcachefs/config.toml` |
+| `XDG_CONFIG_HOME` | where the user's `kcachefs/config.toml` is | `~/.config` |
 | `KCACHEFS_RESEND` | `0`: never ask the kernel to send requests again, as if it were older than Linux 6.9 | ask |
 | `NO_COLOR`, `TERM` | `NO_COLOR` set, or `TERM=dumb`: plain text only | colours in a terminal |
 | `LC_ALL`, `LC_CTYPE`, `LANG` | `C` or `POSIX`: tables in ASCII | what the locale can show |
@@ -50,6 +52,17 @@ def default_mount() -> Path:
 def configured_mount() -> Path | None:
     configured = os.environ.get("KCACHEFS_MOUNT")
     return Path(configured) if configured else None
+
+
+def config_files() -> tuple[Path, ...]:
+    """The configuration files, the one that decides first: the user's, then the system's."""
+    system = Path(os.environ.get("KCACHEFS_SYSTEM_CONFIG") or "/etc/kcachefs/config.toml")
+    home = os.environ.get("XDG_CONFIG_HOME") or ""
+    if not os.path.isabs(home):
+        home = os.path.expanduser("~/.config")
+        if home.startswith("~"):  # a user without a home
+            return (system,)
+    return Path(home) / "kcachefs" / "config.toml", system
 
 
 def runtime_directory() -> Path:
@@ -171,6 +184,18 @@ def parse_size(text: str, *, least: int = 0) -> int:
     if not least <= size < _SIZE_MAX:
         raise UsageError(f"{text!r} is not a possible size; write it like 20GiB, 512M or 1000000")
     return size
+
+
+def exact_size(count: int) -> str:
+    """A size without rounding, in the largest unit that divides it; `parse_size` reads it back.
+
+    >>> exact_size(20 << 30), exact_size(1000), exact_size(0)
+    ('20GiB', '1000', '0')
+    """
+    for unit in ("t", "g", "m", "k"):
+        if count and count % _UNITS[unit] == 0:
+            return f"{count // _UNITS[unit]}{unit.upper()}iB"
+    return str(count)
 
 
 def format_size(count: float) -> str:

@@ -87,6 +87,21 @@ set_up() {
     printf '%s' "$want" >"$stamp"
 }
 
+# may_extract PROGRAM PACKAGE: one program of a Debian package in .venv/bin too, if it can be had; no service is started.
+may_extract() {
+    command -v "$1" >/dev/null && return 0
+    [ -x "$venv/bin/$1" ] && return 0
+    local folder
+    folder=$(mktemp -d)
+    say "getting $1 from the package $2 (once)"
+    if (cd "$folder" && apt-get download -q "$2" && dpkg-deb -x ./*.deb .) >/dev/null 2>&1; then
+        install "$folder/usr/bin/$1" "$venv/bin/$1"
+    else
+        say "$1 could not be had"
+    fi
+    rm -rf "$folder"
+}
+
 # install_all NAME [PACKAGE...]: set_up's calls of pip.
 install_all() {
     local name=$1 pip=("$venv/bin/python" -I -m pip install --disable-pip-version-check -q)

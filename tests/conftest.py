@@ -22,6 +22,9 @@ _TESTS = Path(__file__).parent
 _OWN = Path(tempfile.mkdtemp(prefix="kcachefs-test-run-"))
 os.environ["KCACHEFS_RUNTIME_DIR"] = str(_OWN / "run")
 os.environ["KCACHEFS_LOG_DIR"] = str(_OWN / "log")
+# Nor does it matter to them how the machine is configured.
+os.environ["KCACHEFS_SYSTEM_CONFIG"] = str(_OWN / "config.toml")
+os.environ["XDG_CONFIG_HOME"] = str(_OWN / "config")
 for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
     os.environ.pop(_name, None)
 

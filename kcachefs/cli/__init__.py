@@ -13,6 +13,7 @@ import typer
 import kcachefs
 from kcachefs.cli.adopt import adopt
 from kcachefs.cli.completion import completion
+from kcachefs.cli.config import config
 from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
@@ -27,6 +28,7 @@ from kcachefs.cli.pin import pin, unpin
 from kcachefs.cli.prune import prune
 from kcachefs.cli.reload import reload
 from kcachefs.cli.run import run
+from kcachefs.cli.set import set as set_
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
@@ -50,6 +52,8 @@ for _verb in (
     mount,
     umount,
     reload,
+    set_,
+    config,
     status,
     run,
     env,

@@ -18,6 +18,9 @@ from kcachefs.printable import printable
 if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountConfig
 
+_OF_COMMAND = ("directory", "store", "foreground", "quiet", "as_json")
+"""Parameters of the command that are no options of the mount."""
+
 
 def mount(
     directory: Annotated[
@@ -37,15 +40,18 @@ def mount(
         ),
     ] = None,
     max_size: Annotated[
-        str, typer.Option(metavar="SIZE", help="Quota for the stored bytes.")
-    ] = config.DEFAULT_MAX_SIZE,
-    max_files: Annotated[int, typer.Option(min=0, metavar="N", help="Quota for the number of files; 0: none.")] = 0,
+        str | None, typer.Option(metavar="SIZE", help="Quota for the stored bytes.", show_default="20GiB")
+    ] = None,
+    max_files: Annotated[
+        int | None, typer.Option(metavar="N", help="Quota for the number of files; 0: none.", show_default="0")
+    ] = None,
     min_free: Annotated[
-        str, typer.Option(metavar="SIZE", help="Space to leave free on the disk.")
-    ] = config.DEFAULT_MIN_FREE,
+        str | None, typer.Option(metavar="SIZE", help="Space to leave free on the disk.", show_default="64MiB")
+    ] = None,
     grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long an entry is safe from eviction after a use.")
-    ] = 30.0,
+        float | None,
+        typer.Option(metavar="SECONDS", help="How long an entry is safe from eviction after a use.", show_default="30"),
+    ] = None,
     floor: Annotated[
         list[str] | None,
         typer.Option(metavar="NAMESPACE=SIZE", help="Evict nothing from a namespace below this size. Repeatable."),
@@ -55,28 +61,35 @@ def mount(
         typer.Option(metavar="NAMESPACE=SIZE", help="Keep a namespace below this size. Repeatable."),
     ] = None,
     max_size_per_uid: Annotated[
-        str, typer.Option(metavar="SIZE", help="Quota for the files of each user; 0: none.")
-    ] = "0",
+        str | None, typer.Option(metavar="SIZE", help="Quota for the files of each user; 0: none.", show_default="0")
+    ] = None,
     tenant_range: Annotated[
         list[str] | None,
         typer.Option(metavar="FIRST:COUNT", help="Count a user namespace's users as one user. Repeatable."),
     ] = None,
-    policy: Annotated[str, typer.Option(help="shared, publish, private or read-only; see the README.")] = "",
+    policy: Annotated[
+        str | None,
+        typer.Option(help="shared, publish, private or read-only; see the README.", show_default="shared"),
+    ] = None,
     writers: Annotated[
         list[str] | None,
         typer.Option(metavar="uid:N,gid:N,…", help="Who may write where others may only read. Repeatable."),
     ] = None,
     base: Annotated[
-        bool, typer.Option("--base", help="Show a shared base tree beneath each user's private tree.")
-    ] = False,
-    uid: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show every file as owned by this user.")] = None,
-    gid: Annotated[int | None, typer.Option(min=0, metavar="N", help="Show every file as owned by this group.")] = None,
+        bool | None, typer.Option("--base/--no-base", help="Show a shared base tree beneath each user's private tree.")
+    ] = None,
+    uid: Annotated[int | None, typer.Option(metavar="N", help="Show every file as owned by this user.")] = None,
+    gid: Annotated[int | None, typer.Option(metavar="N", help="Show every file as owned by this group.")] = None,
     umask: Annotated[
         str | None, typer.Option(metavar="OCTAL", help="Permission bits to hide from every file's mode.")
     ] = None,
-    idmap: Annotated[bool, typer.Option("--idmap", help="Allow idmapped mounts of this mount (Linux 6.12).")] = False,
-    engine: Annotated[str, typer.Option(help="direct, or pyfuse3: the slower reference engine.")] = "direct",
-    read_only: Annotated[bool, typer.Option("--read-only", help="Short for --policy read-only.")] = False,
+    idmap: Annotated[
+        bool | None, typer.Option("--idmap/--no-idmap", help="Allow idmapped mounts of this mount (Linux 6.12).")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="direct, or pyfuse3: the slower reference engine.", show_default="direct")
+    ] = None,
+    read_only: Annotated[bool | None, typer.Option("--read-only", help="Short for --policy read-only.")] = None,
     allow_other: Annotated[
         bool | None,
         typer.Option(
@@ -86,41 +99,37 @@ def mount(
         ),
     ] = None,
     hang_timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="Replace a worker that sends no heartbeat for this long.")
-    ] = 30.0,
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="Replace a worker that sends no heartbeat for this long.", show_default="30"
+        ),
+    ] = None,
+    metrics_gid: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Let members of this group read the metrics of the whole mount."),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="text, or json: one object per line.", show_default="text")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.", show_default="info")] = None,
     foreground: Annotated[
         bool, typer.Option("-f", "--foreground", help="Stay in the foreground, for a service manager.")
     ] = False,
-    log_format: Annotated[str, typer.Option(help="text, or json: one object per line.")] = "text",
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing after success.")] = False,
     as_json: target.Json = False,
 ) -> None:
-    """Mount a cache at DIR and return once it answers."""
+    """Mount a cache at DIR and return once it answers.
+
+    What is not given here is taken from what `kcachefs set` left in the store, then from the configuration files.
+    """
+    given = {name: value for name, value in locals().items() if value not in (None, []) and name not in _OF_COMMAND}
     from kcachefs.mounts.making import serve_in_background, serve_in_foreground, shortage
     from kcachefs.mounts.places import place_for
-    from kcachefs.mounts.settings import mount_settings, sharing_settings
+    from kcachefs.mounts.settings import mount_settings
 
     if foreground and as_json:
         raise UsageError("--json: does not work with --foreground, which prints its log; leave out one of the two")
-    settings = mount_settings(
-        directory or place_for(store),
-        store,
-        max_size=max_size,
-        max_files=max_files,
-        min_free=min_free,
-        grace=grace,
-        floors=floor or [],
-        ceilings=ceiling or [],
-        engine=engine,
-        max_size_per_uid=max_size_per_uid,
-        tenant_ranges=tenant_range or [],
-        sharing=sharing_settings(
-            policy, read_only=read_only, writers=writers or [], base=base, uid=uid, gid=gid, umask=umask, idmap=idmap
-        ),
-        allow_other=allow_other,
-        log_format=log_format,
-        hang_seconds=hang_timeout,
-    )
+    settings = mount_settings(directory or place_for(store), store, given)
     moved = "" if foreground else serve_in_background(settings)
     for complaint in filter(None, (moved, shortage(settings))):
         print(f"kcachefs: {printable(complaint)}", file=sys.stderr, flush=True)

@@ -2,8 +2,9 @@
 
     /var/cache/kcachefs  /mnt/kcache  kcachefs  max_size=100GiB,nofail  0 0
 
-The options are those of `kcachefs mount`, with `_` for `-`; `writers=uid:1000` may be given several times.
-The exit codes are those of mount(8): 1 for wrong usage, 32 if the mount failed.
+The options are those of `kcachefs mount`, with `_` for `-`; `writers`, `floor` and `ceiling` may be repeated. `remount`
+changes a mount that is in use, as `kcachefs set` does. The exit codes are those of mount(8): 1 for wrong usage, 32 if
+the mount failed.
 """
 
 from __future__ import annotations
@@ -11,18 +12,16 @@ from __future__ import annotations
 import getopt
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import Any
 
+from kcachefs.cli.set import change
+from kcachefs.daemon.options import OPTIONS, option_named
 from kcachefs.errors import KcachefsError, UsageError, describe
-from kcachefs.mounts.making import serve_in_background
-from kcachefs.mounts.settings import mount_settings, sharing_settings
+from kcachefs.mounts.making import serve_in_background, shortage
+from kcachefs.mounts.settings import mount_settings
 from kcachefs.printable import printable
 
-if TYPE_CHECKING:
-    from kcachefs.daemon.registry import MountConfig
-
 USAGE = "mount.kcachefs STORE DIR [-o ro,max_size=20GiB,policy=publish,engine=direct,allow_other,no_allow_other]"
-_SHARING_OPTIONS = ("read_only", "policy", "writers", "base", "uid", "gid", "umask", "idmap")
 
 _IGNORED = {
     *("defaults", "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "comment"),
@@ -31,25 +30,8 @@ _IGNORED = {
     *("silent", "loud", "nosuid", "nodev"),
 }
 """Options for mount(8) or other filesystems that change nothing here."""
-
-
-class MountOptions(TypedDict, total=False):
-    """The options by their names in `kcachefs mount`."""
-
-    max_size: str
-    max_size_per_uid: str
-    tenant_ranges: list[str]
-    engine: str
-    allow_other: bool
-    log_format: str
-    read_only: bool
-    policy: str
-    writers: list[str]
-    base: bool
-    uid: int
-    gid: int
-    umask: str
-    idmap: bool
+_OF_THE_KERNEL = {"user_id", "group_id", "default_permissions", "max_read", "blksize", "rootcontext", "seclabel"}
+"""Options in the kernel's list of mounts, from which mount(8) takes them for a remount."""
 
 
 def main() -> None:
@@ -70,57 +52,75 @@ def _run(arguments: list[str]) -> None:
     source, directory = operands
     options = ",".join(value for flag, value in flags if flag == "-o")
     sloppy, fake = any(flag == "-s" for flag, _ in flags), any(flag == "-f" for flag, _ in flags)
+    wanted = parse_options(options, sloppy=sloppy)
+    if "remount" in options.split(","):
+        if not fake:
+            remount(Path(directory), wanted)
+        return
     store = None if source in ("none", "kcachefs") else Path(source)
-    settings = settings_of(Path(directory), store, parse_options(options, sloppy=sloppy))
-    if not fake and (complaint := serve_in_background(settings)):
-        print(f"mount.kcachefs: {complaint}", file=sys.stderr)
+    settings = mount_settings(Path(directory), store, wanted)
+    if not fake:
+        for complaint in filter(None, (serve_in_background(settings), shortage(settings))):
+            print(f"mount.kcachefs: {complaint}", file=sys.stderr, flush=True)
 
 
-def settings_of(directory: Path, store: Path | None, wanted: MountOptions) -> MountConfig:
-    """The settings that these options ask for."""
-    plain = {name: value for name, value in wanted.items() if name not in _SHARING_OPTIONS}
-    sharing = {name: value for name, value in wanted.items() if name in _SHARING_OPTIONS}
-    return mount_settings(directory, store, **plain, sharing=sharing_settings(**sharing))  # type: ignore[arg-type]
+def remount(directory: Path, wanted: dict[str, Any]) -> None:
+    """Change what can be changed while the mount is in use; anything else must be what it is."""
+    holds = change(directory, {})
+    changes = {}
+    for name, given in wanted.items():
+        option = option_named(name)
+        if option.is_live:
+            changes[name] = given
+        elif name == "read_only" and not given:
+            continue  # the kernel calls every mount rw, and mount(8) repeats it
+        elif option.value(given) != option.value_in(holds):
+            raise UsageError(f"option {name}: cannot be changed by a remount; unmount and mount again")
+    change(directory, changes)
 
 
-def parse_options(text: str, *, sloppy: bool = False) -> MountOptions:
-    """Parse a list of options.
+def parse_options(text: str, *, sloppy: bool = False) -> dict[str, Any]:
+    """Parse a list of options, into values by their names in `kcachefs mount`.
 
     >>> parse_options("ro,max_size=5G,noauto,x-systemd.requires=network.target")
     {'read_only': True, 'max_size': '5G'}
     """
-    wanted: MountOptions = {}
-    executable = True
+    wanted: dict[str, Any] = {}
+    known = {one.name: one for one in OPTIONS}
+    executable, again = True, "remount" in text.split(",")
     for option in filter(None, text.split(",")):
-        name, _, value = option.partition("=")
+        name, equals, value = option.partition("=")
         match name:
             case "ro" | "rw":
                 wanted["read_only"] = name == "ro"
-            case "allow_other" | "no_allow_other":
-                wanted["allow_other"] = name == "allow_other"
-            case "max_size" | "max_size_per_uid" | "engine" | "log_format" | "policy" | "umask":
-                wanted[name] = value
-            case "uid" | "gid":
-                if not value.isascii() or not value.isdigit():
-                    raise UsageError(f"option {option}: is not a number; use: {USAGE}")
-                wanted[name] = int(value)
-            case "tenant_range":
-                wanted["tenant_ranges"] = [*wanted.get("tenant_ranges", ()), value]
-            case "writers":
-                wanted["writers"] = [*wanted.get("writers", ()), value]
-            case "base" | "idmap":
-                wanted[name] = True
+            case "no_allow_other":
+                wanted["allow_other"] = False
             case "exec" | "noexec":
                 executable = name == "exec"
             case "suid" | "dev":
                 raise UsageError(f"option {name}: a cache is always mounted no{name}; remove the option")
-            case "remount":
-                raise UsageError("option remount: is not supported; unmount and mount again")
-            case _ if not sloppy and name not in _IGNORED and not name.lower().startswith("x-"):
-                raise UsageError(f"option {option}: unknown; use: {USAGE}")
-    if not executable:  # `user` implies noexec, unless exec follows it
+            case _ if name in known and known[name].is_flag:
+                if value not in ("", "true", "false"):
+                    raise UsageError(f"option {option}: is either on or off; write {name}, or {name}=false")
+                wanted[name] = value != "false"
+            case _ if name in known:
+                _check(option, name, value if equals else None)
+                wanted[name] = [*wanted.get(name, ()), value] if known[name].is_repeatable else value
+            case _ if not sloppy and not (again and name in {"remount", *_OF_THE_KERNEL}):
+                if name not in _IGNORED and not name.lower().startswith("x-"):
+                    raise UsageError(f"option {option}: unknown; use: {USAGE}")
+    if not executable and not again:  # `user` implies noexec, unless exec follows it
         raise UsageError("option noexec: compiled libraries could not be loaded; add exec after it")
     return wanted
+
+
+def _check(option: str, name: str, value: str | None) -> None:
+    if value is None:
+        raise UsageError(f"option {option}: needs a value; use: {USAGE}")
+    try:
+        option_named(name).value(value)
+    except UsageError as error:
+        raise UsageError(f"option {option}: {error}") from None
 
 
 if __name__ == "__main__":

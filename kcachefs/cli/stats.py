@@ -51,7 +51,7 @@ def stats(
 
     from kcachefs.core import report
 
-    numbers = _ask(mount, store)
+    numbers = _ask(mount, store, settle=not watch)
     if as_json and watch:
         _print_forever(numbers, mount, store)
     if as_json:
@@ -84,10 +84,11 @@ def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) 
         raise typer.Exit from None
 
 
-def _ask(mount: Path | None, store: Path | None) -> Statistics:
+def _ask(mount: Path | None, store: Path | None, *, settle: bool = False) -> Statistics:
+    """The numbers; with `settle` what was written or used until now is counted first."""
     from kcachefs.core.report import Statistics
 
-    return target.call(mount, store, "stats", Statistics)
+    return target.call(mount, store, "stats", Statistics, settle=settle)
 
 
 def _screen(numbers: Statistics) -> Text:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kcachefs.config import format_size
+from kcachefs.errors import DaemonError
+
 if TYPE_CHECKING:
+    from kcachefs.core.report import StoreNumbers
     from kcachefs.daemon.registry import MountState
+
+_ANSWER_SECONDS = 5.0
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -35,6 +42,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  store     {state.store}")
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
+        if (below := _held(state)) is not None:
+            used, quota, saved = map(format_size, (below.used_bytes, below.max_bytes, below.bytes_saved))
+            print(f"  holds     {used} of {quota}, {saved} saved")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
         if not state.supervised:
             print("            (the supervisor is dead, so nothing replaces the worker: unmount and mount again)")
@@ -45,7 +55,23 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  log       {state.log or 'standard error of the supervisor'}")
 
 
+def _held(state: MountState) -> StoreNumbers | None:
+    """What the mount holds; None if its daemon does not answer: then the rest of its status matters more."""
+    import msgspec
+
+    from kcachefs.core.report import Statistics
+    from kcachefs.daemon import control, registry
+
+    if not state.alive:
+        return None
+    with contextlib.suppress(DaemonError, msgspec.DecodeError):
+        raw = control.ask(registry.socket_path(state.mountpoint), "stats", {}, seconds=_ANSWER_SECONDS)
+        return msgspec.json.decode(raw, type=Statistics).store
+    return None
+
+
 def _row(state: MountState) -> dict[str, object]:
+    below = _held(state)
     return {
         "mountpoint": state.mountpoint,
         "store": state.store,
@@ -60,6 +86,9 @@ def _row(state: MountState) -> dict[str, object]:
         "version": state.version,
         "policy": state.policy,
         "state": "served" if state.supervised else "unsupervised" if state.alive else "dead",
+        "used_bytes": below.used_bytes if below is not None else None,
+        "max_bytes": below.max_bytes if below is not None else None,
+        "bytes_saved": below.bytes_saved if below is not None else None,
     }
 
 

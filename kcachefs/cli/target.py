@@ -17,6 +17,7 @@ from kcachefs.cli.usage import a_path
 from kcachefs.errors import (
     DaemonError,
     KcachefsError,
+    MountDenied,
     MountError,
     StoreError,
     UsageError,
@@ -44,14 +45,56 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     """Run a command where it belongs and return its result."""
     from kcachefs.daemon import control, registry
 
-    mounted = _find_mount(mount, store)
+    if (shared := _others_mount(mount, store)) is not None:
+        return _read_from(shared, verb, kind, arguments)
+    mounted = find_mount(mount, store)
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
 
-def _find_mount(mount: Path | None, store: Path | None) -> str | None:
+def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
+    """The mount that is meant, if it is somebody else's: the one that is named, or the only one on a host where this
+    user has neither a mount nor a store."""
+    from kcachefs.daemon import registry
+    from kcachefs.engines import mounting
+    from kcachefs.mounts.finding import answers, mount_at
+
+    if store is not None:
+        return None
+    own = {state.mountpoint for state in registry.all_mounts()}
+    wanted = mount or config.configured_mount()
+    if wanted is not None:
+        if own & {os.path.abspath(wanted), os.path.realpath(wanted)}:
+            return None
+        return mount_at(wanted)
+    if own or config.default_store().exists():
+        return None
+    found = {Path(one.mountpoint) for one in mounting.mounts() if one.fstype == mounting.FSTYPE}
+    usable = [place for place in found if answers(place)]
+    return usable[0] if len(usable) == 1 else None
+
+
+def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]) -> _T:
+    """What a mount shows everybody of their own, in the form in which its daemon would answer its owner."""
+    from kcachefs.mounts import reports
+
+    if verb == "stats":
+        name = reports.SETTLED if arguments.get("settle") else reports.STATISTICS
+        return msgspec.json.decode(reports.read(mount, name), type=kind)
+    if verb == "ls":
+        from kcachefs.core.administration import select
+
+        infos: Any = msgspec.json.decode(reports.read(mount, reports.ENTRIES), type=kind)
+        chosen: Any = select(infos, sort=arguments.get("sort", "used"), patterns=arguments.get("patterns"))
+        result: _T = chosen
+        return result
+    raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may {verb} there")
+
+
+def find_mount(mount: Path | None, store: Path | None) -> str | None:
+    """The mount of this user that is meant; None if none is, so that the store is used as it lies."""
     from kcachefs.daemon import registry
 
     mounts = registry.all_mounts()

@@ -32,6 +32,18 @@ _COMPARED = 64
 """Entries of one name whose differences are shown; among more of them nobody could see what differs."""
 
 
+def select(
+    infos: Iterable[EntryInfo], namespace: str = "", sort: str = "used", patterns: list[str] | None = None
+) -> list[EntryInfo]:
+    """Those of one namespace, or all, that the patterns mean, in the order that is asked for."""
+    if sort not in SORTS:
+        raise UsageError(f"--sort {sort}: unknown; choose one of {', '.join(SORTS)}")
+    chosen = [info for info in infos if not namespace or info.namespace == namespace.strip("/")]
+    if patterns:
+        chosen = meant_by(patterns, chosen, parts=True)
+    return sorted(chosen, key=SORTS[sort])
+
+
 class Administration:
     """Commands on one filesystem. Any thread; each command sees what was sealed when it began."""
 
@@ -48,17 +60,16 @@ class Administration:
         return self._fs.statistics()
 
     def ls(
-        self, namespace: str = "", sort: str = "used", names: bool = True, patterns: list[str] | None = None
+        self,
+        namespace: str = "",
+        sort: str = "used",
+        names: bool = True,
+        patterns: list[str] | None = None,
+        uid: int | None = None,
     ) -> list[EntryInfo]:
-        """Entries, of one namespace or of all; with `patterns` those that are meant by any of them."""
-        if sort not in SORTS:
-            raise UsageError(f"--sort {sort}: unknown; choose one of {', '.join(SORTS)}")
-        infos = [info for info in self._entries(names) if not namespace or info.namespace == namespace.strip("/")]
-        if names:
-            infos = self._told_apart(infos)
-        if patterns:
-            infos = meant_by(patterns, infos, parts=True)
-        return sorted(infos, key=SORTS[sort])
+        """Entries, of one namespace or of all, of one user or of all; with `patterns` those that any of them means."""
+        infos = select(self._entries(names, uid), namespace, sort)
+        return select(self._told_apart(infos) if names else infos, namespace, sort, patterns)
 
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
         found = self._matching(patterns)
@@ -148,13 +159,15 @@ class Administration:
         files = self._fs.walk.files_at_top(entry)
         return kernel_facts(partial(self._read, files), list(files))
 
-    def _entries(self, names: bool) -> list[EntryInfo]:
+    def _entries(self, names: bool, uid: int | None = None) -> list[EntryInfo]:
         self._fs.uses.flush()
         self._fs.store.fold()
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
             record = EntryRecord.unpack(raw) if raw is not None else None
-            if record is not None and record.files and not record.flags & EntryRecord.LEAVING:
+            if record is None or not record.files or record.flags & EntryRecord.LEAVING:
+                continue
+            if uid in (None, record.uid):
                 try:
                     infos.append(self._info(number_of(key), record, names))
                 except FsError:

@@ -22,7 +22,7 @@ from kcachefs.core.name_requests import NameRequests
 from kcachefs.core.options import BLOCK, AttributeChanges, Statfs
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
-from kcachefs.core.report import ReportFolder
+from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store.inode_numbers import SHARED_INO, VIRTUAL_BASE
@@ -83,13 +83,13 @@ class FileRequests(NameRequests):
         if caller.uid not in (0, self.options.uid):
             return self._statfs_of(caller.uid)
         disk = os.statvfs(self.store.path)
-        limit = self.options.limits.max_size
+        limit = self.room.limits.max_size
         left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
 
     def _statfs_of(self, uid: int) -> Statfs:
         """A user's own quota and what they hold, as if they were alone: the whole would tell what others have."""
-        limits = self.options.limits
+        limits = self.room.limits
         limit = limits.max_size_per_uid or limits.max_size
         held = [record for _, record in self._table.shares_of(uid)]
         used = sum(record.stored for record in held)
@@ -230,7 +230,7 @@ class FileRequests(NameRequests):
         if mode & PUNCH_HOLE:
             self.files.fallocate(ino, mode, offset, length)
             return
-        if length > self.options.limits.max_size:
+        if length > self.room.limits.max_size:
             raise FsError(errno.ENOSPC, f"{length} bytes are more than the quota")
         end = offset + length
         for start in range(offset, end, ALLOCATED_BYTES):

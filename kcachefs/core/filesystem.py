@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import logging
 import stat
+import time
+from collections.abc import Callable
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
 from kcachefs.core.eviction import Evictor
 from kcachefs.core.file_requests import FileRequests
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.layouts import NAMESPACES
+from kcachefs.core.limits import Limits
+from kcachefs.core.metrics import About, as_metrics
 from kcachefs.core.options import FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
-from kcachefs.core.report import ReportFolder, Statistics, statistics, statistics_of
+from kcachefs.core.report import Statistics, as_json, statistics, statistics_of
+from kcachefs.core.report_folder import ReportFolder
+from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.store import Store
@@ -29,6 +36,9 @@ from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
+_REPORTS = 64
+_PAUSE_TIMES = 20
+"""How many times longer than making a report took no other is made for the same user."""
 COUNT_SECONDS = 0.2
 """How long a mount counts what its users hold before it answers; the evictor counts the rest."""
 
@@ -43,7 +53,11 @@ class Filesystem(FileRequests):
         if parts.accounts is not None:
             trusted = frozenset((0, options.uid))
             quotas = UserQuotas(store, parts.nodes, parts.files, parts.room, parts.accounts, trusted)
-        report = ReportFolder(options.uid, options.gid, self._report_for)
+        report = ReportFolder(options.uid, options.gid)
+        report.files |= {b"stats.json": lambda caller: as_json(self.report_for(caller)), b"metrics": self._metrics_for}
+        report.slow_files[b"settled.json"] = self._settled_for
+        self.about: Callable[[], About | None] = lambda: None
+        """What the daemon says of itself in the metrics."""
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
         self.namespaces = parts.namespaces
@@ -78,6 +92,8 @@ class Filesystem(FileRequests):
             self.evictor,
             self.name_gone,
         )
+        self._reports: BoundedDict[int | None, tuple[float, Statistics]] = BoundedDict(_REPORTS)
+        """By user, None for all: until when a report is as good as a new one, and the report."""
         self._make_namespaces()
         if self._has_policy:
             self._mark_kept_files()
@@ -92,16 +108,57 @@ class Filesystem(FileRequests):
         if parts.accounts is not None:
             parts.accounts.count(COUNT_SECONDS)
 
+    def set_limits(self, limits: Limits) -> None:
+        """From now on these limits hold; what exceeds them is evicted in the next turns."""
+        self.room.limits = limits
+        self.evictor.grace_seconds = limits.grace
+
     def statistics(self) -> Statistics:
-        max_size, nameless = self.options.limits.max_size, len(self.nodes.orphans)
+        max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
         return statistics(self.store, self.namespaces, max_size, nameless, self._kernel.requests())
 
-    def _report_for(self, caller: Caller) -> Statistics:
-        """What a reader of the report may know: the mount's owner and root everything, others what is theirs."""
-        if caller.uid in (0, self.options.uid):
-            return self.statistics()
-        limits = self.options.limits
-        return statistics_of(caller.uid, self.namespaces, limits.max_size_per_uid or limits.max_size)
+    def sees_all(self, caller: Caller) -> bool:
+        """Whether a caller may know the numbers of the whole mount: its owner and root may."""
+        return caller.uid in (0, self.options.uid)
+
+    def report_for(self, caller: Caller) -> Statistics:
+        """What a caller may know: everything, or what is theirs. A moment old at most: anybody may ask all the time."""
+        return self._report_of(None if self.sees_all(caller) else caller.uid)
+
+    def _report_of(self, uid: int | None) -> Statistics:
+        """The statistics of one user, or (None) of all; the last ones if they were made just now."""
+        last, begin = self._reports.get(uid), time.monotonic()
+        if last is not None and begin < last[0]:
+            return last[1]
+        numbers = self.statistics() if uid is None else self._statistics_of(uid)
+        end = time.monotonic()
+        self._reports[uid] = end + _PAUSE_TIMES * (end - begin), numbers
+        return numbers
+
+    def _statistics_of(self, uid: int) -> Statistics:
+        limits = self.room.limits
+        unsealed = self.sealer.unsealed_bytes(uid)
+        return statistics_of(uid, self.namespaces, limits.max_size_per_uid or limits.max_size, unsealed)
+
+    def _metrics_for(self, caller: Caller) -> bytes:
+        gid = self.options.metrics_gid
+        is_member = gid is not None and caller.is_known and (caller.gid == gid or gid in groups_of(caller.pid))
+        return as_metrics(self._report_of(None) if is_member else self.report_for(caller), self.about())
+
+    def _settled_for(self, caller: Caller) -> bytes:
+        """The statistics with everything counted that the caller did until now."""
+        self.settle_for(caller)
+        return as_json(self.report_for(caller))
+
+    def settle_for(self, caller: Caller) -> None:
+        """Count what a caller wrote and used until now: seal what waits of it, and write down the uses."""
+        if self.sees_all(caller):
+            self.settle()
+        else:
+            self.sealer.seal_of(caller.uid, self.uses.hit_by(caller.uid))
+            self.uses.flush()
+            self.store.fold()
+        self._reports.clear()
 
     def settle(self) -> None:
         """Seal everything that waits and put it all on disk: what an unmount waits for.

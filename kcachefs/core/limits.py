@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from kcachefs import config
+from kcachefs.errors import UsageError
+
 GRACE_SECONDS = 30.0
 """How long after its last use an entry is safe, normally."""
+LEAST_MAX_SIZE = 1 << 20
+"""The smallest quota that makes sense: the catalog alone takes a part of that."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,3 +42,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             if first <= uid < first + count:
                 return first
         return uid
+
+
+def check(limits: Limits) -> Limits:
+    """The same, if they can hold together; raises UsageError otherwise."""
+    for name, floor in limits.floors.items():
+        if name in limits.ceilings and floor > limits.ceilings[name]:
+            raise UsageError(f"--floor {name}: is above its --ceiling, so both cannot hold; lower it")
+    floors = sum(limits.floors.values())
+    if floors > limits.max_size:
+        raise UsageError(
+            f"--floor: together the floors ({config.format_size(floors)}) are above --max-size "
+            f"({config.format_size(limits.max_size)}), so nothing could be evicted; lower them"
+        )
+    return limits

@@ -14,7 +14,7 @@ from kcachefs.core.caller import Caller
 from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX, FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
-from kcachefs.core.report import FOLDER, ReportFolder
+from kcachefs.core.report_folder import FOLDER, ReportFolder
 from kcachefs.core.squash import squashed
 from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.core.user_quotas import UserQuotas

@@ -24,6 +24,8 @@ class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
     uid: int = 0
     gid: int = 0
     sharing: Sharing = Sharing()
+    metrics_gid: int | None = None
+    """The group whose members may read the metrics of the whole mount."""
     resumed: bool = False
     """The mount is there already, and its last worker died."""
 

@@ -1,31 +1,16 @@
-"""What a mount reports: statistics as data, as JSON and in Prometheus' text format, and the `.kcachefs` folder.
+"""What a mount reports: statistics as data, of the whole mount or of one user, and what "saved" means.
 
-The folder is in every mount's root and holds `stats.json` and `metrics`, for whoever has the mount and not the command.
-Its files are made when they are looked up, each time under a new inode number: the kernel keeps the pages of an inode
-that it knows, and would show the numbers of an hour ago.
+Bytes *saved* are how much less the store takes on disk than its files hold. A file that is not sealed yet counts on
+both sides with what it takes: it is neither saved nor lost. `stats`, `status`, `run` and the metrics show that number.
 """
 
 from __future__ import annotations
 
-import stat
-import time
-from collections.abc import Callable
-
 import msgspec
 
-from kcachefs.bounded import BoundedDict
-from kcachefs.core.caller import Caller
 from kcachefs.core.namespaces import Namespaces, Row
-from kcachefs.core.nodes import new_inode
 from kcachefs.store import Store
-from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO
-from kcachefs.store.records import Inode, NamespaceRecord
-
-FOLDER = b".kcachefs"
-_KEPT = 64
-"""Snapshots kept: those of processes that have looked and not yet read."""
-_PAUSE_TIMES = 20
-"""How many times longer than making a report took no other is made for the same user."""
+from kcachefs.store.records import NamespaceRecord
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -60,9 +45,11 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     dedup_ratio: float
     used_bytes: int
     """What the store takes on disk, everything counted."""
+    unsealed_bytes: int
+    """The part of it that files take which are not sealed yet."""
     max_bytes: int
     bytes_saved: int
-    """Plain bytes of all files, less what the store takes."""
+    """How much less the store takes than its files hold; what is not sealed yet holds what it takes."""
     nameless: int
     """Files without a name that somebody has open."""
     damaged: int
@@ -83,7 +70,7 @@ def statistics(
     """The numbers as they are now."""
     rows, total = _by_label(namespaces.rows())
     totals = store.objects.totals()
-    used = store.used_bytes()
+    used, unsealed = store.used_bytes(), store.unsealed_bytes()
     return Statistics(
         total=_numbers(total),
         store=StoreNumbers(
@@ -92,8 +79,9 @@ def statistics(
             referenced_bytes=totals.referenced,
             dedup_ratio=round(totals.referenced / totals.plain, 3) if totals.plain else 1.0,
             used_bytes=used,
+            unsealed_bytes=unsealed,
             max_bytes=max_size,
-            bytes_saved=max(0, totals.referenced - used),
+            bytes_saved=saved(totals.referenced + unsealed, used),
             nameless=nameless,
             damaged=store.objects.damaged,
         ),
@@ -102,11 +90,16 @@ def statistics(
     )
 
 
-def statistics_of(uid: int, namespaces: Namespaces, max_size: int) -> Statistics:
+def saved(plain: int, taken: int) -> int:
+    """Bytes saved by something that holds `plain` bytes and takes `taken` on disk."""
+    return max(0, plain - taken)
+
+
+def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int = 0) -> Statistics:
     """What one user may know: the numbers of what that user made, as if nobody else were there.
 
     Nothing in them changes with what others store: sizes are those of the user's own files, compressed, whether or not
-    the same bytes were there already.
+    the same bytes were there already. `unsealed` is what the user's files take that are not sealed yet.
     """
     rows, total = _by_label(namespaces.rows_of(uid))
     return Statistics(
@@ -116,9 +109,10 @@ def statistics_of(uid: int, namespaces: Namespaces, max_size: int) -> Statistics
             unique_bytes=total.plain,
             referenced_bytes=total.plain,
             dedup_ratio=1.0,
-            used_bytes=total.stored,
+            used_bytes=total.stored + unsealed,
+            unsealed_bytes=unsealed,
             max_bytes=max_size,
-            bytes_saved=max(0, total.plain - total.stored),
+            bytes_saved=saved(total.plain, total.stored),
             damaged=0,
             nameless=0,
         ),
@@ -165,77 +159,3 @@ def _numbers(record: NamespaceRecord) -> Numbers:
 
 def as_json(numbers: Statistics) -> bytes:
     return msgspec.json.format(msgspec.json.encode(numbers), indent=2) + b"\n"
-
-
-def as_metrics(numbers: Statistics) -> bytes:
-    """Prometheus' text format."""
-    lines: list[str] = []
-    counters = {"hits", "misses", "bytes_served", "evictions", "evicted_bytes"}
-    for name in Numbers.__struct_fields__:
-        kind = "counter" if name in counters else "gauge"
-        metric = f"kcachefs_{name}" + ("_total" if kind == "counter" else "")
-        lines.append(f"# TYPE {metric} {kind}")
-        for label, row in numbers.namespaces.items():
-            escaped = label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            lines.append(f'{metric}{{namespace="{escaped}"}} {getattr(row, name)}')
-    for name in StoreNumbers.__struct_fields__:
-        lines += [f"# TYPE kcachefs_store_{name} gauge", f"kcachefs_store_{name} {getattr(numbers.store, name)}"]
-    lines.append("# TYPE kcachefs_requests_total counter")
-    lines += [f'kcachefs_requests_total{{request="{name}"}} {count}' for name, count in numbers.requests.items()]
-    return "\n".join(lines).encode() + b"\n"
-
-
-class ReportFolder:
-    """The virtual folder: its inodes, and what its files held when they were looked up."""
-
-    def __init__(self, uid: int, gid: int, source: Callable[[Caller], Statistics]) -> None:
-        self._source = source
-        self._folder = new_inode(stat.S_IFDIR | 0o555, uid, gid, ROOT_INO)
-        self._folder.nlink = 2
-        self._next = REPORT_INO + 1
-        self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
-        self._made_last: BoundedDict[tuple[int, bytes], tuple[float, bytes]] = BoundedDict(_KEPT)
-        """By user and name: until when a report is as good as a new one, and the report."""
-        self.files = {b"stats.json": as_json, b"metrics": as_metrics}
-
-    def find(self, caller: Caller, name: bytes) -> int | None:
-        """A snapshot of the file of that name as the caller may see it, under a number of its own."""
-        form = self.files.get(name)
-        if form is None:
-            return None
-        content = self._made(caller, name, form)
-        node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
-        node.size = len(content)
-        ino = self._next
-        self._next += 1
-        self._snapshots[ino] = (node, content)
-        return ino
-
-    def _made(self, caller: Caller, name: bytes, form: Callable[[Statistics], bytes]) -> bytes:
-        """A report, or the last one if it was made just now: anybody may ask as often as they like."""
-        last = self._made_last.get((caller.uid, name))
-        begin = time.monotonic()
-        if last is not None and begin < last[0]:
-            return last[1]
-        content = form(self._source(caller))
-        end = time.monotonic()
-        self._made_last[caller.uid, name] = end + _PAUSE_TIMES * (end - begin), content
-        return content
-
-    def node(self, ino: int) -> Inode | None:
-        if ino == REPORT_INO:
-            return self._folder
-        found = self._snapshots.get(ino)
-        return found[0] if found is not None else None
-
-    def read(self, ino: int, offset: int, size: int) -> bytes:
-        found = self._snapshots.get(ino)
-        return found[1][offset : offset + size] if found is not None else b""
-
-    def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
-        now = [(1, b".", REPORT_INO, 4), (2, b"..", ROOT_INO, 4)]
-        now += [(3 + index, name, REPORT_INO + 1, 8) for index, name in enumerate(self.files)]
-        return [row for row in now if row[0] > cookie]
-
-    def forget(self, ino: int) -> None:
-        self._snapshots.pop(ino, None)

@@ -7,18 +7,25 @@ only when the evictor is certain that nothing can be evicted.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 
+from kcachefs import config
 from kcachefs.core.limits import Limits
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.store import Store
+
+log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.05
 WAIT_WHEN_FULL_SECONDS = 30.0
 HARDLY_FREE = 0.5
 """When less than this part of `min_free` is left, a write waits that long: the rest is for names and the journal."""
+
+ENOUGH_FREE = 1.1
+"""A shortage is over at this many times `min_free`: eviction stops near it, and each turn would be told in the log."""
 
 
 class Room:
@@ -28,6 +35,7 @@ class Room:
         self._store = store
         self._namespaces = namespaces
         self.limits = limits
+        self._is_short = False
         self.has_room = threading.Event()
         self.has_room.set()
         """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
@@ -59,12 +67,28 @@ class Room:
 
     def check(self) -> bool:
         """Look whether there is room; if there is none, writes wait from now on."""
+        self._note_shortage()
         has_room = self.excess(1.0) <= 0
         if has_room:
             self.has_room.set()
         else:
             self.has_room.clear()
         return has_room
+
+    def _note_shortage(self) -> None:
+        """Say in the log when the disk has less free than it is to keep, and when it has enough again."""
+        free, wanted = self._free_bytes(), self.limits.min_free
+        if free < wanted and not self._is_short:
+            self._is_short = True
+            log.warning(
+                "%s: its disk has %s free, less than --min-free %s: new entries replace old ones, or fail",
+                self._store.path,
+                config.format_size(free),
+                config.format_size(wanted),
+            )
+        elif self._is_short and free > wanted * ENOUGH_FREE:
+            self._is_short = False
+            log.info("%s: its disk has %s free again", self._store.path, config.format_size(free))
 
     @property
     def patience_seconds(self) -> float:

@@ -76,6 +76,11 @@ class SealQueue:
                 oldest = min(oldest, files[0][1])
         return now - oldest
 
+    def waiting(self) -> list[int]:
+        """Every file that waits, by user, the longest waiting first."""
+        with self._lock:
+            return [ino for files in self._waiting.values() for ino, _ in files]
+
     def unsealed(self) -> set[int]:
         """Every file that waits or is mutable."""
         return {*list(self._queued), *list(self.mutable)}

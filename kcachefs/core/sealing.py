@@ -12,14 +12,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.unsealed import SpoolFile, Unsealed, place_bytes, refresh
-from kcachefs.errors import FsError, NoSpace, ObjectMissing
+from kcachefs.errors import FsError, NoSpace, ObjectMissing, RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
@@ -90,6 +90,26 @@ class Sealer:
         except NoSpace:
             self._queue.add(ino, now, uid)
             raise
+
+    def unsealed_bytes(self, uid: int) -> int:
+        """How many bytes of a user's files are not sealed yet."""
+        total = 0
+        for ino in self._queue.unsealed():
+            with contextlib.suppress(FsError, RecordDamaged):
+                node = self._files.attributes(ino)
+                if node.uid == uid and node.content in (Content.SLOT, Content.SPOOL):
+                    total += node.size
+        return total
+
+    def seal_of(self, uid: int, entries: Collection[int]) -> None:
+        """Seal what waits of one user's files, and of these entries, even if it has not rested."""
+        for ino in self._queue.waiting():
+            try:
+                node = self._nodes.get(ino)
+                if (node.uid == uid or node.entry in entries) and ino not in self._nodes.handles:
+                    self.seal(ino)
+            except (FsError, NoSpace):  # unlinked meanwhile; or it stays in the queue
+                continue
 
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""

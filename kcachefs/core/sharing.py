@@ -42,10 +42,11 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a caller is among the writers. Its other groups are in /proc, where it is while it waits for us."""
         if caller.uid in self.writer_uids or caller.gid in self.writer_gids:
             return True
-        return bool(self.writer_gids) and caller.pid > 0 and not _groups_of(caller.pid).isdisjoint(self.writer_gids)
+        return bool(self.writer_gids) and caller.pid > 0 and not groups_of(caller.pid).isdisjoint(self.writer_gids)
 
 
-def _groups_of(pid: int) -> set[int]:
+def groups_of(pid: int) -> set[int]:
+    """The supplementary groups of a process that waits for us; none if it cannot be seen."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("Groups:"):

@@ -135,6 +135,11 @@ class Uses:
         self._hits.setdefault(entry, Counter())[caller.uid] += 1
         return True
 
+    def hit_by(self, uid: int) -> set[int]:
+        """Entries with hits of a user that are not written down yet."""
+        with self._nodes.lock:
+            return {entry for entry, hits in self._hits.items() if hits[uid] > 0}
+
     def renew(self, entries: set[int]) -> None:
         """These were found in use: they are young again."""
         self.last.update(dict.fromkeys(entries, time.time_ns()))

@@ -121,27 +121,32 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
         return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
 
 
-VERBS = ("stats", "ls", "pin", "evict", "prune", "gc")
+VERBS = ("stats", "ls", "pin", "evict", "prune", "gc", "settings", "set")
 
 
 def find_command(administration: Administration, verb: str) -> Callable[..., Any]:
     """The method of the administration that a verb stands for."""
     if verb not in VERBS:
         raise UsageError(f"{verb!r}: no such command; use one of {', '.join(VERBS)}")
-    found: Callable[..., Any] = getattr(administration, verb)
+    found: Callable[..., Any] | None = getattr(administration, verb, None)
+    if found is None:
+        raise UsageError(f"{verb!r}: is for a store that is mounted")
     return found
 
 
-def ask(path: Path, verb: str, arguments: dict[str, Any]) -> bytes:
-    """Send a command to a running mount and return the result as JSON."""
+def ask(path: Path, verb: str, arguments: dict[str, Any], *, seconds: float | None = None) -> bytes:
+    """Send a command to a running mount and return the result as JSON; give up if it is silent for `seconds`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(seconds)
         try:
             with _short_address(path) as address:
                 sock.connect(address)
             sock.sendall(msgspec.json.encode(Request(verb, arguments)) + b"\n")
             raw = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         except OSError as error:
-            raise DaemonError(f"{path}: the daemon does not answer ({error.strerror}); see: kcachefs status") from None
+            raise DaemonError(
+                f"{path}: the daemon does not answer ({error.strerror or error}); see: kcachefs status"
+            ) from None
     try:
         reply = msgspec.json.decode(raw, type=Reply)
     except msgspec.DecodeError:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
 PER_MINUTE = 20
 """How often the same event is logged within a minute. Two lines are the same event if their templates are equal."""
 MINUTE = 60.0
@@ -123,7 +124,7 @@ def start(
     source: str,
     log_format: str = "text",
     *,
-    debug: bool = False,
+    level: str = "info",
     hangup: bool = True,
     files: socket.socket | None = None,
 ) -> Log:
@@ -135,7 +136,7 @@ def start(
     log_of_process = Log(path, source, SIGNALS if hangup else SIGNALS - {signal.SIGHUP}, files)
     handler = _StandardErrorHandler(log_of_process.limit)
     handler.setFormatter(JsonFormatter(source) if log_format == "json" else TextFormatter(source))
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.raiseExceptions = False  # a full disk or a closed terminal must not cause a traceback per line
     if not faulthandler.is_enabled():
         faulthandler.enable()
@@ -144,6 +145,11 @@ def start(
     signal.pthread_sigmask(signal.SIG_BLOCK, log_of_process.signals)
     threading.Thread(target=log_of_process.watch, name="kcachefs-log", daemon=True).start()
     return log_of_process
+
+
+def set_level(level: str) -> None:
+    """Log from this level on."""
+    logging.getLogger().setLevel(level.upper())
 
 
 class _StandardErrorHandler(logging.Handler):

@@ -33,11 +33,15 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     allow_other: bool = True
     log: str = ""
     log_format: str = "text"
-    debug: bool = False
+    log_level: str = "info"
     hang_seconds: float = 30.0
     """How long a worker may send no heartbeat before it is replaced."""
     resend: bool = True
     """Whether to ask the kernel to send unanswered requests again after a failover."""
+    metrics_gid: int | None = None
+    """The group whose members may read the metrics of the whole mount."""
+    origins: dict[str, str] = {}
+    """Where the value of each option comes from, as `kcachefs config` shows it."""
 
 
 class MountState(msgspec.Struct, kw_only=True):

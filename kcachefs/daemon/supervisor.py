@@ -27,7 +27,7 @@ from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
-from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Refusal
+from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
 from kcachefs.errors import DaemonError, MountBusy, MountError
@@ -113,7 +113,10 @@ class Supervisor:
         in_terminal = foreground and logs.has_terminal()
         if in_terminal:
             signal.signal(signal.SIGHUP, self._stop)
-        own_log = logs.start(self._config.log, "supervisor", self._config.log_format, hangup=not in_terminal)
+        level = self._config.log_level
+        own_log = logs.start(
+            self._config.log, "supervisor", self._config.log_format, level=level, hangup=not in_terminal
+        )
         own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
         own_log.on_reopened = self._send_log
         own_log.on_signal = self._forward_signal
@@ -199,7 +202,8 @@ class Supervisor:
         if worker is None:
             return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
         registry.remove_socket(self._config.mountpoint)
-        refusal = worker.begin(resumed=resumed)
+        state = self._state
+        refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads))
         if refusal is None:
             self._worker = worker
             self._state.worker_pid = worker.pid

@@ -27,10 +27,11 @@ import trio
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
-from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, logs, memory, privileges, registry
+from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.confinement import confine
 from kcachefs.daemon.interpreter import refuse_free_threading
+from kcachefs.daemon.live_settings import as_changed
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
     BEGIN,
@@ -42,6 +43,7 @@ from kcachefs.daemon.worker_protocol import (
     REPLACED,
     UNMOUNTED,
     WARM,
+    Beginning,
     Refusal,
 )
 from kcachefs.engines import prepare_engine
@@ -77,19 +79,25 @@ class Worker:
         request_buffer: int,
         relay: socket.socket,
         control_socket: Path,
-        *,
-        resumed: bool,
+        began: Beginning,
     ) -> None:
         self.store = Store(config.store, Options(volume_size=volume_size(config)))
         self._kernel, make_engine = prepare_engine(
-            config.engine, device, request_buffer, relay, resumed=resumed, resend=config.resend
+            config.engine, device, request_buffer, relay, resumed=began.resumed, resend=config.resend
         )
         self.fs = Filesystem(
             self.store,
-            FsOptions(limits=config.limits, sharing=config.sharing, uid=os.getuid(), gid=os.getgid(), resumed=resumed),
+            FsOptions(
+                limits=config.limits,
+                sharing=config.sharing,
+                uid=os.getuid(),
+                gid=os.getgid(),
+                metrics_gid=config.metrics_gid,
+                resumed=began.resumed,
+            ),
             self._kernel,
         )
-        self.administration = Administration(self.fs)
+        self.commands = Commands(self.fs, config, began)
         self._socket = control_socket
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
@@ -107,7 +115,7 @@ class Worker:
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.reaper.reap)
             nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
             nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
-            await nursery.start(control.serve, self._socket, self.administration)
+            await nursery.start(control.serve, self._socket, self.commands)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
             nursery.start_soon(self._send_heartbeats, supervisor)
             await self.engine.run()
@@ -243,15 +251,15 @@ def prepare(config: MountConfig) -> Preparation:
     return Preparation(control_socket, confine(store, control_socket.parent))
 
 
-def wait_to_begin(supervisor: socket.socket) -> bool:
-    """Report that we are warm and wait; returns whether we take over from another. Exits if the supervisor does."""
+def wait_to_begin(supervisor: socket.socket) -> Beginning:
+    """Report that we are warm and wait until we are told to begin. Exits if the supervisor does."""
     line = b""
     with contextlib.suppress(OSError):
         supervisor.sendall(WARM + b"\n")
-        line = supervisor.recv(64)
+        line = supervisor.recv(256)
     if not line.startswith(BEGIN):
         sys.exit(UNMOUNTED)
-    return line.endswith(b"1\n")
+    return Beginning.from_line(line)
 
 
 def main() -> None:
@@ -267,20 +275,22 @@ def main() -> None:
     except (KcachefsError, OSError) as error:  # reported when somebody asks us to begin
         failure = error
     log_files = socket.socket(fileno=log_socket)
-    own_log = logs.start(config.log, "worker", config.log_format, debug=config.debug, files=log_files)
+    own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level, files=log_files)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
     with socket.socket(fileno=supervisor_socket) as supervisor:
-        resumed = wait_to_begin(supervisor)
+        began = wait_to_begin(supervisor)
         try:
             refuse_free_threading()
             if failure is not None:
                 raise failure
-            if not resumed:  # once per mount
+            if not began.resumed:  # once per mount
                 for gap in prepared.gaps:
                     log.warning("%s", gap)
+            config = as_changed(config, resumed=began.resumed)
+            logs.set_level(config.log_level)
             relay = socket.socket(fileno=relay_socket)
-            worker = Worker(config, device, request_buffer, relay, prepared.control_socket, resumed=resumed)
+            worker = Worker(config, device, request_buffer, relay, prepared.control_socket, began)
         except (KcachefsError, OSError) as error:
             supervisor.sendall(Refusal.from_error(error).to_line())
             sys.exit(REFUSED)

@@ -16,7 +16,7 @@ import msgspec
 from kcachefs import own_python
 from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import BEGIN, READY, START_SECONDS, WARM, Refusal
+from kcachefs.daemon.worker_protocol import READY, START_SECONDS, WARM, Beginning, Refusal
 
 
 class WorkerEvent(Enum):
@@ -72,14 +72,14 @@ class WorkerProcess:
         self._warm = self._warm or self._read_line() == WARM
         return self._warm
 
-    def begin(self, *, resumed: bool) -> Refusal | None:
+    def begin(self, beginning: Beginning) -> Refusal | None:
         """Tell it to serve and wait until it does; returns a refusal if it cannot."""
         line = b""
         if self.wait_until_warm():
             notification_relay.start(self._notifications, self._device)
             self._relay_started = True
             with contextlib.suppress(OSError):
-                self._socket.sendall(b"%s %d\n" % (BEGIN, resumed))
+                self._socket.sendall(beginning.to_line())
             line = self._read_line()
         self._began = self._last_heartbeat = time.monotonic()
         if line.startswith(READY):

@@ -6,7 +6,7 @@ heartbeat every second. A waiting worker exits when the supervisor closes its en
 
     supervisor                 worker
                  ◀── warm
-    begin 1 ──▶                             1: it takes over from a worker that died
+    begin 1 … ──▶                           1: it takes over from a worker that died
                  ◀── ready VERSION          or: EXIT-CODE MESSAGE
                  ◀── .                      every second
 
@@ -35,6 +35,25 @@ START_SECONDS = 120.0
 HEARTBEAT_SECONDS = 1.0
 FIRST_HEARTBEAT_SECONDS = 0.25
 """When the first heartbeat is due: a worker that dies before it counts as one that cannot serve at all."""
+
+
+class Beginning(NamedTuple):
+    """What a worker is told when it is to serve. It counts nothing that outlives it, so the supervisor tells it."""
+
+    resumed: bool
+    """It takes over from a worker that died or left."""
+    started: float
+    """When it was mounted, in seconds since 1970."""
+    restarts: int
+    reloads: int
+
+    def to_line(self) -> bytes:
+        return b"%s %d %.3f %d %d\n" % (BEGIN, self.resumed, self.started, self.restarts, self.reloads)
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Beginning:
+        _, resumed, started, restarts, reloads = line.split()
+        return cls(resumed == b"1", float(started), int(restarts), int(reloads))
 
 
 class Refusal(NamedTuple):

@@ -23,6 +23,7 @@ def examine(store: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from host.confinement(landlock.version())
     yield from host.framework_versions()
     yield from places.store_location(store)
+    yield from places.configuration(store)
     yield from present_mounts.mounts(mounting.mounts())
     yield from places.cache_locations(environ)
     yield from places.header_link()

@@ -9,11 +9,16 @@ from functools import partial
 from pathlib import Path
 
 from kcachefs import config
+from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountConfig
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
 from kcachefs.engines import mounting
+from kcachefs.errors import KcachefsError
 from kcachefs.frameworks import headers
 from kcachefs.frameworks.environment import installed_version, where_now
 from kcachefs.frameworks.records import FRAMEWORKS
+from kcachefs.mounts.making import shortage
+from kcachefs.mounts.settings import mount_settings
 
 NETWORK = (
     "nfs",
@@ -48,6 +53,25 @@ def judge_store(store: Path, fstype: str) -> Finding:
     if fstype == mounting.FSTYPE:
         return Finding(PROBLEM, "store", f"{store} is inside a kcachefs mount", "--store outside of it")
     return Finding(OK, "store", f"{store} on {fstype}, {config.format_size(_free(store))} free")
+
+
+def configuration(store: Path) -> Iterator[Finding]:
+    """Whether the next mount of the store could be made with the configuration that holds, and has room on the disk."""
+    try:
+        settings = mount_settings(store.with_name(f"{store.name}.mount"), store)
+    except KcachefsError as error:
+        message, _, remedy = str(error).partition("; ")
+        yield Finding(PROBLEM, "configuration", message, remedy or "correct it; see: kcachefs config")
+        return
+    if all(state.store != settings.store for state in registry.all_mounts()):
+        yield from disk_space(settings)
+
+
+def disk_space(settings: MountConfig) -> Iterator[Finding]:
+    """Whether the disk has as much free as a mount is to leave."""
+    if complaint := shortage(settings):
+        message, _, remedy = complaint.partition("; ")
+        yield Finding(PROBLEM, "disk", message, remedy)
 
 
 def cache_locations(environ: Mapping[str, str]) -> Iterator[Finding]:

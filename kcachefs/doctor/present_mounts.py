@@ -14,8 +14,12 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from kcachefs.daemon import registry
+import msgspec
+
+from kcachefs.daemon import control, registry
+from kcachefs.daemon.registry import MountConfig
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
+from kcachefs.doctor.places import disk_space
 from kcachefs.engines import mounting
 from kcachefs.errors import KcachefsError
 from kcachefs.mounts import ending
@@ -55,6 +59,7 @@ def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
                 f"{where} was filled at {elsewhere}: cached files hold that path, and are not found at this one",
                 f"mount it at {elsewhere} here too (docker run -v {elsewhere}:{elsewhere}:rslave)",
             )
+        yield from _disk_space(where)
         if _engine(where) == "pyfuse3":
             yield Finding(
                 NOTE,
@@ -78,6 +83,14 @@ def _answers(mountpoint: Path) -> bool:
     thread.start()
     thread.join(ANSWER_SECONDS)
     return answered.is_set()
+
+
+def _disk_space(mountpoint: Path) -> Iterator[Finding]:
+    """Whether the disk of a mount of this user has as much free as the mount is to leave now."""
+    with contextlib.suppress(KcachefsError, OSError, msgspec.DecodeError):
+        if registry.read(str(mountpoint)) is not None:
+            raw = control.ask(registry.socket_path(str(mountpoint)), "settings", {}, seconds=ANSWER_SECONDS)
+            yield from disk_space(msgspec.json.decode(raw, type=MountConfig))
 
 
 def _engine(mountpoint: Path) -> str:

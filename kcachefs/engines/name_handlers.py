@@ -27,6 +27,7 @@ from kcachefs.engines.replies import (
     pack_name,
 )
 from kcachefs.errors import FsError, RequestGarbled
+from kcachefs.store.inode_numbers import REPORT_INO
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
@@ -38,17 +39,26 @@ _REMOVED_MAX = 32
 """Inodes removed because one request forgets them; more of them go later, because all other requests wait."""
 
 
-def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
+def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     fs, buffer, header = engine.fs, engine.buffer, engine.header
     if buffer[length - 1]:
         raise RequestGarbled("a name without an end")
     # What `engine.caller` and `pack_found` would do, in place: nothing is asked more often.
-    found = fs.lookup(Caller(header[4], header[5], header[6]), ino, buffer[_HEADER : length - 1].tobytes())
+    caller, name = Caller(header[4], header[5], header[6]), buffer[_HEADER : length - 1].tobytes()
+    if ino == REPORT_INO and fs.report.takes_long(name):
+        engine.defer(unique, ino, lambda: _look_up(fs, caller, ino, name))
+        return None
+    found = fs.lookup(caller, ino, name)
     if found is None:
         return MISS
     node = fs.attributes(found)
     shown = found if fs.numbers is None else fs.numbers.hide(found)
     return pack_entry(found, node, fs.name_seconds(found, node), shown)
+
+
+def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
+    found = fs.lookup(caller, ino, name)
+    return MISS if found is None else pack_found(fs, found)
 
 
 def pack_found(fs: Filesystem, ino: int) -> bytes:

@@ -26,7 +26,7 @@ from kcachefs.core.options import FOREVER_SECONDS as FOREVER
 from kcachefs.core.options import PREFERRED_SIZE
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, NoSpace, errno_of
-from kcachefs.store.inode_numbers import VIRTUAL_BASE
+from kcachefs.store.inode_numbers import REPORT_INO, VIRTUAL_BASE
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,10 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def lookup(self, parent_inode: Any, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        ino = self.fs.lookup(_caller(ctx), self.real(parent_inode), name)
+        if parent_inode == REPORT_INO and self.fs.report.takes_long(name):
+            ino = await trio.to_thread.run_sync(self.fs.lookup, _caller(ctx), parent_inode, name)
+        else:
+            ino = self.fs.lookup(_caller(ctx), self.real(parent_inode), name)
         if ino is None:
             miss = pyfuse3.EntryAttributes()
             miss.st_ino = 0

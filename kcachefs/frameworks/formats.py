@@ -14,6 +14,10 @@ from pathlib import Path
 from kcachefs.errors import UsageError
 from kcachefs.frameworks import headers
 
+_UNGUARDED = """# Nothing guards these variables: while the mount is dead, programs that use them fail.
+# kcachefs env --format sh does, if the program is started by a shell that reads it.
+"""
+"""At the top of the formats that can hold remarks but no conditions."""
 _IN_EVERY_MOUNT = ".kcachefs"
 """A folder that is found only while a mount is there and answers."""
 
@@ -43,12 +47,12 @@ def _fish(values: dict[str, str], mount: Path) -> str:
 
 def _dotenv(values: dict[str, str], mount: Path) -> str:
     """A .env file. Dialects disagree about backslashes, so values are in single quotes, where nothing is special."""
-    return "".join(f"{name}='{_plain(value, 'dotenv', also=chr(39))}'\n" for name, value in values.items())
+    return _UNGUARDED + "".join(f"{name}='{_plain(value, 'dotenv', also=chr(39))}'\n" for name, value in values.items())
 
 
 def _docker(values: dict[str, str], mount: Path) -> str:
     """For `docker run --env-file FILE -v DIR:DIR:rslave`: no quoting, the value is the rest of the line."""
-    return "".join(f"{name}={_plain(value, 'docker')}\n" for name, value in values.items())
+    return _UNGUARDED + "".join(f"{name}={_plain(value, 'docker')}\n" for name, value in values.items())
 
 
 def _json(values: dict[str, str], mount: Path) -> str:
@@ -70,7 +74,7 @@ def _k8s(values: dict[str, str], mount: Path) -> str:
     lines += [f"      command: {json.dumps(['sh', '-c', _LINK_HEADERS, 'sh', str(mount / headers.NAMESPACE)])}"]
     lines += ["# in the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
     lines += ["      type: Directory"]
-    return "\n".join(lines) + "\n"
+    return _UNGUARDED + "\n".join(lines) + "\n"
 
 
 _LINK_HEADERS = (

@@ -1,113 +1,85 @@
-"""Checks what a user asked of a mount and turns it into a `MountConfig`. Touches no file and starts nothing."""
+"""Checks what a user asked of a mount and turns it into a `MountConfig`. Changes no file and starts nothing.
+
+For each option the first of these that names it decides: the command line (or fstab), the settings that the store
+keeps, the user's configuration file, the system's, the default.
+"""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from kcachefs import config
-from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing, check, parse_writers
-from kcachefs.daemon.logs import FORMATS
+from kcachefs.daemon.options import OPTIONS, SHARING, limits_of, option_named
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.engines import ENGINES, mounting
+from kcachefs.engines import mounting
 from kcachefs.errors import UsageError
+from kcachefs.mounts import config_files
+from kcachefs.store import kept_settings
 
-LEAST_MAX_SIZE = 1 << 20
-_ID_MAX = (1 << 32) - 2
+COMMAND_LINE, DEFAULT = "command line", "default"
 
 
-def mount_settings(
-    directory: Path,
-    store: Path | None = None,
-    *,
-    max_size: str = config.DEFAULT_MAX_SIZE,
-    max_files: int = 0,
-    min_free: str = config.DEFAULT_MIN_FREE,
-    grace: float = 30.0,
-    floors: Sequence[str] = (),
-    ceilings: Sequence[str] = (),
-    max_size_per_uid: str = "0",
-    tenant_ranges: Sequence[str] = (),
-    engine: str = "direct",
-    sharing: Sharing | None = None,
-    allow_other: bool | None = None,
-    log_format: str = "text",
-    hang_seconds: float = 30.0,
-) -> MountConfig:
-    """The settings of a mount; raises UsageError for anything that makes no sense.
+def mount_settings(directory: Path, store: Path | None = None, given: Mapping[str, Any] | None = None) -> MountConfig:
+    """The settings of a mount with these options, by name; raises UsageError for anything that makes no sense.
 
-    `allow_other` None means: root shares the mount with other users, and so does a user where /etc/fuse.conf lets them.
+    Unless something says otherwise, root shares the mount with other users, and so does a user where /etc/fuse.conf
+    lets them.
     """
-    if engine not in ENGINES:
-        raise UsageError(f"engine {engine}: unknown; use direct or pyfuse3")
-    if log_format not in FORMATS:
-        raise UsageError(f"log format {log_format}: unknown; use text or json")
-    if sharing is not None and sharing.idmap and engine != "direct":
-        raise UsageError(f"--idmap: does not work with --engine {engine}; leave out one of the two")
     # realpath stops at a dead mount, which is as far as the path needs to be resolved.
     mountpoint = os.path.realpath(directory)
     store_path = os.path.abspath(store or config.default_store())
-    for path in (mountpoint, store_path):
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{path!r}: is not UTF-8; choose another name") from None
-    if _is_inside(os.path.realpath(store_path), mountpoint) or _is_inside(mountpoint, os.path.realpath(store_path)):
-        raise UsageError(f"{mountpoint}: a mount and its store cannot be inside each other; choose another --store")
-    inside = mounting.filesystem_of(Path(store_path))
-    if inside is not None and inside.fstype == mounting.FSTYPE:
-        raise UsageError(f"{store_path}: is inside the mount {inside.mountpoint}; choose another --store")
-    quota = config.parse_size(max_size, least=1)
-    if quota < LEAST_MAX_SIZE:
-        least = config.format_size(LEAST_MAX_SIZE)
-        raise UsageError(f"--max-size {max_size}: is too small for any cache; give at least {least}")
-    _check_bounds(quota, _sizes_by_namespace(floors), _sizes_by_namespace(ceilings))
+    asked = {name: option_named(name).value(value) for name, value in (given or {}).items()}
+    _check_places(mountpoint, store_path)
+    kept = config_files.kept(kept_settings.read(Path(store_path)))
+    kept_in = str(Path(store_path) / kept_settings.NAME)
+    values, origins = _choose([(COMMAND_LINE, asked), (kept_in, kept), *config_files.read_all()])
+    if values["idmap"] and values["engine"] != "direct":
+        raise UsageError(f"--idmap: does not work with --engine {values['engine']}; leave out one of the two")
     return MountConfig(
         mountpoint=mountpoint,
         store=store_path,
-        engine=engine,
-        limits=Limits(
-            max_size=quota,
-            max_files=max_files,
-            max_size_per_uid=config.parse_size(max_size_per_uid),
-            tenant_ranges=_tenant_ranges(tenant_ranges),
-            min_free=config.parse_size(min_free),
-            grace=grace,
-            floors=_sizes_by_namespace(floors),
-            ceilings=_sizes_by_namespace(ceilings),
-        ),
-        sharing=sharing or Sharing(),
-        allow_other=mounting.may_allow_other() if allow_other is None else allow_other,
-        log_format=log_format,
-        hang_seconds=hang_seconds,
+        engine=values["engine"],
+        limits=limits_of(values),
+        sharing=_sharing(values),
+        allow_other=mounting.may_allow_other() if values["allow_other"] is None else values["allow_other"],
+        log_format=values["log_format"],
+        log_level=values["log_level"],
+        hang_seconds=values["hang_timeout"],
         resend=config.use_resend(),
+        metrics_gid=values["metrics_gid"],
+        origins=origins,
     )
 
 
-def sharing_settings(
-    policy: str = "",
-    *,
-    read_only: bool = False,
-    writers: Sequence[str] = (),
-    base: bool = False,
-    uid: int | None = None,
-    gid: int | None = None,
-    umask: str | None = None,
-    idmap: bool = False,
-) -> Sharing:
+def _choose(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The value of every option, and where it comes from; the first source that names an option decides."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, found in sources:
+        # Owners, masks and writers fit one policy: those of a file are no part of the policy that the user asked for.
+        is_policy_chosen = bool(values.get("policy") or values.get("read_only"))
+        for name, value in found.items():
+            if name not in values and not (is_policy_chosen and name in SHARING):
+                values[name], origins[name] = value, origin
+    for option in OPTIONS:
+        if option.name not in values:
+            default = option.default
+            values[option.name] = default if default is None else option.value(default)
+            origins[option.name] = DEFAULT
+    return values, origins
+
+
+def _sharing(values: Mapping[str, Any]) -> Sharing:
     """How a mount is shared; raises UsageError for combinations that make no sense."""
+    policy, read_only, writers = values["policy"] or "", values["read_only"], values["writers"]
     if read_only and policy not in ("", "read-only"):
         raise UsageError(f"--read-only: means --policy read-only, so --policy {policy} contradicts it; drop one")
-    if umask is not None and not re.fullmatch("[0-7]{1,4}", umask):
-        raise UsageError(f"--umask {umask}: is not an octal mask; write it like 022")
-    for option, number in (("--uid", uid), ("--gid", gid)):
-        if number is not None and number > _ID_MAX:
-            raise UsageError(f"{option} {number}: is no possible id; the largest is {_ID_MAX}")
     uids, gids = parse_writers(writers)
-    if base and not writers and os.geteuid() == 0:
+    if values["base"] and not writers and os.geteuid() == 0:
         # In most containers every user is root, so root must not become a writer without being named.
         raise UsageError("--base: when root mounts, name who writes the base with --writers, for example uid:0")
     return check(
@@ -115,44 +87,26 @@ def sharing_settings(
             policy="read-only" if read_only else policy or "shared",
             writer_uids=uids,
             writer_gids=gids,
-            base=base,
-            uid=uid,
-            gid=gid,
-            umask=int(umask, 8) & 0o777 if umask is not None else None,
-            idmap=idmap,
+            base=values["base"],
+            uid=values["uid"],
+            gid=values["gid"],
+            umask=int(values["umask"], 8) & 0o777 if values["umask"] is not None else None,
+            idmap=values["idmap"],
         )
     )
 
 
-def _check_bounds(quota: int, floors: dict[str, int], ceilings: dict[str, int]) -> None:
-    for name, floor in floors.items():
-        if name in ceilings and floor > ceilings[name]:
-            raise UsageError(f"--floor {name}: is above its --ceiling, so both cannot hold; lower it")
-    if sum(floors.values()) > quota:
-        raise UsageError("--floor: together the floors are above --max-size, so nothing could be evicted; lower them")
-
-
-def _tenant_ranges(texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    ranges: list[tuple[int, int]] = []
-    for text in filter(None, ",".join(texts).split(",")):
-        found = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip(), re.ASCII)
-        first, count = (int(found[1]), int(found[2])) if found is not None else (0, 0)
-        if not count or first + count - 1 > _ID_MAX:
-            raise UsageError(f"--tenant-range {text}: is no range of users; write FIRST:COUNT, like 100000:65536")
-        if any(first < other + size and other < first + count for other, size in ranges):
-            raise UsageError(f"--tenant-range {text}: overlaps another one, so its users would be two tenants")
-        ranges.append((first, count))
-    return tuple(ranges)
-
-
-def _sizes_by_namespace(texts: Sequence[str]) -> dict[str, int]:
-    sizes = {}
-    for text in texts:
-        name, equals, size = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{text!r}: is not NAMESPACE=SIZE; write it like triton=2GiB")
-        sizes[name] = config.parse_size(size)
-    return sizes
+def _check_places(mountpoint: str, store: str) -> None:
+    for path in (mountpoint, store):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{path!r}: is not UTF-8; choose another name") from None
+    if _is_inside(os.path.realpath(store), mountpoint) or _is_inside(mountpoint, os.path.realpath(store)):
+        raise UsageError(f"{mountpoint}: a mount and its store cannot be inside each other; choose another --store")
+    inside = mounting.filesystem_of(Path(store))
+    if inside is not None and inside.fstype == mounting.FSTYPE:
+        raise UsageError(f"{store}: is inside the mount {inside.mountpoint}; choose another --store")
 
 
 def _is_inside(path: str, folder: str) -> bool:

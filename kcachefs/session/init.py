@@ -28,7 +28,7 @@ def init(
     only: Iterable[str] = (),
     mount: bool = False,
     store: str | os.PathLike[str] | None = None,
-    max_size: str = config.DEFAULT_MAX_SIZE,
+    max_size: str | None = None,
     dir: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Point every framework in this process and its children at a mount, and return the mount's path.
@@ -65,7 +65,9 @@ def init(
     return path
 
 
-def _mount(wanted: Path | None, store: str | os.PathLike[str] | None, max_size: str, can_fail: bool) -> Path | None:
+def _mount(
+    wanted: Path | None, store: str | os.PathLike[str] | None, max_size: str | None, can_fail: bool
+) -> Path | None:
     """A mount that lasts as long as this process; None where none can be made and that `can_fail`."""
     from kcachefs.session.temporary_mount import session_mount
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kcachefs import config
 from kcachefs.daemon import registry
+from kcachefs.daemon.options import option_named
 from kcachefs.errors import MountBusy, MountError
 from kcachefs.mounts.ending import unmount
 from kcachefs.mounts.finding import answers, mount_at
@@ -25,15 +26,23 @@ from kcachefs.mounts.settings import mount_settings
 
 
 @contextmanager
-def session_mount(directory: Path | None, store: Path | None, max_size: str, engine: str = "direct") -> Iterator[Path]:
-    """A mount for the length of the scope: the one that is running, or one made for it."""
-    config.parse_size(max_size, least=1)  # a size that makes no sense is an error even if no mount is made
+def session_mount(
+    directory: Path | None, store: Path | None, max_size: str | None = None, engine: str | None = None
+) -> Iterator[Path]:
+    """A mount for the length of the scope: the one that is running, or one made for it.
+
+    What is None is decided by the store's kept settings and the configuration files.
+    """
+    wanted = {"max_size": max_size, "engine": engine, "allow_other": False}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    for name, value in given.items():  # what makes no sense is an error even if no mount is made
+        option_named(name).value(value)
     running = _running(directory, store)
     if running is not None and not _is_temporary(running):
         yield running
         return
     place = running or directory or place_for(store)
-    settings = mount_settings(place, store or _store_of(running), max_size=max_size, engine=engine, allow_other=False)
+    settings = mount_settings(place, store or _store_of(running), given)
     with _in_use(settings):
         yield Path(settings.mountpoint)
 

@@ -152,8 +152,11 @@ class Store:
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, and what is not sealed yet."""
         catalog = self.catalog.statistics()
-        unsealed = self.spool.allocated_bytes() + self.slots.allocated_bytes()
-        return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + unsealed
+        return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + self.unsealed_bytes()
+
+    def unsealed_bytes(self) -> int:
+        """What files that are not sealed yet take on disk."""
+        return self.spool.allocated_bytes() + self.slots.allocated_bytes()
 
     def totals(self) -> Totals:
         """Sums over all objects and volumes."""

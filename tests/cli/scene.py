@@ -61,6 +61,8 @@ class Scene:
             "KCACHEFS_RUNTIME_DIR": str(self.runtime),
             "KCACHEFS_LOG_DIR": str(folder / "log"),
             "KCACHEFS_STORE": str(self.store),
+            "KCACHEFS_SYSTEM_CONFIG": str(folder / "etc" / "config.toml"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
             "PYTHONPATH": f"{PACKAGE.parent}:{os.environ.get('PYTHONPATH', '')}",
         }
         self.environment.pop("NOTIFY_SOCKET", None)

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kcachefs.core.administration import Administration
 from kcachefs.daemon import control, registry, supervisor, worker_protocol
+from kcachefs.daemon.commands import Commands
 from kcachefs.engines.notifier import MESSAGE_MAX
 from kcachefs.errors import DaemonError
 from tests.engines.callers import OTHER, in_child
@@ -62,12 +62,23 @@ def ask(mount: Mount, verb: str, **arguments: Any) -> Any:
 
 
 def kind_of(value: object) -> str:
-    kinds = {str: "string", bool: "boolean", int: "number", float: "number", dict: "object", list: "array"}
+    kinds = {
+        str: "string",
+        bool: "boolean",
+        int: "number",
+        float: "number",
+        dict: "object",
+        list: "array",
+        type(None): "null",
+    }
     return kinds[type(value)]
 
 
 def check_fields(heading: str, value: dict[str, Any]) -> None:
-    assert {row[0]: row[1] for row in table(heading)} == {name: kind_of(one) for name, one in value.items()}
+    told = {row[0]: row[1] for row in table(heading)}
+    assert list(told) == list(value)
+    for name, one in value.items():
+        assert kind_of(one) in told[name].split(" or "), name
 
 
 # --- supervisor and worker --------------------------------------------------------------------------------------------
@@ -118,7 +129,9 @@ def test_the_state_file_has_the_fields_of_the_page(mount: Mount) -> None:
         for one in json.loads(subprocess.check_output(status))["mounts"]
         if one["mountpoint"] == str(mount.mountpoint)
     ]
-    assert set(shown) == set(first_column("State")) - {"started", "reloads_failed"} | {"uptime_s", "state"}
+    assert set(shown) == set(first_column("State")) - {"started", "reloads_failed"} | {
+        *("uptime_s", "state", "used_bytes", "max_bytes", "bytes_saved")
+    }
 
 
 @pytest.mark.mount
@@ -135,8 +148,8 @@ def test_the_files_of_a_mount_are_those_of_the_page(mount: Mount) -> None:
 def test_every_verb_is_on_the_page_with_its_arguments() -> None:
     assert tuple(re.findall(r"^#### `(\w+)`$", PAGE, re.MULTILINE)) == control.VERBS
     for verb in control.VERBS:
-        parameters = list(inspect.signature(getattr(Administration, verb)).parameters.values())[1:]
-        told = {name: default for name, default, _ in table(f"`{verb}`")}
+        parameters = list(inspect.signature(getattr(Commands, verb)).parameters.values())[1:]
+        told = {name: default for name, default, _ in table(f"`{verb}`")} if parameters else {}
         assert told == {one.name: _default(one) for one in parameters}, verb
 
 
@@ -164,6 +177,8 @@ def test_the_replies_of_a_real_mount_have_the_fields_of_the_page(mount: Mount) -
     ):
         check_fields("Outcome", ask(mount, verb, **arguments))
     ask(mount, "pin", patterns=["triton/K*"], pinned=False)
+    check_fields("Settings", ask(mount, "settings"))
+    check_fields("Settings", ask(mount, "set", options={}))
 
 
 def line_to(path: Path, line: bytes) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs.daemon import registry
 from kcachefs.doctor import host, places
 from kcachefs.frameworks import headers
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import kcachefs
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount such things")
@@ -162,3 +164,33 @@ def test_who_may_see_a_mount(base: Path) -> None:
     assert [one.level for one in host.sharing_with_others(configuration)] == ["note"]
     configuration.write_text("mount_max = 1000\nuser_allow_other\n")
     assert [one.level for one in host.sharing_with_others(configuration)] == ["ok"]
+
+
+def test_a_disk_with_less_free_than_the_mount_is_to_leave_is_found(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        assert [one for one in findings()[1] if one["subject"] == "disk"] == []
+        log = next(Path(os.environ["KCACHEFS_LOG_DIR"]).glob(f"{registry.name_of(str(mount.mountpoint))}.log"))
+        kcachefs("set", mount.mountpoint, "--min-free", "1000TiB")
+        code, told = findings()
+        [short] = about([one for one in told if one["subject"] == "disk"], base / "store")
+        assert (code, short["level"]) == (1, "problem")
+        assert "less than --min-free 1000.0 TiB" in short["message"]
+        assert "lower --min-free" in short["remedy"]
+        until(lambda: "less than --min-free 1000.0 TiB" in log.read_text(), "the log says so")
+        kcachefs("set", mount.mountpoint, "--min-free", "1MiB")
+        until(lambda: "free again" in log.read_text(), "the log says that it is over")
+        assert log.read_text().count("less than --min-free") == 1
+
+
+def test_a_configuration_that_no_mount_could_be_made_with_is_found(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base / "config.toml").write_text("max-sise = '5GiB'")
+    monkeypatch.setenv("KCACHEFS_SYSTEM_CONFIG", str(base / "config.toml"))
+    code, told = findings("--store", base / "store")
+    [wrong] = [one for one in told if one["subject"] == "configuration"]
+    assert (code, wrong["level"]) == (1, "problem")
+    assert str(base / "config.toml") in wrong["message"]
+    assert "max_size" in wrong["remedy"]
+    (base / "config.toml").write_text("min_free = '1000TiB'")
+    _, told = findings("--store", base / "store")
+    [short] = [one for one in told if one["subject"] == "disk"]
+    assert str(base / "store") in short["message"]

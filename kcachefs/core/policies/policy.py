@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from kcachefs.core.caller import Caller
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.hidden_numbers import HiddenNumbers
-from kcachefs.core.report import FOLDER
+from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction

@@ -35,7 +35,7 @@ from kcachefs.core.parts import Parts
 from kcachefs.core.policies.base_layer import BaseLayer
 from kcachefs.core.policies.hidden_numbers import HiddenNumbers, hidden_numbers
 from kcachefs.core.policies.policy import Policy
-from kcachefs.core.report import FOLDER
+from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import DOT, DOTDOT, Row
 from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.errors import FsError

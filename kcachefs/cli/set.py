@@ -1,0 +1,71 @@
+"""`kcachefs set`: changes the limits and the log level of a live mount, and keeps them for the next one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.errors import MountDenied, MountError, UsageError
+
+
+def set(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A kcachefs mount of yours.")],
+    max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Quota for the stored bytes.")] = None,
+    max_files: Annotated[int | None, typer.Option(metavar="N", help="Quota for the number of files; 0: none.")] = None,
+    min_free: Annotated[str | None, typer.Option(metavar="SIZE", help="Space to leave free on the disk.")] = None,
+    grace: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="How long an entry is safe after a use.")
+    ] = None,
+    floor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAMESPACE=SIZE", help="Change the floor of a namespace; =none removes it. Repeatable."),
+    ] = None,
+    ceiling: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAMESPACE=SIZE", help="Change the ceiling of a namespace; =none removes it. Repeatable."),
+    ] = None,
+    max_size_per_uid: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Quota for the files of each user; 0: none.")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Keep nothing for the next mount, not even what was set earlier.")
+    ] = False,
+    as_json: target.Json = False,
+) -> None:
+    """Change a mount while it is in use. The store keeps the change, and its next mount begins with it.
+
+    An option on the command line of that mount, or in its fstab line, wins over what the store keeps.
+    """
+    given = {name: value for name, value in locals().items() if value not in (None, [])}
+    from kcachefs.cli.config import show
+
+    changes = {name: given[name] for name in given if name not in ("directory", "forget", "as_json")}
+    if not changes and not forget:
+        raise UsageError("nothing to set; for example: kcachefs set DIR --max-size 50GiB")
+    show(change(directory, changes, forget=forget), as_json, only=list(changes))
+
+
+def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) -> Any:
+    """Have the daemon of the mount change these options; returns the configuration that holds then."""
+    import msgspec
+
+    from kcachefs.daemon import control, registry
+    from kcachefs.daemon.options import option_named
+    from kcachefs.daemon.registry import MountConfig
+    from kcachefs.mounts.finding import mount_at
+
+    mountpoint = os.path.realpath(directory)
+    for name, given in changes.items():
+        option_named(name).value(given)
+    state = registry.read(mountpoint)
+    if state is None or not state.alive:
+        if mount_at(directory) is not None:
+            raise MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root change it")
+        raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
+    raw = control.ask(registry.socket_path(mountpoint), "set", {"options": changes, "forget": forget})
+    return msgspec.json.decode(raw, type=MountConfig)

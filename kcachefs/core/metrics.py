@@ -1,0 +1,85 @@
+"""Statistics in Prometheus' text format, each metric with its meaning and its type."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kcachefs.core.report import Statistics
+
+_BY_NAMESPACE = {
+    "entries": ("entries", "gauge", "Entries."),
+    "files": ("files", "gauge", "Files in entries."),
+    "plain_bytes": ("plain_bytes", "gauge", "Size of the files as readers see it."),
+    "stored_bytes": ("stored_bytes", "gauge", "What the files take compressed; shared bytes count for each file."),
+    "compression_ratio": ("compression_ratio", "gauge", "Plain by stored bytes."),
+    "hits_total": ("hits", "counter", "Uses of an entry by somebody other than its writer."),
+    "misses_total": ("misses", "counter", "Entries that were written because they were not there."),
+    "hit_ratio": ("hit_rate", "gauge", "Hits by hits and misses."),
+    "served_bytes_total": ("bytes_served", "counter", "Plain bytes of each entry that was hit, counted with each hit."),
+    "evictions_total": ("evictions", "counter", "Entries evicted."),
+    "evicted_bytes_total": ("evicted_bytes", "counter", "Stored bytes of the entries evicted."),
+    "last_used_timestamp_seconds": ("last_used", "gauge", "When an entry was last used; 0: never."),
+}
+"""By the metric's name: the field of `Numbers`, its type, what it says."""
+
+_OF_STORE = {
+    "objects": ("objects", "Distinct contents."),
+    "unique_bytes": ("unique_bytes", "Plain bytes of the distinct contents."),
+    "referenced_bytes": ("referenced_bytes", "Plain bytes of the sealed files, counted once per file."),
+    "dedup_ratio": ("dedup_ratio", "Referenced by unique bytes."),
+    "used_bytes": ("used_bytes", "What the store takes on disk, everything included."),
+    "unsealed_bytes": ("unsealed_bytes", "What files that are not sealed yet take on disk."),
+    "max_bytes": ("max_bytes", "The quota."),
+    "saved_bytes": ("bytes_saved", "How much less the store takes than its files hold."),
+    "nameless_files": ("nameless", "Deleted files that somebody still has open."),
+    "damaged_objects": ("damaged", "Objects found damaged since the worker started."),
+}
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What the daemon knows about itself."""
+
+    version: str
+    engine: str
+    policy: str
+    started: float
+    """When it was mounted, in seconds since 1970."""
+    restarts: int = 0
+    reloads: int = 0
+
+
+def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
+    """Every metric; those about the daemon where there is one."""
+    lines: list[str] = []
+    for name, (field, kind, meaning) in _BY_NAMESPACE.items():
+        rows = ((f"namespace={_quoted(label)}", getattr(row, field)) for label, row in numbers.namespaces.items())
+        lines += _metric(name, kind, meaning, rows)
+    for name, (field, meaning) in _OF_STORE.items():
+        lines += _metric(f"store_{name}", "gauge", meaning, [("", getattr(numbers.store, field))])
+    requests = ((f"request={_quoted(name)}", count) for name, count in numbers.requests.items())
+    lines += _metric("requests_total", "counter", "Requests of the kernel since the worker started.", requests)
+    if about is not None:
+        labels = {"version": about.version, "engine": about.engine, "policy": about.policy}
+        lines += _metric("build_info", "gauge", "Always 1; the labels say what serves it.", [(_labels(labels), 1)])
+        uptime = round(max(0.0, time.time() - about.started), 3)
+        lines += _metric("uptime_seconds", "gauge", "Since it was mounted.", [("", uptime)])
+        lines += _metric("restarts_total", "counter", "Workers that died and were replaced.", [("", about.restarts)])
+        lines += _metric("reloads_total", "counter", "Workers replaced by kcachefs reload.", [("", about.reloads)])
+    return "\n".join(lines).encode() + b"\n"
+
+
+def _metric(name: str, kind: str, meaning: str, rows: Iterable[tuple[str, float]]) -> list[str]:
+    full = f"kcachefs_{name}"
+    head = [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
+    return head + [f"{full}{{{labels}}} {value}" if labels else f"{full} {value}" for labels, value in rows]
+
+
+def _labels(values: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={_quoted(value)}" for name, value in values.items())
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,0 +1,92 @@
+"""The `.kcachefs` folder in every mount's root, for whoever has the mount and not the command.
+
+Its files are made when they are looked up, each time under a new inode number: the kernel keeps the pages of an inode
+that it knows, and would show the numbers of an hour ago. What takes long is made in another thread, one at a time: a
+user who asks in a loop must not keep the others' requests waiting. Such files are found by their name only, so that a
+program that goes through all folders does not ask for them.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import stat
+import threading
+from collections.abc import Callable
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.caller import Caller
+from kcachefs.core.nodes import new_inode
+from kcachefs.errors import FsError
+from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO
+from kcachefs.store.records import Inode
+
+FOLDER = b".kcachefs"
+_KEPT = 64
+"""Snapshots kept: those of processes that have looked and not yet read."""
+
+_LARGE_KEPT = 8
+"""The same of the slow files, which may be large."""
+
+Form = Callable[[Caller], bytes]
+"""What a file holds for a caller."""
+
+
+class ReportFolder:
+    """The virtual folder: its inodes, and what its files held when they were looked up."""
+
+    def __init__(self, uid: int, gid: int) -> None:
+        self._folder = new_inode(stat.S_IFDIR | 0o555, uid, gid, ROOT_INO)
+        self._folder.nlink = 2
+        self._numbers = itertools.count(REPORT_INO + 1)
+        self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
+        self._large: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_LARGE_KEPT)
+        self._turn = threading.Lock()
+        self.files: dict[bytes, Form] = {}
+        """What anybody finds there by listing it."""
+        self.slow_files: dict[bytes, Form] = {}
+        """What is found by its name only, and made in another thread than the one that answers requests."""
+
+    def takes_long(self, name: bytes) -> bool:
+        return name in self.slow_files
+
+    def find(self, caller: Caller, name: bytes) -> int | None:
+        """A snapshot of the file of that name as the caller may see it, under a number of its own."""
+        if name in self.slow_files:
+            content = self._make_slowly(caller, name)
+        elif name in self.files:
+            content = self.files[name](caller)
+        else:
+            return None
+        node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
+        node.size = len(content)
+        ino = next(self._numbers)
+        (self._large if name in self.slow_files else self._snapshots)[ino] = (node, content)
+        return ino
+
+    def _make_slowly(self, caller: Caller, name: bytes) -> bytes:
+        if not self._turn.acquire(blocking=False):
+            raise FsError(errno.EAGAIN, "another report is being made; ask again")
+        try:
+            return self.slow_files[name](caller)
+        finally:
+            self._turn.release()
+
+    def node(self, ino: int) -> Inode | None:
+        if ino == REPORT_INO:
+            return self._folder
+        found = self._snapshots.get(ino) or self._large.get(ino)
+        return found[0] if found is not None else None
+
+    def read(self, ino: int, offset: int, size: int) -> bytes:
+        found = self._snapshots.get(ino) or self._large.get(ino)
+        return found[1][offset : offset + size] if found is not None else b""
+
+    def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
+        now = [(1, b".", REPORT_INO, 4), (2, b"..", ROOT_INO, 4)]
+        now += [(3 + index, name, REPORT_INO + 1, 8) for index, name in enumerate(self.files)]
+        return [row for row in now if row[0] > cookie]
+
+    def forget(self, ino: int) -> None:
+        self._snapshots.pop(ino, None)
+        self._large.pop(ino, None)

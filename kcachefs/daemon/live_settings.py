@@ -1,0 +1,95 @@
+"""What `kcachefs set` changes of a live mount: applied at once, known to the next worker, kept for the next mount.
+
+The worker that takes over was started with the options that the mount began with, so what was changed since lies in a
+file of the store, which each mount begins without. A second file has what the store keeps for its next mount. A worker
+can write nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kcachefs.core import Filesystem
+from kcachefs.daemon import logs
+from kcachefs.daemon.options import LIVE, limits_of, option_named
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.errors import StoreError, UsageError
+from kcachefs.store import kept_settings
+
+log = logging.getLogger(__name__)
+
+SET = "kcachefs set"
+"""The origin of a value that was changed while the mount was in use."""
+
+
+class LiveSettings:
+    """The configuration of one mount as it is now."""
+
+    def __init__(self, config: MountConfig) -> None:
+        self.config = config
+        self._lock = threading.Lock()
+
+    def change(self, fs: Filesystem, changes: Mapping[str, Any]) -> MountConfig:
+        """Change options by name. All of them or, after an error, none."""
+        with self._lock:
+            return self._change(fs, changes)
+
+    def _change(self, fs: Filesystem, changes: Mapping[str, Any]) -> MountConfig:
+        values = {}
+        for name, given in changes.items():
+            option = option_named(name)
+            if not option.is_live:
+                raise UsageError(f"{option.flag}: cannot be changed while mounted; unmount and mount again")
+            values[option.name] = option.value(given)
+        per_user = self.config.limits.max_size_per_uid
+        if bool(values.get("max_size_per_uid", per_user)) != bool(per_user):
+            raise UsageError(
+                "--max-size-per-uid: users are counted from the beginning of a mount or not at all; "
+                "unmount and mount again"
+            )
+        new = msgspec.structs.replace(
+            self.config,
+            limits=limits_of(values, self.config.limits),
+            log_level=values.get("log_level", self.config.log_level),
+            origins={**self.config.origins, **dict.fromkeys(values, SET)},
+        )
+        self.config = new
+        fs.set_limits(new.limits)
+        logs.set_level(new.log_level)
+        kept_settings.write(Path(new.store), msgspec.to_builtins(new), kept_settings.LIVE)
+        if values:
+            log.info("changed while mounted: %s", ", ".join(f"{one.name} {one.value_in(new)}" for one in _set(new)))
+            kept = {one.name: one.value_in(new) for one in _set(new)}
+            store = Path(new.store)
+            kept_settings.write(store, {**kept_settings.read(store), **kept})
+        return new
+
+    def forget(self) -> None:
+        """Keep nothing for the next mount; what holds now holds until the unmount."""
+        kept_settings.write(Path(self.config.store), {})
+
+
+def _set(config: MountConfig) -> list[Any]:
+    return [one for one in LIVE if config.origins.get(one.name) == SET]
+
+
+def as_changed(config: MountConfig, *, resumed: bool) -> MountConfig:
+    """The configuration that a worker begins with: what was set while an earlier worker served the mount included."""
+    store = Path(config.store)
+    if not resumed:
+        (store / kept_settings.LIVE).unlink(missing_ok=True)
+        return config
+    with contextlib.suppress(StoreError, msgspec.ValidationError):
+        if found := kept_settings.read(store, kept_settings.LIVE):
+            changed = msgspec.convert(found, MountConfig)
+            return msgspec.structs.replace(
+                config, limits=changed.limits, log_level=changed.log_level, origins=changed.origins
+            )
+    return config

@@ -1,0 +1,68 @@
+"""The configuration files: defaults for the options of every mount, of the system and of a user, in TOML."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kcachefs import config
+from kcachefs.daemon.options import OPTIONS, option_named
+from kcachefs.errors import MountDenied, UsageError
+
+_ELSEWHERE = {
+    "store": "is chosen with --store or $KCACHEFS_STORE",
+    "foreground": "is for a service manager's command line",
+    "mount": "is chosen with $KCACHEFS_MOUNT",
+}
+"""Names that people may look for here, and where they belong."""
+
+
+def read_all() -> list[tuple[str, dict[str, Any]]]:
+    """The user's file, then the system's, as far as they exist: its path, and the values of the options in it."""
+    return [(str(path), values) for path in config.config_files() if (values := read(path))]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values in one file, checked; raises UsageError with the file's name for anything that makes no sense."""
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            # After `sudo` or `su` the file of another user may be in our way, and they would choose for us.
+            if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o002:
+                raise MountDenied(f"{path}: another user can write it, so it is not used; chown or remove it")
+            raw = tomllib.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except PermissionError:
+        raise MountDenied(f"{path}: cannot be read: permission denied") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: is not valid TOML: {error}") from None
+    try:
+        return checked(raw)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def checked(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by the names of their options, from what a file says under those names."""
+    values: dict[str, Any] = {}
+    for name, given in raw.items():
+        if name in _ELSEWHERE:
+            raise UsageError(f"{name}: {_ELSEWHERE[name]}, not here")
+        if name.replace("-", "_") == "no_allow_other":
+            values["allow_other"] = not option_named("allow_other").value(given)
+            continue
+        option = option_named(name)
+        if option.name in values:
+            raise UsageError(f"{name}: is given twice")
+        values[option.name] = option.value(given)
+    return values
+
+
+def kept(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that a store keeps. A name that this version does not know is one of a newer version: it is skipped."""
+    live = {one.name: one for one in OPTIONS if one.is_live}
+    return {name: live[name].value(given) for name, given in raw.items() if name in live}

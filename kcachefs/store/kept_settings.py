@@ -1,0 +1,55 @@
+"""The settings that a store keeps: for its next mount, and for the next worker of the present one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kcachefs.errors import NotAStore
+from kcachefs.store.descriptor import sync_directory
+from kcachefs.store.header import clear_errors
+
+NAME = "settings.json"
+"""What `kcachefs set` changed, for the next mount."""
+LIVE = "settings.live.json"
+"""The configuration of the present mount after the last change."""
+_SIZE_MAX = 1 << 20
+
+
+def read(store: Path, name: str = NAME) -> dict[str, Any]:
+    """The kept values by the names of their options; empty if the store keeps none, or is somebody else's.
+
+    Nobody mounts somebody else's store: opening it says why.
+    """
+    try:
+        fd = os.open(store / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return {}
+    try:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return {}
+        return msgspec.json.decode(os.read(fd, _SIZE_MAX), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAStore(f"{store / name}: is damaged ({error}); remove it, and the defaults hold again") from None
+    finally:
+        os.close(fd)
+
+
+def write(store: Path, values: dict[str, Any], name: str = NAME) -> None:
+    """Keep these values and no others. A kill or a power cut leaves the old ones or the new ones."""
+    new = store / f"{name}.new"
+    raw = msgspec.json.format(msgspec.json.encode(values)) + b"\n"
+    with clear_errors(store):
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(fd, raw) != len(raw):
+                raise OSError(errno.ENOSPC, "short write")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(new, store / name)
+        sync_directory(store)

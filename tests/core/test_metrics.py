@@ -1,0 +1,111 @@
+"""`.kcachefs/metrics`: valid for Prometheus, whole for the owner and a group, and otherwise a user's own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kcachefs
+from kcachefs.core.metrics import About, as_metrics
+from kcachefs.core.report import Numbers, Statistics, StoreNumbers
+from tests.core.policies.mounts import (
+    ALICE,
+    BOB,
+    as_user,
+    each_engine,
+    mounted,
+    needs_root,
+    replace_worker,
+    settled,
+    triton_put,
+)
+from tests.engines.callers import Identity
+from tests.waiting import until
+
+SCRAPER = Identity(uid=42099, gid=42098, groups=(42077,))
+"""A monitoring agent: in the group by its supplementary groups."""
+
+
+@pytest.fixture
+def promtool() -> str:
+    beside = Path(sys.executable).parent / "promtool"
+    found = shutil.which("promtool") or (str(beside) if beside.exists() else None)
+    if found is None:
+        pytest.skip("needs promtool, which is in Debian's package prometheus")
+    return found
+
+
+def check(promtool: str, metrics: bytes) -> None:
+    """Promtool accepts the metrics and has no advice about them."""
+    done = subprocess.run([promtool, "check", "metrics"], input=metrics, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), metrics.decode()
+
+
+def values(metrics: bytes) -> dict[str, str]:
+    """Every sample by its name with labels."""
+    rows = (line.rpartition(" ") for line in metrics.decode().splitlines() if not line.startswith("#"))
+    return {name: value for name, _, value in rows}
+
+
+def test_promtool_has_nothing_to_say_about_odd_names_and_numbers(promtool: str) -> None:
+    numbers = Numbers(1, 2, 3, 4, 0.75, 5, 6, 0.5, 1 << 62, 8, 9, 1e9)
+    store = StoreNumbers(1, 2, 3, 1.5, 4, 5, 6, 7, 8, 9)
+    odd = {"a\\b": numbers, 'say "hi"': numbers, "two\nlines": numbers, "日本": numbers, "/": numbers}
+    about = About(version="1.0", engine="direct", policy="shared", started=0.0)
+    check(promtool, as_metrics(Statistics(numbers, store, odd, {"lookup": 3}), about))
+    check(promtool, as_metrics(Statistics(numbers, store, {}, {})))
+
+
+@pytest.mark.mount
+def test_promtool_has_nothing_to_say_about_a_real_mount(promtool: str) -> None:
+    with mounted("direct") as mount:
+        triton_put(mount.mountpoint / "triton" / "KEY", "add.cubin", b"kernel" * 99)
+        settled(mount)
+        check(promtool, (mount.mountpoint / ".kcachefs" / "metrics").read_bytes())
+
+
+@needs_root
+@each_engine
+def test_a_group_reads_the_metrics_of_the_whole_mount(engine: str) -> None:
+    with mounted(engine, "--policy", "private", "--metrics-gid", "42077") as mount:
+        place = mount.mountpoint / ".kcachefs" / "metrics"
+        for who in (ALICE, BOB):
+            as_user(who, lambda: triton_put(mount.mountpoint / "triton" / "KEY", "add.cubin", b"kernel" * 99))
+        settled(mount)
+        entries = 'kcachefs_entries{namespace="triton"}'
+        expected: list[tuple[Identity | None, str]] = [(None, "2"), (SCRAPER, "2"), (ALICE, "1"), (BOB, "1")]
+        for reader, count in expected:
+            assert values(as_user(reader, place.read_bytes))[entries] == count, reader
+        assert entries not in values(as_user(Identity(42055, 42055), place.read_bytes))
+        # The group sees numbers, not names: neither entries nor the users who made them.
+        listed = as_user(SCRAPER, (mount.mountpoint / ".kcachefs" / "entries.json").read_bytes)
+        assert listed == b"[]\n"
+
+
+@pytest.mark.mount
+def test_it_says_what_runs_for_how_long_and_how_often_it_was_replaced() -> None:
+    with mounted("direct") as mount:
+        place = mount.mountpoint / ".kcachefs" / "metrics"
+        first = values(place.read_bytes())
+        labels = f'version="{kcachefs.__version__}",engine="direct",policy="shared"'
+        assert first[f"kcachefs_build_info{{{labels}}}"] == "1"
+        assert first["kcachefs_restarts_total"] == "0"
+        replace_worker(mount)
+        until(lambda: values(place.read_bytes())["kcachefs_restarts_total"] == "1", "the restart is counted")
+        again = values(place.read_bytes())
+        assert float(again["kcachefs_uptime_seconds"]) > float(first["kcachefs_uptime_seconds"]) >= 0
+
+
+def test_every_metric_has_help_and_a_type() -> None:
+    store = StoreNumbers(1, 2, 3, 1.5, 4, 5, 6, 7, 8, 9)
+    numbers = Numbers(1, 2, 3, 4, 0.75, 5, 6, 0.5, 7, 8, 9, 1e9)
+    about = About(version="1.0", engine="direct", policy="shared", started=0.0)
+    text = as_metrics(Statistics(numbers, store, {"triton": numbers}, {"lookup": 3}), about).decode()
+    named = [re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")]
+    for word in ("HELP", "TYPE"):
+        assert re.findall(rf"^# {word} (\S+) \S", text, re.MULTILINE) == named
