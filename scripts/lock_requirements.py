@@ -1,4 +1,4 @@
-"""Writes requirements/*.txt anew: exact versions, with hashes, of all that the set-up scripts and the image install.
+"""Writes scripts/requirements/*.txt anew: exact versions, with hashes, of what the set-up scripts and the image install.
 
     .venv/bin/python scripts/lock_requirements.py
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "requirements"
+FOLDER = ROOT / "scripts" / "requirements"
 MACHINES = ("x86_64", "aarch64")
 GLIBCS = (39, 28)
 """Wheels differ in the oldest C library they run on: as for a system with 2.39, and for one with 2.28."""
@@ -170,7 +170,7 @@ def write(name: str, wanted: Sequence[str], made: Sequence[str]) -> None:
     text = f"# {HEADERS[name]} scripts/lock_requirements.py wrote this, from:\n"
     text += "".join(f"#   {one}\n" for one in wanted)
     (FOLDER / f"{name}.txt").write_text(text + "\n".join(made) + "\n")
-    print(f"wrote requirements/{name}.txt: {len(made)} requirements")
+    print(f"wrote scripts/requirements/{name}.txt: {len(made)} requirements")
 
 
 if __name__ == "__main__":

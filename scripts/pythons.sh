@@ -40,10 +40,10 @@ set_up_version() {
     return 1
 }
 
-# install_for_version PYTHON: what kcachefs needs and the tests that run there, with the hashes in requirements/.
+# install_for_version PYTHON: what kcachefs needs and the tests that run there, with the hashes in scripts/requirements/.
 install_for_version() {
     local pip=("$venv/bin/python" -I -m pip --disable-pip-version-check -q --python "$1" install)
-    "${pip[@]}" --require-hashes --only-binary :all: -r "$root/requirements/run.txt" -r "$root/requirements/pytest.txt" &&
+    "${pip[@]}" --require-hashes --only-binary :all: -r "$root/scripts/requirements/run.txt" -r "$root/scripts/requirements/pytest.txt" &&
         "${pip[@]}" --no-deps --no-build-isolation -e "$root"
 }
 

@@ -52,14 +52,14 @@ is_set_up() {
     [ -f "$venv/.kcachefs-$1" ] && [ "$(head -n 1 "$venv/.kcachefs-$1")" = "$(fingerprint)" ] && [ -x "$venv/bin/kcachefs" ]
 }
 
-fingerprint() { printf '%s %s\n' "$root" "$(cat "$root/pyproject.toml" "$root"/requirements/*.txt | cksum)"; }
+fingerprint() { printf '%s %s\n' "$root" "$(cat "$root/pyproject.toml" "$root"/scripts/requirements/*.txt | cksum)"; }
 
-# Not in requirements/: which build of them fits, for which GPU if any, only the machine and its pip settings know.
+# Not in scripts/requirements/: which build of them fits, for which GPU if any, only the machine and its pip settings know.
 # shellcheck disable=SC2034  # scripts/test reads it
 torch_and_triton=(torch==2.13.0 triton)
 
 # set_up NAME [PACKAGE...]: .venv holds the project. NAME, run or test, says for what, and is the stamp that remembers it.
-# What requirements/ pins is installed with the hashes there, and nothing else is fetched but the packages named.
+# What scripts/requirements/ pins is installed with the hashes there, and nothing else is fetched but the packages named.
 set_up() {
     local name=$1 stamp want python
     shift
@@ -105,13 +105,13 @@ may_extract() {
 # install_all NAME [PACKAGE...]: set_up's calls of pip.
 install_all() {
     local name=$1 pip=("$venv/bin/python" -I -m pip install --disable-pip-version-check -q)
-    local locked=(--require-hashes --only-binary :all: -r "$root/requirements/run.txt")
+    local locked=(--require-hashes --only-binary :all: -r "$root/scripts/requirements/run.txt")
     shift
-    [ "$name" = run ] || locked+=(-r "$root/requirements/pytest.txt" -r "$root/requirements/test.txt")
+    [ "$name" = run ] || locked+=(-r "$root/scripts/requirements/pytest.txt" -r "$root/scripts/requirements/test.txt")
     "${pip[@]}" "${locked[@]}" || return
     if [ "$name" != run ]; then
         # Without isolation pip fetches no tools to build with: those that are installed have been checked.
-        "${pip[@]}" --require-hashes --no-deps --no-build-isolation -r "$root/requirements/source.txt" || return
+        "${pip[@]}" --require-hashes --no-deps --no-build-isolation -r "$root/scripts/requirements/source.txt" || return
     fi
     "${pip[@]}" --no-deps --no-build-isolation -e "$root" || return
     [ $# -eq 0 ] || "${pip[@]}" "$@"

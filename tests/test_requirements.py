@@ -1,4 +1,4 @@
-"""requirements/*.txt pins, with hashes, what the set-up scripts and the image install, as pyproject.toml wants it."""
+"""scripts/requirements/*.txt pins, with hashes, what set-up and the image install, as pyproject.toml wants it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENSIONS = ("blake3", "lmdb", "msgspec", "zstandard")
 
 
 def text_of(name: str) -> str:
-    return (ROOT / "requirements" / f"{name}.txt").read_text()
+    return (ROOT / "scripts" / "requirements" / f"{name}.txt").read_text()
 
 
 def pinned(name: str) -> dict[str, tuple[str, list[str]]]:

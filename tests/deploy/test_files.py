@@ -79,12 +79,12 @@ def test_the_image_gets_only_what_it_needs() -> None:
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert ignored[0] == "*", "nothing is sent to the builder that is not named"
     needed = {"!kcachefs", "!pyproject.toml", "!README.md", "!LICENSE", "!docs/man", "!scripts/index_page.py"}
-    needed |= {"!requirements/run.txt"}
+    needed |= {"!scripts/requirements/run.txt"}
     assert {word for word in ignored if word.startswith("!")} == needed
 
 
 def test_the_image_can_be_built_from_what_it_gets(tmp_path: Path) -> None:
-    """With the tools that requirements/run.txt installs, and nothing fetched."""
+    """With the tools that scripts/requirements/run.txt installs, and nothing fetched."""
     pytest.importorskip("hatchling", reason="hatchling is not installed; scripts/test installs it")
     source = tmp_path / "src"
     for word in (ROOT / ".dockerignore").read_text().split():
@@ -110,7 +110,7 @@ def test_the_image_is_made_of_what_is_pinned() -> None:
     assert re.search(r":(3\.\d+)-", base)[1] in supported  # type: ignore[index]
     installs = re.findall(r"pip install (.*)$", recipe, re.MULTILINE)
     assert len(installs) == 2
-    assert "--require-hashes --only-binary :all: -r /src/requirements/run.txt" in installs[0]
+    assert "--require-hashes --only-binary :all: -r /src/scripts/requirements/run.txt" in installs[0]
     assert "--no-deps --no-build-isolation" in installs[1], "the second fetches nothing"
 
 
