@@ -1,4 +1,4 @@
-"""Writes scripts/requirements/*.txt anew: exact versions, with hashes, of what the set-up scripts and the image install.
+"""Writes scripts/requirements/*.txt anew: exact versions, with hashes, of all that set-up and the image install.
 
     .venv/bin/python scripts/lock_requirements.py
 
