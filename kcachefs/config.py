@@ -101,6 +101,13 @@ def log_directory() -> Path:
     return platformdirs.user_log_path("kcachefs")
 
 
+def config_folders() -> tuple[Path, ...]:
+    """Where settings that are files lie: the user's own folder, and the one of the whole host."""
+    import platformdirs
+
+    return platformdirs.user_config_path("kcachefs"), Path("/etc/kcachefs")
+
+
 LIBRARY_NAMESPACE = "library"
 """The namespace of the library's own caches in a mount."""
 

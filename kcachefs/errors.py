@@ -141,6 +141,26 @@ class DaemonError(MountError):
         self.exit_code = exit_code
 
 
+# --- packs -----------------------------------------------------------------------------------------------------------
+
+
+class PackError(KcachefsError):
+    """A pack is damaged, cut off, or holds something that a pack must not hold. Nothing of it was used."""
+
+    errno = errno.EBADMSG
+    exit_code = 1
+
+
+class PackUntrusted(PackError):
+    """A pack is not signed, or not by a key that is trusted."""
+
+    errno = errno.EACCES
+    exit_code = 6
+
+
+# --- the full disk ---------------------------------------------------------------------------------------------------
+
+
 def or_no_space(error: OSError, thing: object) -> Exception:
     """A NoSpace that names `thing` if `error` means a full disk or quota, else `error` itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

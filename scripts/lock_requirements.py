@@ -64,7 +64,8 @@ def inputs() -> dict[str, list[str]]:
     extras = project["project"]["optional-dependencies"]
     run = [*project["project"]["dependencies"], *project["build-system"]["requires"], *EDITABLE]
     pytest = [one for one in extras["dev"] if one.startswith(PYTEST)]
-    test = [*(one for one in extras["dev"] if one not in pytest), *extras["cuda"], *PYFUSE3_BUILD, *TORCH_NEEDS]
+    dev = [one for one in extras["dev"] if one not in pytest]
+    test = [*dev, *extras["cuda"], *extras["fleet"], *PYFUSE3_BUILD, *TORCH_NEEDS]
     return {"run": run, "pytest": pytest, "test": test, "source": list(extras["pyfuse3"])}
 
 

@@ -18,7 +18,7 @@ LAYERS = (
     ("engines",),
     # The surface, from here on.
     ("keys", "frameworks", "daemon"),
-    ("caches", "mounts"),
+    ("caches", "fleet", "mounts"),
     ("session", "doctor", "cuda", "torch", "triton"),
     ("cli",),
     ("__init__", "__main__"),

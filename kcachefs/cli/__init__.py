@@ -17,6 +17,7 @@ from kcachefs.cli.config import config
 from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
+from kcachefs.cli.fleet import fleet_app
 from kcachefs.cli.frameworks import frameworks
 from kcachefs.cli.fsck import fsck
 from kcachefs.cli.gc import gc
@@ -24,6 +25,7 @@ from kcachefs.cli.help import help
 from kcachefs.cli.install_helper import install_helper
 from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
+from kcachefs.cli.pack import pack_app
 from kcachefs.cli.pin import pin, unpin
 from kcachefs.cli.prune import prune
 from kcachefs.cli.reload import reload
@@ -32,6 +34,7 @@ from kcachefs.cli.set import set as set_
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
+from kcachefs.cli.unpack import unpack
 from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
@@ -60,6 +63,7 @@ for _verb in (
     frameworks,
     doctor,
     adopt,
+    unpack,
     stats,
     ls,
     pin,
@@ -73,6 +77,8 @@ for _verb in (
     help,
 ):
     app.command(_verb.__name__.replace("_", "-"))(_verb)
+app.add_typer(pack_app, name="pack")
+app.add_typer(fleet_app, name="fleet")
 
 _debug = False
 
@@ -163,5 +169,9 @@ def _drop_output() -> None:
 def _keep_only_command_in(arguments: list[str]) -> None:
     """Drop all other commands: preparing their parsers would take a noticeable part of the start-up time."""
     name = next((word for word in arguments if not word.startswith("-")), "")
-    if name != "help" and (kept := [one for one in app.registered_commands if one.name == name]):
-        app.registered_commands = kept
+    if name == "help":
+        return
+    if kept := [one for one in app.registered_commands if one.name == name]:
+        app.registered_commands, app.registered_groups = kept, []
+    elif groups := [one for one in app.registered_groups if one.name == name]:
+        app.registered_commands, app.registered_groups = [], groups

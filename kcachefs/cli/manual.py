@@ -15,6 +15,8 @@ def pages(program: Any) -> dict[str, str]:
     found = {"kcachefs.1": _overview(program, commands)}
     for name, command in commands.items():
         found[f"kcachefs-{name}.1"] = _page(name, command)
+        for verb, inner in getattr(command, "commands", {}).items():
+            found[f"kcachefs-{name}-{verb}.1"] = _page(f"{name} {verb}", inner)
     return found
 
 
@@ -33,7 +35,8 @@ def _overview(program: Any, commands: dict[str, Any]) -> str:
 def _page(name: str, command: Any) -> str:
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option"]
-    lines = [_heading(f"kcachefs-{name}"), ".SH NAME", f"kcachefs\\-{_text(name)} \\- {_text(_one_line(command.help))}"]
+    title = f"kcachefs-{name.replace(' ', '-')}"
+    lines = [_heading(title), ".SH NAME", f"{_text(title)} \\- {_text(_one_line(command.help))}"]
     lines += [".SH SYNOPSIS", f".B kcachefs {_text(name)}", "[\\fIOPTIONS\\fR]"]
     lines += [f"\\fI{_text(_metavar(one))}\\fR" for one in arguments]
     lines += [".SH DESCRIPTION", *_paragraphs(command.help)]

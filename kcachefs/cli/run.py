@@ -30,6 +30,10 @@ def run(
     assert_warm: Annotated[
         bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
     ] = False,
+    pack: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.kcp", help="Pack the entries that were used meanwhile, to unpack them elsewhere."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one line of JSON, the last on standard error.")
@@ -39,6 +43,7 @@ def run(
 
     Uses a running mount, or makes one that lasts while commands use it. Signals and the exit code pass through.
     """
+    from kcachefs.cli.target import find_mount
     from kcachefs.core.uses import HEARTBEAT_SECONDS
     from kcachefs.frameworks import environment, headers, make_folders
     from kcachefs.frameworks.environment import select
@@ -53,10 +58,14 @@ def run(
         make_folders(where, only or ())
         if not only:
             headers.link(where)
-        before = _account(where, assert_warm)
-        if assert_warm:
+        is_watched = assert_warm or pack is not None
+        if pack is not None:
+            find_mount(where, None)  # somebody else's daemon would not tell afterwards what was used
+        before = _account(where, is_watched)
+        if is_watched:
             # The kernel asks again for a name after this long; a command that comes sooner would not be counted.
             time.sleep(HEARTBEAT_SECONDS)
+        began = time.time()
         try:
             status = run_command(command, {**os.environ, **environment(where, only or ())})
         except FileNotFoundError:
@@ -65,7 +74,11 @@ def run(
         except PermissionError:
             _say(f"{command[0]}: cannot be executed")
             sys.exit(NOT_EXECUTABLE)
-        after = _account(where, assert_warm)
+        after = _account(where, is_watched)
+        if pack is not None and status == 0:
+            from kcachefs.cli.pack import pack_used
+
+            _say(pack_used(where, pack, began))
     if before is not None and after is not None:
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""

@@ -1,0 +1,105 @@
+"""`kcachefs unpack`: brings the entries of a pack into a mount, or into a store that is not mounted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.pack import AllowUnsigned, Trust, bar, mounted_at, pack_file, store_at_rest
+from kcachefs.cli.printing import counted, print_json
+
+if TYPE_CHECKING:
+    from kcachefs.fleet.manifest import PackedEntry
+    from kcachefs.fleet.targets import Target
+    from kcachefs.fleet.unpacking import Unpacked
+
+INTERRUPTED = 130
+
+
+def unpack(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE|DIR", help="A pack, or an OCI image layout that holds one.", show_default=False),
+    ],
+    trust: Trust = None,
+    allow_unsigned: AllowUnsigned = False,
+    mount: target.Mount = None,
+    store: target.Store = None,
+    as_json: target.Json = False,
+) -> None:
+    """Bring the entries of a pack in. Nothing is changed unless a trusted key signed it and every byte is right.
+
+    You can interrupt this and run it again: entries that are there already are left alone.
+    """
+    from kcachefs.fleet import packfile, signing, unpacking
+
+    done, stopping = unpacking.Unpacked(), _Stopping()
+    keys = signing.trusted(trust or ())
+    with pack_file(file) as path, packfile.opened(path, keys, allow_unsigned=allow_unsigned) as pack:
+        with _target(mount, store) as where, bar("unpacking", pack.manifest.bytes) as advance:
+
+            def progress(entry: PackedEntry) -> None:
+                advance(sum(one.size for one in entry.files))
+                stopping.check()
+
+            try:
+                with stopping:
+                    unpacking.unpack(pack, where, done, progress)
+            except KeyboardInterrupt:
+                _report(done, as_json, interrupted=True)
+                sys.exit(INTERRUPTED)
+    _report(done, as_json)
+
+
+class _Stopping:
+    """Turns a signal into an end between two entries, so that only whole ones are left."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def __enter__(self) -> None:
+        self._before = {one: signal.signal(one, self._ask) for one in (signal.SIGINT, signal.SIGTERM)}
+
+    def __exit__(self, *error: object) -> None:
+        for one, before in self._before.items():
+            signal.signal(one, before)
+
+    def _ask(self, number: int, frame: object) -> None:
+        self._asked = True
+
+    def check(self) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _target(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
+    from kcachefs.fleet.targets import MountTarget, StoreTarget
+    from kcachefs.mounts.places import place_for
+
+    mounted = mounted_at(mount, store)
+    if mounted is not None:
+        yield MountTarget(mounted)
+        return
+    with store_at_rest(store) as fs:
+        yield StoreTarget(fs, place_for(store).absolute())
+
+
+def _report(done: Unpacked, as_json: bool, *, interrupted: bool = False) -> None:
+    if as_json:
+        counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
+        print_json({**counts, "interrupted": interrupted})
+        return
+    prefix = "interrupted; run it again to continue: " if interrupted else ""
+    were = "was" if done.present == 1 else "were"
+    present = f", {done.present:,} {were} there already" if done.present else ""
+    size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
+    print(f"{prefix}{counted(done.unpacked, 'entry', 'entries')} unpacked ({size}){present}")

@@ -1,0 +1,203 @@
+"""The pack as a file: header, manifest, frames. Writes one, and reads one that somebody else wrote.
+
+Reading goes from the outside to the inside, and each step is done only if the one before it held: the lengths, the
+digest of the manifest, its signature, its limits, the digest of every frame. Only then is a frame decoded.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import zstandard
+from blake3 import blake3
+
+from kcachefs.errors import PackError, PackUntrusted, UsageError, or_no_space
+from kcachefs.fleet import manifest as manifests
+from kcachefs.fleet import rules, signing
+from kcachefs.fleet.manifest import Frame, Manifest
+
+MAGIC = b"\x89KCPACK\n"
+VERSION = 1
+_HEADER = struct.Struct("<8sIIQ32s32s64s")
+"""Magic, version, zero, stored bytes of the manifest, their BLAKE3, public key, signature."""
+_SIGNED = b"kcachefs pack 1\n"
+"""What is signed is this, then the digest: so that no signature made for something else fits."""
+_MANIFEST_LEVEL = 19
+_CHUNK = 1 << 20
+
+
+def write(out: Path, manifest: Manifest, frames: IO[bytes], signer: signing.Signer | None) -> None:
+    """Write a pack whose frames are in a file already; it appears at `out` when it is whole."""
+    plain = manifests.encode(manifest)
+    if len(plain) > rules.MANIFEST_MAX:
+        raise UsageError(f"{out}: there are too many entries for one pack; choose some with a pattern")
+    stored = compress(plain, _MANIFEST_LEVEL)
+    digest = blake3(stored).digest()
+    public, signature = (signer.public, signer.sign(_SIGNED + digest)) if signer else (bytes(32), bytes(64))
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with open(part, "xb") as file:
+            file.write(_HEADER.pack(MAGIC, VERSION, 0, len(stored), digest, public, signature))
+            file.write(stored)
+            frames.seek(0)
+            shutil.copyfileobj(frames, file, _CHUNK)
+        os.replace(part, out)
+    except OSError as error:
+        raise or_no_space(error, out) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def compress(plain: bytes, level: int, progress: Callable[[int], None] = lambda count: None) -> bytes:
+    """One zstd frame whose window covers everything: what repeats, repeats far apart."""
+    window = max(10, min(rules.WINDOW_LOG_MAX, (len(plain) - 1).bit_length()))
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        level, source_size=len(plain), window_log=window, enable_ldm=True
+    )
+    compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=len(plain))
+    parts, view = [], memoryview(plain)
+    for start in range(0, len(plain), _CHUNK):
+        parts.append(compressor.compress(view[start : start + _CHUNK]))
+        progress(min(_CHUNK, len(plain) - start))
+    return b"".join((*parts, compressor.flush()))
+
+
+def scratch_file(beside: Path) -> IO[bytes]:
+    """A file without a name, on the disk where the pack will be."""
+    return tempfile.TemporaryFile(dir=beside.absolute().parent)
+
+
+class Pack:
+    """An open pack, of which the manifest is read and checked."""
+
+    def __init__(self, file: IO[bytes], name: Path, manifest: Manifest, public: bytes, start: int) -> None:
+        self.name = name
+        self.manifest = manifest
+        self.public = public
+        """The key that signed it; empty if none did."""
+        self._file = file
+        self._start = start
+
+    def frames(self) -> Iterator[tuple[Frame, bytes]]:
+        """Every frame with its stored bytes, which are those that the manifest names."""
+        self._file.seek(self._start)
+        for frame in self.manifest.frames:
+            stored = self._file.read(frame.stored)
+            if len(stored) < frame.stored:
+                raise PackError(f"{self.name}: is cut off")
+            if blake3(stored).hexdigest() != frame.digest:
+                raise PackError(f"{self.name}: is damaged: a frame is not the one that was packed")
+            yield frame, stored
+
+    def check_frames(self) -> None:
+        """Raise PackError if a byte of any frame is wrong. Decodes nothing."""
+        for frame, stored in self.frames():
+            _check_frame(self.name, stored, frame.plain)
+
+    def decoded(self) -> Iterator[tuple[Frame, memoryview]]:
+        """Every frame with its decoded bytes, of which every file is what the manifest says."""
+        for frame, stored in self.frames():
+            plain = memoryview(_decode(self.name, stored, frame.plain))
+            for entry in frame.entries:
+                for file in entry.files:
+                    if blake3(plain[file.offset : file.offset + file.size]).hexdigest() != file.digest:
+                        raise PackError(f"{self.name}: {entry.label}/{file.name} is not what was packed")
+            yield frame, plain
+
+
+@contextmanager
+def opened(name: Path, trusted: Collection[bytes] | None, *, allow_unsigned: bool = False) -> Iterator[Pack]:
+    """Open a pack. Its signature is checked before anything else in it; `trusted=None` trusts every key, to look."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise UsageError(f"{name}: does not exist") from None
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise PackError(f"{name}: is no pack")
+        yield _read(file, name, found.st_size, trusted, allow_unsigned)
+
+
+def _read(file: IO[bytes], name: Path, size: int, trusted: Collection[bytes] | None, allow_unsigned: bool) -> Pack:
+    raw = file.read(_HEADER.size)
+    if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
+        raise PackError(f"{name}: is no pack")
+    if len(raw) < _HEADER.size:
+        raise PackError(f"{name}: is cut off")
+    _, version, zero, length, digest, public, signature = _HEADER.unpack(raw)
+    if version != VERSION:
+        raise PackError(f"{name}: has format {version}, and this kcachefs reads format {VERSION}; update kcachefs")
+    if zero:
+        raise PackError(f"{name}: is damaged: its header is not that of a pack")
+    if length > min(size - _HEADER.size, rules.MANIFEST_MAX):
+        raise PackError(f"{name}: is cut off, or its header is damaged")
+    stored = file.read(length)
+    if blake3(stored).digest() != digest:
+        raise PackError(f"{name}: is damaged: its manifest is not the one that was packed")
+    _check_signature(name, public, signature, digest, trusted, allow_unsigned)
+    try:
+        manifest = manifests.decode(_decode(name, stored, None))
+        rules.check(manifest)
+    except PackError as error:
+        raise PackError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
+    start = _HEADER.size + length
+    end = start + sum(frame.stored for frame in manifest.frames)
+    if size != end:
+        raise PackError(f"{name}: is cut off" if size < end else f"{name}: is damaged: something follows its end")
+    return Pack(file, name, manifest, public if any(public) else b"", start)
+
+
+def _check_signature(
+    name: Path,
+    public: bytes,
+    signature: bytes,
+    digest: bytes,
+    trusted: Collection[bytes] | None,
+    allow_unsigned: bool,
+) -> None:
+    if not any(public):
+        if any(signature):
+            raise PackUntrusted(f"{name}: its signature is wrong: it was changed after it was signed")
+        if trusted is not None and not allow_unsigned:
+            raise PackUntrusted(f"{name}: is not signed; if you know where it comes from, use --allow-unsigned")
+        return
+    if trusted is not None and public not in trusted:
+        key = signing.public_text(public)
+        raise PackUntrusted(f"{name}: is signed by {key}, which is not trusted; trust it with --trust {key}")
+    try:
+        signing.check(public, signature, _SIGNED + digest)
+    except PackUntrusted as error:
+        raise PackUntrusted(f"{name}: {error}") from None
+
+
+def _decode(name: Path, stored: bytes, plain: int | None) -> bytes:
+    """Decode one zstd frame that says beforehand how large it becomes."""
+    _check_frame(name, stored, plain)
+    decoder = zstandard.ZstdDecompressor(max_window_size=1 << rules.WINDOW_LOG_MAX)
+    try:
+        return decoder.decompress(stored, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise PackError(f"{name}: is damaged: {error}") from None
+
+
+def _check_frame(name: Path, stored: bytes, plain: int | None) -> None:
+    """Raise PackError unless it decodes to `plain` bytes (None: to what a manifest may have), with a small window."""
+    try:
+        told = zstandard.get_frame_parameters(stored)
+    except zstandard.ZstdError as error:
+        raise PackError(f"{name}: is damaged: {error}") from None
+    if told.content_size == zstandard.CONTENTSIZE_UNKNOWN:
+        raise PackError(f"{name}: is damaged: a frame does not say how large it becomes")
+    if told.window_size > 1 << rules.WINDOW_LOG_MAX:
+        raise PackError(f"{name}: needs a window of {told.window_size:,} bytes to be decoded, which is too much")
+    if told.content_size > rules.MANIFEST_MAX if plain is None else told.content_size != plain:
+        raise PackError(f"{name}: a frame decodes to {told.content_size:,} bytes, which is not what it may have")

@@ -1,0 +1,117 @@
+"""What a pack may hold. A pack comes from elsewhere and becomes code: everything it says is checked before it is used.
+
+The same limits hold when a pack is made, so that nobody makes one that nobody can unpack.
+"""
+
+from __future__ import annotations
+
+import os
+
+from kcachefs.core.layouts import NAMESPACES, Kind, is_temporary, place
+from kcachefs.errors import PackError
+from kcachefs.fleet.manifest import Manifest, PackedEntry
+from kcachefs.printable import printable
+
+WINDOW_LOG_MAX = 27
+"""The largest window of a zstd frame, as a power of two: what a decoder needs in memory."""
+THING_MAX = 256 << 20
+"""The largest entry, and the most bytes of a decoded frame."""
+TOTAL_MAX = 64 << 30
+"""The most bytes of all files together."""
+FILES_MAX = 1_000_000
+MANIFEST_MAX = 256 << 20
+"""The most bytes of a decoded manifest."""
+DEPTH_MAX = 64
+"""How many folders may be inside each other."""
+_NAME_MAX = 255
+
+NOT_CARRIED = {
+    "cuda": "the driver's own cache, which it changes in place",
+    "cutile": "one SQLite file, which is changed in place",
+}
+"""Namespaces that no pack holds, and why."""
+
+CARRIED = frozenset(NAMESPACES) - NOT_CARRIED.keys()
+
+_SQLITE_SUFFIXES = ("-journal", "-wal", "-shm")
+_LOCK_SUFFIXES = (".lock", ".lockfile", ".ninja_lock")
+
+
+def check(manifest: Manifest) -> None:
+    """Raise PackError if the manifest asks for anything but files in entries, of a reasonable number and size."""
+    if manifest.files > FILES_MAX:
+        raise PackError(f"it has {manifest.files:,} files; at most {FILES_MAX:,} are unpacked")
+    if manifest.bytes > TOTAL_MAX:
+        raise PackError(f"its files have {manifest.bytes:,} bytes; at most {TOTAL_MAX:,} are unpacked")
+    seen: set[tuple[str, str, str]] = set()
+    for frame in manifest.frames:
+        if frame.plain > THING_MAX:
+            raise PackError(f"a frame decodes to {frame.plain:,} bytes; at most {THING_MAX:,} are decoded")
+        for entry in frame.entries:
+            _check_entry(entry, frame.plain)
+            known = (entry.namespace, "/".join(entry.path), entry.group)
+            if known in seen:
+                raise PackError(f"{_shown(entry)}: is in it twice")
+            seen.add(known)
+
+
+def _check_entry(entry: PackedEntry, plain: int) -> None:
+    if entry.namespace not in CARRIED:
+        raise PackError(f"{_shown(entry)}: packs hold no such namespace")
+    if not entry.files:
+        raise PackError(f"{_shown(entry)}: has no files")
+    if len(entry.path) > DEPTH_MAX or not all(map(is_safe_name, entry.path)):
+        raise PackError(f"{_shown(entry)}: is no path that a cache has")
+    for file in entry.files:
+        parts = file.name.split("/")
+        if len(parts) > DEPTH_MAX or not all(map(is_safe_name, parts)) or any(map(is_left_out, parts)):
+            raise PackError(f"{_shown(entry)}: {printable(file.name)!r} is no name that a cache has")
+        if file.size > THING_MAX or file.offset + file.size > plain:
+            raise PackError(f"{_shown(entry)}: {printable(file.name)} lies outside its frame")
+        if file.moves and not parts[-1].startswith("__grp__"):
+            raise PackError(f"{_shown(entry)}: {printable(file.name)} is no file whose paths move")
+    names = [file.name for file in entry.files]
+    folders = {name[:at] for name in names for at, one in enumerate(name) if one == "/"}
+    if len(set(names)) < len(names) or folders & set(names):
+        raise PackError(f"{_shown(entry)}: has two files of one name")
+    if not _is_placed(entry):
+        raise PackError(f"{_shown(entry)}: is not where {entry.namespace} keeps entries")
+
+
+def _is_placed(entry: PackedEntry) -> bool:
+    """Whether the layouts call this very thing an entry, and all folders above it structure."""
+    namespace, path = entry.namespace.encode(), tuple(map(os.fsencode, entry.path))
+    above = path if entry.group else path[:-1]
+    if any(place(namespace, above[:end], True).kind is not Kind.STRUCTURE for end in range(1, len(above) + 1)):
+        return False
+    if not entry.group:
+        return bool(path) and place(namespace, path, True).kind is Kind.TREE
+    for file in entry.files:
+        spot = place(namespace, (*path, os.fsencode(file.name)), False)
+        if "/" in file.name or spot.kind is not Kind.GROUP or os.fsdecode(spot.group) != entry.group:
+            return False
+    return True
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether it can only ever name a file in the folder where it is looked for, and shows as what it is."""
+    if name in ("", ".", "..", ".kcachefs") or "/" in name or not name.isprintable():
+        return False
+    try:
+        return len(name.encode()) <= _NAME_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a file or folder inside an entry is of no use elsewhere: a lock, or what a dead writer left."""
+    return name == "lock" or name.endswith(_LOCK_SUFFIXES) or is_temporary(os.fsencode(name))
+
+
+def is_database(name: str, content: bytes) -> bool:
+    """Whether it is SQLite's: its users change it in place, so one copy does not replace another."""
+    return content.startswith(b"SQLite format 3\0") or name.endswith(_SQLITE_SUFFIXES)
+
+
+def _shown(entry: PackedEntry) -> str:
+    return printable(entry.label)

@@ -1,0 +1,222 @@
+"""Trees that entries are unpacked into: a mount, and a store that is not mounted.
+
+What they have in common is the little that unpacking needs. A folder is a handle that stays the same whatever is
+renamed above it, and nothing is ever reached through a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from kcachefs.core import Filesystem
+from kcachefs.core.caller import Caller
+from kcachefs.core.tree import DOTDOT, RENAME_NOREPLACE
+from kcachefs.errors import FsError, MountError
+from kcachefs.frameworks.copying import Folder
+from kcachefs.store.inode_numbers import ROOT_INO
+
+Handle = TypeVar("Handle")
+
+
+class Target(Protocol, Generic[Handle]):
+    """A folder of namespaces."""
+
+    home: Path
+    """The path at which programs will see it."""
+    writers: int
+    """How many threads may add entries at a time."""
+
+    def names(self, path: tuple[str, ...]) -> frozenset[str]:
+        """What is in a folder, nothing if there is none; MountError if something else is on the way. Makes nothing."""
+
+    def folder(self, path: tuple[str, ...]) -> AbstractContextManager[Handle]:
+        """A folder, made with all above it where they are missing."""
+
+    def below(self, folder: Handle, path: tuple[str, ...]) -> AbstractContextManager[Handle]:
+        """The same, from another folder."""
+
+    def add(self, folder: Handle, name: str, mode: int, mtime: int, content: memoryview | bytes) -> None:
+        """A new file."""
+
+    def rename(self, folder: Handle, old: str, new: str) -> bool:
+        """Within one folder; False if something has the new name already."""
+
+    def remove(self, folder: Handle, name: str) -> None:
+        """A file, or a folder with everything below it, if it is there."""
+
+    def settle(self) -> None:
+        """Much was added."""
+
+
+class MountTarget:
+    """A mount, through which the daemon does the work: while it serves one thread, others prepare their requests."""
+
+    writers = 4
+
+    def __init__(self, mount: Path) -> None:
+        self.home = mount
+        self._root = Folder(mount)
+        self._last = _LastFolder()
+        self._umask = _umask()
+
+    def names(self, path: tuple[str, ...]) -> frozenset[str]:
+        folder = self._root
+        for number, name in enumerate(path):
+            try:
+                found = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder.fd)
+            except FileNotFoundError:
+                return frozenset()
+            except NotADirectoryError:
+                raise _in_the_way(self.home, path[: number + 1]) from None
+            folder = Folder(folder.path / name, found)
+        return frozenset(os.listdir(folder.fd))
+
+    @contextmanager
+    def folder(self, path: tuple[str, ...]) -> Iterator[Folder]:
+        if self._last.path != path:  # entries come folder by folder
+            self._last.path, self._last.folder = path, self._root.made_below(*path)
+        yield self._last.folder
+
+    def below(self, folder: Folder, path: tuple[str, ...]) -> Folder:
+        return folder.made_below(*path)
+
+    def add(self, folder: Folder, name: str, mode: int, mtime: int, content: memoryview | bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, mode, dir_fd=folder.fd)
+        try:
+            if mode & self._umask:
+                os.fchmod(fd, mode)
+            left = memoryview(content)
+            while left:
+                left = left[os.write(fd, left) :]
+            os.utime(fd, ns=(time.time_ns(), mtime))
+        finally:
+            os.close(fd)
+
+    def rename(self, folder: Folder, old: str, new: str) -> bool:
+        try:
+            os.rename(old, new, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR):
+                return False
+            raise
+        return True
+
+    def remove(self, folder: Folder, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=folder.fd)
+        except FileNotFoundError:
+            return
+        except OSError:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=folder.fd)
+
+    def settle(self) -> None:
+        pass  # the daemon seals by itself
+
+
+class _LastFolder(threading.local):
+    """The folder that a thread added to last, still open."""
+
+    path: tuple[str, ...] | None = None
+    folder: Folder
+
+
+class StoreTarget:
+    """The filesystem of a store that is not mounted, in this process; `home` is where it will be mounted."""
+
+    writers = 1
+
+    def __init__(self, fs: Filesystem, home: Path) -> None:
+        self.home = home
+        self._fs = fs
+        self._caller = Caller(os.getuid(), os.getgid(), os.getpid())
+
+    def names(self, path: tuple[str, ...]) -> frozenset[str]:
+        ino = ROOT_INO
+        for number, name in enumerate(path):
+            found = self._fs.tree.find(ino, os.fsencode(name))
+            if found is None:
+                return frozenset()
+            if not self._fs.nodes.get(found).is_dir:
+                raise _in_the_way(self.home, path[: number + 1])
+            ino = found
+        rows, cookie, names = self._fs.tree.listing(ino, DOTDOT, 4096), DOTDOT, set()
+        while rows:
+            names |= {os.fsdecode(name) for _, name, _, _ in rows}
+            cookie = rows[-1][0]
+            rows = self._fs.tree.listing(ino, cookie, 4096)
+        return frozenset(names)
+
+    @contextmanager
+    def folder(self, path: tuple[str, ...]) -> Iterator[int]:
+        with self.below(ROOT_INO, path) as ino:
+            yield ino
+
+    @contextmanager
+    def below(self, folder: int, path: tuple[str, ...]) -> Iterator[int]:
+        ino = folder
+        for name in path:
+            found = self._fs.tree.find(ino, os.fsencode(name))
+            if found is None:
+                found, _ = self._fs.make(self._caller, ino, os.fsencode(name), stat.S_IFDIR | 0o755)
+                self._fs.forget(found, 1)
+            elif not self._fs.nodes.get(found).is_dir:
+                raise _in_the_way(self.home, (*path,))
+            ino = found
+        yield ino
+
+    def add(self, folder: int, name: str, mode: int, mtime: int, content: memoryview | bytes) -> None:
+        ino, _ = self._fs.create(self._caller, folder, os.fsencode(name), mode)
+        try:
+            if content:
+                self._fs.write(ino, 0, content)
+            self._fs.set_attributes(self._caller, ino, atime=time.time_ns(), mtime=mtime)
+        finally:
+            self._fs.forget(ino, 1)
+
+    def rename(self, folder: int, old: str, new: str) -> bool:
+        try:
+            self._fs.rename(self._caller, folder, os.fsencode(old), folder, os.fsencode(new), RENAME_NOREPLACE)
+        except FsError as error:
+            if error.errno == errno.EEXIST:
+                return False
+            raise
+        return True
+
+    def remove(self, folder: int, name: str) -> None:
+        with contextlib.suppress(FsError):
+            self._remove(folder, os.fsencode(name))
+
+    def _remove(self, folder: int, name: bytes) -> None:
+        ino = self._fs.tree.find(folder, name)
+        if ino is None:
+            return
+        if not self._fs.nodes.get(ino).is_dir:
+            self._fs.unlink(self._caller, folder, name)
+            return
+        for _, child, _, _ in self._fs.tree.listing(ino, DOTDOT, 1 << 20):
+            self._remove(ino, child)
+        self._fs.rmdir(self._caller, folder, name)
+
+    def settle(self) -> None:
+        self._fs.settle()
+
+
+def _umask() -> int:
+    """Of this process. Asking the other way means to change it for a moment, for all threads."""
+    with open("/proc/self/status") as status:
+        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o777)
+
+
+def _in_the_way(home: Path, path: tuple[str, ...]) -> MountError:
+    return MountError(f"{home.joinpath(*path)}: is not a folder; remove it and try again")

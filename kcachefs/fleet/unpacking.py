@@ -1,0 +1,134 @@
+"""Unpacks: the entries of a pack that was checked appear in a mount or a store, whole and one by one.
+
+Entries that are there already are left alone, so that an interrupted unpacking can simply be run again. An entry is
+written under the temporary name of an adoption and then renamed: whoever dies in between leaves nothing that anybody
+takes for an entry, and nobody counts a miss.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any
+
+from kcachefs.core.layouts import ADOPTING
+from kcachefs.fleet import moving
+from kcachefs.fleet.manifest import PackedEntry, PackedFile
+from kcachefs.fleet.packfile import Pack
+from kcachefs.fleet.targets import Target
+
+Progress = Callable[[PackedEntry], None]
+
+
+@dataclass(slots=True)
+class Unpacked:
+    """What was done so far."""
+
+    unpacked: int = 0
+    present: int = 0
+    """Entries that were there already."""
+    files: int = 0
+    bytes: int = 0
+    listed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
+    """What was in the folders of the entries before."""
+
+    def note(self, brought: list[PackedFile]) -> None:
+        """One more entry is done, of which these files were brought in."""
+        self.unpacked += bool(brought)
+        self.present += not brought
+        self.files += len(brought)
+        self.bytes += sum(file.size for file in brought)
+
+
+def unpack(pack: Pack, target: Target[Any], done: Unpacked, progress: Progress = lambda entry: None) -> None:
+    """Bring every entry of a pack in that is not there yet. `progress` may raise to stop between two entries.
+
+    Before the first one appears, every byte of the pack is checked, and the way to every entry.
+    """
+    pack.check_frames()
+    for parent in sorted({_parent(entry) for entry in pack.manifest.entries}):
+        # A listing, because looking for every name would count as using what is found.
+        done.listed[parent] = target.names(parent)
+    pool = ThreadPoolExecutor(target.writers)
+    try:
+        for frame, plain in pack.decoded():
+            bring = partial(_bring, plain=plain, target=target, listed=done.listed)
+            for entry, brought in zip(frame.entries, pool.map(bring, frame.entries), strict=True):
+                done.note(brought)
+                progress(entry)
+            target.settle()
+    finally:
+        pool.shutdown(cancel_futures=True)  # what was begun is brought to its end
+
+
+def _parent(entry: PackedEntry) -> tuple[str, ...]:
+    return (entry.namespace, *(entry.path if entry.group else entry.path[:-1]))
+
+
+def _bring(
+    entry: PackedEntry, plain: memoryview, target: Target[Any], listed: Mapping[tuple[str, ...], frozenset[str]]
+) -> list[PackedFile]:
+    """The files that were brought in: all of the entry, or none if it is there already."""
+    present = listed[_parent(entry)]
+    if not entry.group:
+        return [] if entry.path[-1] in present else _bring_tree(entry, plain, target)
+    missing = [file for file in entry.files if file.name not in present]
+    return _bring_group(entry, missing, plain, target) if missing else []
+
+
+def _bring_tree(entry: PackedEntry, plain: memoryview, target: Target[Any]) -> list[PackedFile]:
+    staging = _staging_name()
+    folders: dict[str, list[PackedFile]] = {}
+    for file in entry.files:
+        folders.setdefault(file.name.rpartition("/")[0], []).append(file)
+    with target.folder(_parent(entry)) as parent:
+        try:
+            with target.below(parent, (staging,)) as top:
+                for name, files in folders.items():
+                    with target.below(top, tuple(name.split("/")) if name else ()) as folder:
+                        for file in files:
+                            _add(entry, file, file.name.rpartition("/")[2], plain, target, folder)
+            if target.rename(parent, staging, entry.path[-1]):
+                staging = ""
+                return entry.files
+            return []  # somebody else made it in the meantime
+        finally:
+            if staging:
+                target.remove(parent, staging)
+
+
+def _bring_group(
+    entry: PackedEntry, files: list[PackedFile], plain: memoryview, target: Target[Any]
+) -> list[PackedFile]:
+    """All files are written before the first gets its name, so that they appear almost at once."""
+    left = [(f"{_staging_name()}{number}", file) for number, file in enumerate(files)]
+    brought = []
+    with target.folder(_parent(entry)) as folder:
+        try:
+            for name, file in left:
+                _add(entry, file, name, plain, target, folder)
+            for name, file in tuple(left):
+                if target.rename(folder, name, file.name):
+                    left.remove((name, file))
+                    brought.append(file)
+        finally:
+            for name, _ in left:
+                target.remove(folder, name)
+    return brought
+
+
+def _add(entry: PackedEntry, file: PackedFile, name: str, plain: memoryview, target: Target[Any], folder: Any) -> None:
+    content: memoryview | bytes = plain[file.offset : file.offset + file.size]
+    if file.moves:
+        home = PurePosixPath(entry.namespace, *entry.path, file.name).parent
+        content = moving.to_target(bytes(content), target.home, home)
+    target.add(folder, name, file.mode, file.mtime, content)
+
+
+def _staging_name() -> str:
+    """A unique name. Not the pid: processes in two containers that share a mount may have the same one."""
+    return f"{ADOPTING.decode()}{uuid.uuid4().hex}"

@@ -1,0 +1,121 @@
+"""Trees that entries are read from: a mount or any folder of namespaces, and a store that is not mounted."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from kcachefs.core import Filesystem
+from kcachefs.core.tree import DOTDOT
+from kcachefs.errors import FsError, KcachefsError
+from kcachefs.fleet.rules import THING_MAX
+from kcachefs.frameworks.copying import Folder, Skipped
+from kcachefs.store.inode_numbers import ROOT_INO
+
+_ROWS = 4096
+_FOLDER, _FILE = stat.S_IFDIR >> 12, stat.S_IFREG >> 12
+
+
+class Child(NamedTuple):
+    """A name in a folder. What is neither is a link, a socket or the like."""
+
+    name: str
+    is_folder: bool
+    is_file: bool
+
+
+class Seen(NamedTuple):
+    """A file as it was when it was read."""
+
+    mode: int
+    mtime: int
+    content: bytes
+
+
+class View(Protocol):
+    """A folder of namespaces. Paths are the names from there; `Skipped` says what cannot be read, and why."""
+
+    def children(self, path: tuple[str, ...]) -> list[Child]:
+        """What is in a folder, by name."""
+
+    def size(self, path: tuple[str, ...]) -> int: ...
+
+    def read(self, path: tuple[str, ...]) -> Seen: ...
+
+
+class FolderView:
+    """A mount, or a plain folder. Reads through descriptors and follows no link, since others may write there."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = Folder(root)
+        self._open: tuple[tuple[str, ...], Folder] | None = None
+
+    def children(self, path: tuple[str, ...]) -> list[Child]:
+        found = self._folder(path).children()
+        return [Child(one.name, one.is_dir(follow_symlinks=False), one.is_file(follow_symlinks=False)) for one in found]
+
+    def size(self, path: tuple[str, ...]) -> int:
+        folder = self._folder(path[:-1])
+        try:
+            return os.stat(path[-1], dir_fd=folder.fd, follow_symlinks=False).st_size
+        except OSError as error:
+            raise Skipped(f"{'/'.join(path)}: cannot be read: {error.strerror}") from None
+
+    def read(self, path: tuple[str, ...]) -> Seen:
+        with open(self._folder(path[:-1]).open(path[-1]), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise Skipped(f"{'/'.join(path)}: is not a file")
+            parts, left = [], THING_MAX + 1
+            try:
+                while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+                    parts.append(chunk)
+                    left -= len(chunk)
+            except OSError as error:
+                raise Skipped(f"{'/'.join(path)}: cannot be read: {error.strerror}") from None
+        return Seen(found.st_mode & 0o777, found.st_mtime_ns, b"".join(parts))
+
+    def _folder(self, path: tuple[str, ...]) -> Folder:
+        """The folder, kept open until another is asked for: files are read folder by folder."""
+        if self._open is None or self._open[0] != path:
+            self._open = (path, self._root.below(*path))
+        return self._open[1]
+
+
+class StoreView:
+    """The filesystem of a store that is not mounted, in this process."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+
+    def children(self, path: tuple[str, ...]) -> list[Child]:
+        folder, cookie, found = self._find(path), DOTDOT, []
+        while rows := self._fs.tree.listing(folder, cookie, _ROWS):
+            cookie = rows[-1][0]
+            found += [Child(os.fsdecode(name), kind == _FOLDER, kind == _FILE) for _, name, _, kind in rows]
+        return sorted(found)
+
+    def size(self, path: tuple[str, ...]) -> int:
+        return self._fs.attributes(self._find(path)).size
+
+    def read(self, path: tuple[str, ...]) -> Seen:
+        ino = self._find(path)
+        try:
+            node = self._fs.attributes(ino)
+            return Seen(node.mode & 0o777, node.mtime, self._fs.read(ino, 0, min(node.size, THING_MAX + 1)))
+        except KcachefsError as error:
+            raise Skipped(f"{'/'.join(path)}: cannot be read: {error}") from None
+
+    def _find(self, path: tuple[str, ...]) -> int:
+        ino = ROOT_INO
+        try:
+            for name in path:
+                found = self._fs.tree.find(ino, os.fsencode(name))
+                if found is None:
+                    raise Skipped(f"{'/'.join(path)}: is gone")
+                ino = found
+        except FsError:
+            raise Skipped(f"{'/'.join(path)}: is gone") from None
+        return ino

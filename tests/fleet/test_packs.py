@@ -1,0 +1,254 @@
+"""`kcachefs pack` and `unpack`: what one mount holds appears in another, whole, with its times, at another path."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcachefs.fleet import packfile, unpacking
+from kcachefs.fleet.targets import MountTarget
+from kcachefs.session import account
+from tests.engines.callers import OTHER, Child
+from tests.engines.mounting import Mount
+from tests.fleet.caches import ENTRIES, FILES, fill, key, packed, shown
+from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
+from tests.frameworks.conftest import ENGINES
+from tests.frameworks.programs import TRITON, run_program
+
+pytestmark = pytest.mark.mount
+
+
+def told(*arguments: str | Path) -> Any:
+    return json.loads(kcachefs(*arguments, "--json").stdout)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_mount_gets_everything_as_it_was_and_its_own_paths(base: Path, engine: str) -> None:
+    secret, public = key(base)
+    with Mount(base / "one", base / "store one", engine) as one, Mount(base / "two", base / "store two", engine) as two:
+        fill(one.mountpoint)
+        made = told("pack", base / "all.kcp", "--key", secret, "--level", "3", "--mount", one.mountpoint)
+        assert (made["entries"], made["files"], made["key"], made["left_out"]) == (ENTRIES, FILES, public, [])
+        done = told("unpack", base / "all.kcp", "--trust", public, "--mount", two.mountpoint)
+        assert (done["unpacked"], done["present"], done["files"]) == (ENTRIES, 0, FILES)
+        found = shown(two.mountpoint)
+        assert found == shown(one.mountpoint)
+        assert len(found) == FILES
+        assert b'"@/triton/KEY0/add.ptx"' in found["triton/KEY0/__grp__add.json"][2]
+        assert not (two.mountpoint / "torch_extensions" / "fused" / "lock").exists(), "it would be waited for"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_real_triton_compiles_nothing_on_the_second_mount(base: Path, engine: str) -> None:
+    secret, public = key(base)
+    with Mount(base / "one", base / "store one", engine) as one, Mount(base / "2", base / "store two", engine) as two:
+        cold = run_program(TRITON, {"TRITON_CACHE_DIR": str(one.mountpoint / "triton")}, folder=base)
+        assert cold["compiled"] == 4
+        made = told("pack", base / "all.kcp", "triton", "--key", secret, "--level", "9", "--mount", one.mountpoint)
+        assert made["bytes"] > 5 * made["packed_bytes"]
+        facts = told("pack", "ls", base / "all.kcp")["facts"]
+        assert facts["target"] == ["cuda 90"]
+        assert facts["triton"]
+        one.umount()
+        shutil.rmtree(one.store)
+        kcachefs("unpack", base / "all.kcp", "--trust", public, "--mount", two.mountpoint)
+        warm = run_program(TRITON, {"TRITON_CACHE_DIR": str(two.mountpoint / "triton")}, folder=base)
+        assert warm == {**cold, "compiled": 0}
+
+
+def test_the_same_entries_give_the_same_bytes_wherever_they_are(mount: Mount, base: Path) -> None:
+    secret, public = key(base)
+    fill(mount.mountpoint)
+    packs = [base / f"{name}.kcp" for name in ("first", "again", "elsewhere", "at rest", "at rest elsewhere")]
+    common = ("--key", secret, "--level", "5")
+    for out in packs[:2]:
+        kcachefs("pack", out, *common, "--mount", mount.mountpoint)
+    with Mount(base / "other", base / "other store", "direct") as other:
+        kcachefs("unpack", packs[0], "--trust", public, "--mount", other.mountpoint)
+        kcachefs("pack", packs[2], *common, "--mount", other.mountpoint)
+    mount.umount()
+    kcachefs("pack", packs[3], *common, "--store", mount.store)
+    with Mount(base / "third", base / "third store", "direct"):
+        pass
+    kcachefs("unpack", packs[0], "--trust", public, "--store", base / "third store")
+    kcachefs("pack", packs[4], *common, "--store", base / "third store")
+    assert len({out.read_bytes() for out in packs}) == 1
+
+
+def test_a_store_at_rest_gets_entries_for_where_it_will_be_mounted(mount: Mount, base: Path) -> None:
+    fill(base / "caches")
+    packed(base / "caches", base / "all.kcp")
+    mount.umount()
+    done = told("unpack", base / "all.kcp", "--allow-unsigned", "--store", mount.store)
+    assert (done["unpacked"], done["files"]) == (ENTRIES, FILES)
+    kcachefs("fsck", "--store", mount.store)
+    mount.start()
+    assert shown(mount.mountpoint) == shown(base / "caches")
+    account.read(mount.mountpoint)
+    rows = told("stats", "--mount", mount.mountpoint)["namespaces"]
+    assert {name: (row["entries"], row["misses"]) for name, row in rows.items()} == {
+        "triton": (3, 0),
+        "inductor": (2, 0),
+        "torch_extensions": (1, 0),
+    }
+
+
+def test_what_is_there_is_left_alone_and_nothing_counts_as_compiled_or_used(mount: Mount, base: Path) -> None:
+    fill(base / "caches")
+    packed(base / "caches", base / "all.kcp")
+    own = mount.mountpoint / "triton" / "KEY1"
+    own.mkdir()
+    (own / "add.cubin").write_bytes(b"compiled here")
+    for unpacked in (ENTRIES - 1, 0):
+        done = told("unpack", base / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
+        assert (done["unpacked"], done["present"]) == (unpacked, ENTRIES - unpacked)
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == {"add.cubin": b"compiled here"}
+    account.read(mount.mountpoint)  # waits until all of it is sealed and counted
+    rows = told("stats", "--mount", mount.mountpoint)["namespaces"]
+    assert {name: (row["entries"], row["hits"], row["misses"]) for name, row in rows.items()} == {
+        "triton": (3, 0, 1),
+        "inductor": (2, 0, 0),
+        "torch_extensions": (1, 0, 0),
+    }
+
+
+def test_an_interruption_leaves_whole_entries_and_the_next_run_goes_on(mount: Mount, base: Path) -> None:
+    fill(base / "caches", kernels=800)
+    packed(base / "caches", base / "all.kcp")
+    command = [*KCACHEFS, "unpack", str(base / "all.kcp"), "--allow-unsigned", "--mount", str(mount.mountpoint)]
+    target = mount.mountpoint / "triton"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any(name.startswith("KEY") for name in os.listdir(target)):
+            pass
+        process.send_signal(signal.SIGINT)
+        out = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 130
+    assert "run it again" in out
+    done = os.listdir(target)
+    assert 0 < len(done) < 800
+    assert all(name.startswith("KEY") and len(os.listdir(target / name)) == 4 for name in done)
+    kcachefs("unpack", base / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
+    assert shown(mount.mountpoint) == shown(base / "caches")
+
+
+def test_a_kill_leaves_nothing_that_looks_like_an_entry(mount: Mount, base: Path) -> None:
+    fill(base / "caches", kernels=800)
+    packed(base / "caches", base / "all.kcp")
+    command = [*KCACHEFS, "unpack", str(base / "all.kcp"), "--allow-unsigned", "--mount", str(mount.mountpoint)]
+    target = mount.mountpoint / "triton"
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while process.poll() is None and not any(name.startswith("KEY") for name in os.listdir(target)):
+            pass
+        process.kill()
+        process.communicate(timeout=PATIENCE)
+    done = [name for name in os.listdir(target) if not name.startswith(".staging-adopt-")]
+    assert all(name.startswith("KEY") and len(os.listdir(target / name)) == 4 for name in done)
+    kcachefs("unpack", base / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
+    assert {name for name in os.listdir(target) if name.startswith("KEY")} == {f"KEY{n}" for n in range(800)}
+
+
+def test_another_user_packs_and_unpacks_through_the_mounts(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint)
+    work = base / "work"
+    work.mkdir()
+    os.chown(work, OTHER.uid, OTHER.gid)
+
+    def carry() -> dict[str, Any]:
+        packed(mount.mountpoint, work / "all.kcp")
+        done = unpacking.Unpacked()
+        with packfile.opened(work / "all.kcp", (), allow_unsigned=True) as pack:
+            unpacking.unpack(pack, MountTarget(other.mountpoint), done)
+        return {"unpacked": done.unpacked}
+
+    with Mount(base / "other", base / "other store", "direct", "--policy", "publish") as other:
+        with Child(carry, OTHER) as child:
+            assert child.result(PATIENCE) == {"unpacked": ENTRIES}
+        assert {name: row[2] for name, row in shown(other.mountpoint).items()} == {
+            name: row[2] for name, row in shown(mount.mountpoint).items()
+        }
+        assert (other.mountpoint / "triton" / "KEY0").stat().st_uid == OTHER.uid
+
+
+def test_a_run_packs_exactly_what_it_used(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint)
+    account.read(mount.mountpoint)
+    triton = mount.mountpoint / "triton"
+    for path in (triton / "KEY0" / "add.ptx", triton / "KEY1" / "add.ptx"):
+        kcachefs("run", "-q", "--mount", mount.mountpoint, "--", "cat", path)
+    script = f"cat {triton}/KEY1/add.cubin; mkdir {triton}/NEW; echo cubin >{triton}/NEW/add.cubin"
+    options = ("--pack", base / "used.kcp", "--mount", mount.mountpoint)
+    said = kcachefs("run", *options, "--", "sh", "-c", script).stderr
+    assert "packed 2 entries" in said
+    assert {one["path"] for one in told("pack", "ls", base / "used.kcp")["entries"]} == {"triton/KEY1", "triton/NEW"}
+    failed = kcachefs("run", "--pack", base / "failed.kcp", "--mount", mount.mountpoint, "--", "false", check=False)
+    assert (failed.returncode, (base / "failed.kcp").exists()) == (1, False)
+
+
+def test_one_chooses_entries_as_with_ls(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint)
+    listed = {}
+    for pattern in ("inductor", "add1", "triton/KEY*"):
+        kcachefs("pack", base / "some.kcp", pattern, "--level", "1", "--mount", mount.mountpoint)
+        listed[pattern] = {one["path"] for one in told("pack", "ls", base / "some.kcp")["entries"]}
+    assert listed == {
+        "inductor": {"inductor/ab/cabc", "inductor/ab/cdef"},
+        "add1": {"triton/KEY1"},
+        "triton/KEY*": {"triton/KEY0", "triton/KEY1", "triton/KEY2"},
+    }
+    refused = kcachefs("pack", base / "none.kcp", "softmax", "--mount", mount.mountpoint, check=False)
+    assert (refused.returncode, (base / "none.kcp").exists()) == (2, False)
+    assert "softmax: no entry is called that" in refused.stderr
+
+
+def test_what_is_not_carried_is_told_in_a_line_each(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint, kernels=1)
+    (mount.mountpoint / "cuda" / "a" / "b").mkdir(parents=True)
+    (mount.mountpoint / "cuda" / "a" / "b" / "cubin").write_bytes(b"driver's")
+    (mount.mountpoint / "miopen" / "gfx942" / "v1").mkdir(parents=True)
+    (mount.mountpoint / "miopen" / "gfx942" / "v1" / "find.ukdb").write_bytes(b"SQLite format 3\0" + bytes(100))
+    (mount.mountpoint / "triton" / "LINKED").mkdir()
+    (mount.mountpoint / "triton" / "LINKED" / "add.cubin").symlink_to("/etc/passwd")
+    huge = mount.mountpoint / "deep_gemm" / "cache" / "kernel.huge"
+    huge.mkdir(parents=True)
+    with open(huge / "kernel.cubin", "wb") as file:
+        file.truncate((256 << 20) + 1)
+    done = kcachefs("pack", base / "all.kcp", "--level", "1", "--mount", mount.mountpoint)
+    lines = sorted(line.removeprefix("kcachefs: ") for line in done.stderr.splitlines())
+    assert lines == [
+        "cuda: is not packed: it is the driver's own cache, which it changes in place",
+        "deep_gemm/cache/kernel.huge: is not packed: it has more than 256 MiB",
+        "miopen/gfx942/v1/find.ukdb: is not packed: find.ukdb is a database, which is changed in place",
+        "triton/LINKED: is not packed: it holds a link, or a name that packs do not carry",
+    ]
+    assert "packed 4 entries" in done.stdout
+
+
+def test_a_bar_is_drawn_for_a_terminal(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint)
+    script = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
+    environment = {**os.environ, "TERM": "xterm"}
+    for verb, option in (("pack", "--level=1"), ("unpack", "--allow-unsigned")):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *KCACHEFS, verb, str(base / "all.kcp"), option, "--mount", mount.mountpoint],
+            capture_output=True,
+            timeout=PATIENCE,
+            stdin=subprocess.DEVNULL,
+            check=True,
+            env=environment,
+        )
+        assert f"{verb}ing".encode() in done.stdout
+        assert f"{ENTRIES} ".encode() in done.stdout
+
+
+def test_the_help_tells_both_ways_to_call_it() -> None:
+    text = " ".join(kcachefs("pack", "--help").stdout.split())
+    assert "pack [OPTIONS] OUT.kcp [PATTERN]... | COMMAND" in text
+    assert "which is short for kcachefs pack make" in text.replace("│", "").replace("  ", " ")
