@@ -478,7 +478,7 @@ async def threads_of_trio() -> float:
 
 def test_where_bytes_are_is_said_without_a_call_in_between() -> None:
     """CPython may give another thread a turn at a call or a jump back: there is none after the first assignment."""
-    for function in (unsealed.place_bytes, unsealed.refresh):
+    for function in (unsealed.set_content, unsealed.refresh):
         names = [instruction.opname for instruction in dis.get_instructions(function)]
         after = names[next(at for at, name in enumerate(names) if name.startswith("STORE_ATTR")) :]
         assert "STORE_ATTR" in after[1:]

@@ -10,7 +10,7 @@ until the one that deletes it, whatever its name and whether or not it has one. 
 - twice the length of a symbolic link's target, because LMDB keeps a long record in whole pages.
 
 A range of uids can be one *tenant* with one account (`--tenant-range`). What was evicted while somebody had it open is
-on nobody's account (`NOBODY`), because whoever holds it open need not be its owner; the evictor bounds that account.
+on `NOBODYS_ACCOUNT`, because whoever holds it open need not be its owner; the evictor bounds that account.
 
 When a mount starts, the inodes are counted in pieces, so that a large store does not delay it. Until that is done,
 totals are too small and never too large.
@@ -39,7 +39,7 @@ from kcachefs.store.records import NO_DIGEST, Content, Inode, inode_key, number_
 INODE_BYTES = 1024
 FREE_BYTES = 512
 """Bytes of a file that cost nothing more: others may write them into a file without spending its owner's quota."""
-NOBODY = 0xFFFFFFFF
+NOBODYS_ACCOUNT = 0xFFFFFFFF
 """The account of what was evicted while it was in use."""
 _BLOCK = 4096
 _INODES = ord("i")
@@ -183,7 +183,7 @@ class Accounts:
         elif stat.S_ISLNK(mode):
             held += 2 * size
         names = 1 if stat.S_ISDIR(mode) else max(1, nlink)
-        account = NOBODY if flags & Inode.DOOMED else self.of(uid)
+        account = NOBODYS_ACCOUNT if flags & Inode.DOOMED else self.of(uid)
         cost = names * INODE_BYTES + max(0, held - FREE_BYTES)
         return Charge(account, cost, spool, size) if content == Content.SPOOL else Charge(account, cost)
 

@@ -106,7 +106,7 @@ class Evictor:
             self._users.turn(time.monotonic() + seconds)
         room.check()
         if room.excess(HIGH_WATER) <= 0 and room.excess_files(HIGH_WATER) <= 0:
-            room.is_full = self.is_certain(None, False)
+            room.is_full = self.has_lasted(None, False)
             if self._users is not None:
                 self._users.let_all_write()
             return 0
@@ -126,7 +126,7 @@ class Evictor:
             batch = self._order.first_that_suffice(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, gently=is_within and room.excess_files(1.0) <= 0)
             gone += len(taken)
-            room.is_full = self.is_certain(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
+            room.is_full = self.has_lasted(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
                 break
         room.check()
@@ -190,7 +190,7 @@ class Evictor:
         oldest = self._order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
         return [entry for entry in oldest if entry in self._in_use]
 
-    def is_certain(self, what: object, seems: bool) -> bool:
+    def has_lasted(self, what: object, seems: bool) -> bool:
         """Whether nothing could be evicted, of one account or of all, for so long that writes may fail."""
         if not seems:
             self._hopeless_since.pop(what, None)
@@ -201,7 +201,7 @@ class Evictor:
     def _next_to_go(self, grace: float) -> list[int]:
         if self._users is None:
             return self._oldest(grace)
-        above = self._users.above_part()
+        above = self._users.above_fair_share()
         batch = self._oldest(grace, above)
         if batch or self.anything_left(above):
             self._users.let_all_write()

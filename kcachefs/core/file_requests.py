@@ -125,7 +125,7 @@ class FileRequests(NameRequests):
         """Whether a write up to `end` keeps nobody waiting: no object has to be brought back, and there is room."""
         if ino >= VIRTUAL_BASE:
             return True
-        if self.quotas is not None and not self.quotas.has_room(ino, end):
+        if self.quotas is not None and not self.quotas.fits(ino, end):
             return False
         return self.files.is_quick_to_change(ino) and self.room.has_room.is_set()
 
@@ -151,7 +151,7 @@ class FileRequests(NameRequests):
             owner = self.nodes.get(ino).uid
             self.room.wait(owner)
             if self.quotas is not None:
-                self.quotas.check_stopped(owner)
+                self.quotas.check_barred(owner)
             if self.room.is_full:
                 raise FsError(errno.ENOSPC, _FULL)
             with contextlib.suppress(NoSpace):

@@ -28,7 +28,7 @@ from kcachefs.core.accounts import Accounts
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
-from kcachefs.core.unsealed import SpoolFile, Unsealed, place_bytes, refresh
+from kcachefs.core.unsealed import SpoolFile, Unsealed, refresh, set_content
 from kcachefs.errors import FsError, ObjectDamaged, ObjectMissing, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
@@ -235,7 +235,7 @@ class Files:
             if node.content == Content.OBJECT:
                 self._queue.make_mutable(ino, node)
             kept = node.digest if node.content == Content.NONE else self._unsealed.let_go(txn, ino, node)
-            place_bytes(node, Content.NONE, digest=kept)
+            set_content(node, Content.NONE, digest=kept)
             node.mtime = node.ctime = time.time_ns()
             self._queue.emptied(ino)
             self._nodes.save(txn, ino, node)
@@ -279,7 +279,7 @@ class Files:
             if content == Content.OBJECT or node.flags & Inode.SYNCED:
                 self._queue.make_mutable(ino, node)
             kept = self._unsealed.let_go(txn, ino, node)
-            place_bytes(node, Content.SPOOL, number=spool.number, digest=kept, size=size)
+            set_content(node, Content.SPOOL, number=spool.number, digest=kept, size=size)
             self._unsealed.changed(ino, node)
             node.mtime = node.ctime = time.time_ns()
             self._nodes.save(txn, ino, node)
@@ -316,7 +316,7 @@ class Files:
             if node.content != Content.OBJECT:
                 self._counts.abandon(txn, node)
             self._unsealed.let_go(txn, ino, node, gone=True)
-            place_bytes(node, Content.NONE)
+            set_content(node, Content.NONE)
             self._queue.gone(txn, ino)
 
 

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Iterable
 
 from kcachefs.core.parts import Parts
-from kcachefs.core.unsealed import place_bytes
+from kcachefs.core.unsealed import set_content
 from kcachefs.errors import FsError
 from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.records import NO_DIGEST, Content, Inode, name_of, number_of, unpack_name, unpack_time
@@ -136,9 +136,9 @@ class Recovery:
             node.target, node.mtime = b"", mtime
             node.flags &= ~Inode.MUTABLE
             if record is None:
-                place_bytes(node, Content.NONE)
+                set_content(node, Content.NONE)
             else:
-                place_bytes(node, Content.OBJECT, digest=kept, size=record.plain)
+                set_content(node, Content.OBJECT, digest=kept, size=record.plain)
                 self._counts.count(txn, ino, node)
             self._nodes.save(txn, ino, node)
         return True

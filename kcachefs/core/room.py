@@ -43,9 +43,9 @@ class Room:
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.exhausted: frozenset[int] = frozenset()
         """Accounts above their own quota, with nothing left that can be evicted."""
-        self.above_part: frozenset[int] = frozenset()
+        self.above_fair_share: frozenset[int] = frozenset()
         """Accounts that held more than an equal part at the evictor's last turn, if the store was over its limit."""
-        self.stopped: frozenset[int] = frozenset()
+        self.barred: frozenset[int] = frozenset()
         """Accounts above an equal part of a full store, with nothing left that can be evicted."""
         self.waiting: list[int] = []
         """The owners of files that writes wait with, once for each write."""

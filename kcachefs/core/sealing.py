@@ -18,7 +18,7 @@ from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
-from kcachefs.core.unsealed import SpoolFile, Unsealed, place_bytes, refresh
+from kcachefs.core.unsealed import SpoolFile, Unsealed, refresh, set_content
 from kcachefs.errors import FsError, NoSpace, ObjectMissing, RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.ledger import Staged
@@ -175,13 +175,13 @@ class Sealer:
                 self._store.objects.link(txn, staged)  # ahead of the next line: both may be the same object
             self._unsealed.forget_synced(txn, node)
             if staged is not None:
-                place_bytes(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
+                set_content(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
                 self._counts.count(txn, ino, node)
                 # The kernel keeps the pages that a program writes, except the last, which is written in part: the
                 # first reader asks for that page, and should not have to wait until it is decoded.
                 self._store.objects.remember(staged)
             else:
-                place_bytes(node, Content.NONE)
+                set_content(node, Content.NONE)
             node.flags &= ~Inode.MUTABLE
             self._nodes.save(txn, ino, node)
         return True

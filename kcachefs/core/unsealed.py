@@ -121,7 +121,7 @@ class Unsealed:
         """Have these bytes be a file's, in a slot of its own; `kept` is what `let_go` returned."""
         slot = self._take_slot(txn, ino)
         self._slots.write(slot, 0, data)
-        place_bytes(node, Content.SLOT, number=slot, digest=kept, size=len(data))
+        set_content(node, Content.SLOT, number=slot, digest=kept, size=len(data))
         self._slot_changed(txn, ino, node)
 
     def _slot(self, txn: Transaction, ino: int, node: Inode) -> int:
@@ -131,7 +131,7 @@ class Unsealed:
             if node.flags & Inode.SYNCED:
                 self._queue.make_mutable(ino, node)
                 keep_synced(node)
-            place_bytes(node, Content.SLOT, number=self._take_slot(txn, ino), digest=node.digest)
+            set_content(node, Content.SLOT, number=self._take_slot(txn, ino), digest=node.digest)
         return node.spool
 
     def _take_slot(self, txn: Transaction, ino: int) -> int:
@@ -255,7 +255,7 @@ class Unsealed:
         return len(self._open)
 
 
-def place_bytes(node: Inode, content: int, *, number: int = 0, digest: bytes = NO_DIGEST, size: int = 0) -> None:
+def set_content(node: Inode, content: int, *, number: int = 0, digest: bytes = NO_DIGEST, size: int = 0) -> None:
     """Say where a file's bytes are, in one step: a reader without the lock must see all of it or nothing.
 
     Between these assignments the interpreter calls nothing, so it gives no other thread a turn.

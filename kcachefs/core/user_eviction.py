@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from kcachefs.core.accounts import NOBODY, Accounts
+from kcachefs.core.accounts import NOBODYS_ACCOUNT, Accounts
 from kcachefs.core.room import Room
 from kcachefs.store.entry_table import EntryTable
 
@@ -26,7 +26,7 @@ COUNT_SECONDS = 0.05
 """How long a turn counts what users hold, where the mount has not finished that when it started."""
 
 
-class Taking(Protocol):
+class EvictionActions(Protocol):
     """What the evictor does for this."""
 
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
@@ -44,14 +44,14 @@ class Taking(Protocol):
     def seal(self, until: float) -> None:
         """Seal what waits, so that it can be evicted."""
 
-    def is_certain(self, what: object, seems: bool) -> bool:
+    def has_lasted(self, what: object, seems: bool) -> bool:
         """Whether that has seemed so for long enough."""
 
 
 class UserEviction:
     """Keeps every user of one filesystem within their quota."""
 
-    def __init__(self, accounts: Accounts, room: Room, table: EntryTable, evictor: Taking) -> None:
+    def __init__(self, accounts: Accounts, room: Room, table: EntryTable, evictor: EvictionActions) -> None:
         self._accounts = accounts
         self._room = room
         self._table = table
@@ -62,18 +62,20 @@ class UserEviction:
         self._accounts.count(COUNT_SECONDS)
         limit = self._room.limits.max_size_per_uid
         exhausted = set()
-        for account in self._accounts.totals().keys() - {NOBODY}:
-            if self._is_stuck(account, limit, until):
-                over = self._wanted(account) - int(limit * LOW_WATER)
+        for account in self._accounts.totals().keys() - {NOBODYS_ACCOUNT}:
+            if self._evict_down_to_quota(account, limit, until):
+                over = self._held_and_wanted(account) - int(limit * LOW_WATER)
                 if not self._doom(account, over):
                     exhausted.add(account)
         self._room.exhausted = frozenset(exhausted)
-        self._room.above_part = frozenset() if self._room.has_room.is_set() else frozenset(self.above_part())
+        self._room.above_fair_share = (
+            frozenset() if self._room.has_room.is_set() else frozenset(self.above_fair_share())
+        )
 
-    def _is_stuck(self, account: int, limit: int, until: float) -> bool:
+    def _evict_down_to_quota(self, account: int, limit: int, until: float) -> bool:
         """Evict of one account; returns whether it stays above its limit, for so long that it is certain."""
         evictor, any_went = self._evictor, False
-        while (held := self._wanted(account)) > limit * HIGH_WATER or (any_went and held > limit * LOW_WATER):
+        while (held := self._held_and_wanted(account)) > limit * HIGH_WATER or (any_went and held > limit * LOW_WATER):
             if not evictor.evict_oldest(account, held - int(limit * LOW_WATER), is_within=held <= limit):
                 break
             any_went = True
@@ -84,9 +86,9 @@ class UserEviction:
         is_over = held > limit
         if is_over and not any_went and account not in self._room.exhausted:
             evictor.seal(until)
-        return evictor.is_certain(account, is_over and not any_went and not evictor.anything_left({account}))
+        return evictor.has_lasted(account, is_over and not any_went and not evictor.anything_left({account}))
 
-    def _wanted(self, account: int) -> int:
+    def _held_and_wanted(self, account: int) -> int:
         """What an account holds, with what waits to be written."""
         return self._accounts.total(account) + self._accounts.wanted(account)
 
@@ -95,7 +97,7 @@ class UserEviction:
 
         Returns whether any went.
         """
-        pool = int(self._room.limits.max_size * DOOMED_PART) - self._accounts.total(NOBODY)
+        pool = int(self._room.limits.max_size * DOOMED_PART) - self._accounts.total(NOBODYS_ACCOUNT)
         went = 0
         for entry in self._evictor.in_use_of(account):
             size = self._stored([entry])
@@ -111,10 +113,10 @@ class UserEviction:
 
     # --- a full store -------------------------------------------------------------------------------------------------
 
-    def above_part(self) -> set[int]:
+    def above_fair_share(self) -> set[int]:
         """The accounts whose entries may go when the whole is over its limit; empty when nobody holds anything."""
         held = self._accounts.totals()
-        held.pop(NOBODY, None)
+        held.pop(NOBODYS_ACCOUNT, None)
         return above_equal_part(held, self._room.limits.max_size)
 
     def others_in_turn(self, above: set[int]) -> set[int]:
@@ -122,14 +124,14 @@ class UserEviction:
 
         And these write no more.
         """
-        if self._evictor.is_certain("those above an equal part", True):
-            self._room.stopped = frozenset(above)
+        if self._evictor.has_lasted("those above an equal part", True):
+            self._room.barred = frozenset(above)
         return {self._accounts.of(uid) for uid in list(self._room.waiting)}
 
     def let_all_write(self) -> None:
         """There is room, or those above an equal part make some."""
-        self._evictor.is_certain("those above an equal part", False)
-        self._room.stopped = frozenset()
+        self._evictor.has_lasted("those above an equal part", False)
+        self._room.barred = frozenset()
 
 
 def above_equal_part(held: Mapping[int, int], size: int) -> set[int]:

@@ -69,12 +69,12 @@ class UserQuotas:
             account = self.accounts.of(node.uid)
             if growth > MUCH:
                 self._room.check()
-            if account in self._room.above_part and not self._room.has_room.is_set():
+            if account in self._room.above_fair_share and not self._room.has_room.is_set():
                 raise _crowding(account)
             self._check_at_once(account, growth)
 
     def _check_at_once(self, account: int, growth: int) -> None:
-        self._check_stopped(account)
+        self._check_barred(account)
         total = self.accounts.total(account) + growth
         if total > self.limit and (account in self._room.exhausted or total > self.limit * (1 + SLACK)):
             raise _refusal(account)
@@ -88,7 +88,7 @@ class UserQuotas:
         if growth > 0:
             self._check_stranger(caller, node, max(end, node.size))
             account = self.accounts.of(node.uid)
-            self._check_stopped(account)
+            self._check_barred(account)
             if growth > self.limit:
                 raise FsError(errno.EDQUOT, f"user {node.uid} asks for more than --max-size-per-uid at once")
             if account in self._room.exhausted and self.accounts.total(account) + growth > self.limit:
@@ -102,7 +102,7 @@ class UserQuotas:
             raise FsError(errno.EOPNOTSUPP, "space allocated beyond a file's end would be on nobody's account")
         self.authorize_write(caller, ino, offset + length)
 
-    def has_room(self, ino: int, end: int) -> bool:
+    def fits(self, ino: int, end: int) -> bool:
         """Whether a write up to `end` need not wait."""
         node = self._files.attributes(ino)
         growth = self._growth(node, max(end, node.size))
@@ -132,12 +132,12 @@ class UserQuotas:
                     raise _refusal(account)
                 time.sleep(WAIT_SECONDS)
 
-    def check_stopped(self, uid: int) -> None:
+    def check_barred(self, uid: int) -> None:
         """Refuse to let a user's files grow who has more than an equal part of a full store."""
-        self._check_stopped(self.accounts.of(uid))
+        self._check_barred(self.accounts.of(uid))
 
-    def _check_stopped(self, account: int) -> None:
-        if account in self._room.stopped:
+    def _check_barred(self, account: int) -> None:
+        if account in self._room.barred:
             raise _crowding(account)
 
     # --- who ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions, file_requests, room
-from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, NOBODY, Accounts, _costs_the_same
+from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, NOBODYS_ACCOUNT, Accounts, _costs_the_same
 from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import new_inode
@@ -159,11 +159,11 @@ def test_who_has_only_entries_in_use_loses_their_names_and_then_writes_no_more(
         fs.evictor.turn()
         assert held_by(fs, 1) == []
         assert fs.read(held, 0, 100) == b"tiny", "whoever has it open goes on reading"
-        assert total(fs, NOBODY) >= INODE_BYTES
+        assert total(fs, NOBODYS_ACCOUNT) >= INODE_BYTES
         fs.evictor.turn()
         assert fs.room.exhausted == {1}
         fs.forget(held, 1)
-        assert total(fs, NOBODY) == 0
+        assert total(fs, NOBODYS_ACCOUNT) == 0
 
 
 def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_their_own_writes(
@@ -569,7 +569,7 @@ def test_who_opens_all_entries_of_a_user_does_not_use_up_that_users_quota(tmp_pa
             assert ino is not None
             assert len(fs.read(ino, 0, SIZE)) == SIZE
             fs.forget(ino, 1)
-        assert total(fs, NOBODY) == 0
+        assert total(fs, NOBODYS_ACCOUNT) == 0
 
 
 def test_what_is_held_open_on_nobodys_account_is_bounded(tmp_path: Path) -> None:
@@ -584,7 +584,7 @@ def test_what_is_held_open_on_nobodys_account_is_bounded(tmp_path: Path) -> None
                 break
         assert fs.room.exhausted == {1}
         assert total(fs, 1) <= 10 * SIZE * 9 // 8 + SIZE
-        assert SIZE < total(fs, NOBODY) <= (8 << 20) // 8 + 2 * INODE_BYTES * len(held)
+        assert SIZE < total(fs, NOBODYS_ACCOUNT) <= (8 << 20) // 8 + 2 * INODE_BYTES * len(held)
         for ino in held:
             assert ino is not None
             fs.forget(ino, 1)
