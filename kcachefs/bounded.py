@@ -42,9 +42,15 @@ class BoundedDict(dict[K, V]):
         _set(self, key, value)  # super() would take three times as long
 
     def _drop_oldest(self) -> None:
-        # To other threads the list is made in one step. It is a list of the oldest alone: the dict may be large.
-        oldest, may_drop, drop = list(islice(self, max(1, self._limit // 8))), self._may_drop, self.pop
+        oldest, may_drop, drop = self._oldest(max(1, self._limit // 8)), self._may_drop, self.pop
         if may_drop is not None:
             oldest = [key for key in oldest if key in self and may_drop(self[key])]
         for key in oldest:
             drop(key, None)
+
+    def _oldest(self, count: int) -> list[K]:
+        while True:
+            try:
+                return list(islice(self, count))  # not a list of all: the dict may be large
+            except RuntimeError:  # another thread changed it between these two steps
+                continue

@@ -6,5 +6,5 @@ source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"
 
 [ -r "$cache/.kcachefs/stats.json" ] || exit 0
 # Not the format for shells: Slurm takes everything after the = literally, quotes included.
-kcachefs env --mount "$cache" --format docker | sed 's/^/export /'
+kcachefs env --mount "$cache" --format docker | sed -n '/^#/!s/^/export /p'
 exit 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +46,7 @@ def install_helper(
 
 def _helper() -> Path:
     """The helper that was installed with this command, beside the interpreter or where the command itself is."""
-    for place in (Path(sys.argv[0]).absolute().parent, Path(sys.executable).absolute().parent):
+    for place in (Path(sys.argv[0]).absolute().parent, Path(sysconfig.get_path("scripts"))):
         if os.access(place / NAME, os.X_OK):
             return place / NAME
-    raise MountError(f"{NAME}: is not installed beside {sys.executable}; install kcachefs with pip")
+    raise MountError(f"{NAME}: is not installed in {sysconfig.get_path('scripts')}; install kcachefs with pip")
