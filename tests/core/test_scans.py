@@ -15,7 +15,7 @@ from tests.core.policies.mounts import each_engine, mounted, settled
 from tests.engines.callers import Child, in_child
 from tests.engines.mounting import Mount
 
-QUOTA = 32 << 20
+QUOTA = 48 << 20
 PUSHED = 4
 """So many times the quota is written."""
 SIZE = 128 << 10
