@@ -24,8 +24,8 @@ SLOTS = 32
 """Requests that can be put aside at a time; memory is taken only for those that are."""
 
 DEATHS_MAX, DEFERRED_DEATHS_MAX = 2, 6
-"""Deaths after which a request is not tried again: of the one being carried out, and of those in other threads. Of these
-there are several, and a long fsync is there at every death that has other causes."""
+"""Deaths after which a request is not tried again: of the one being carried out, and of those in other threads. There
+are several of these, and a long fsync is there at every death that has other causes."""
 
 _AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
 _SUSPECT = struct.Struct("<QII")  # request number, deaths while it was carried out, deaths while it was deferred
