@@ -11,7 +11,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.printing import counted, print_json
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, print_json
 from kcachefs.cli.usage import did_you_mean
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
@@ -19,8 +19,6 @@ from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.frameworks.adoption import SourceEntry, Tally
-
-INTERRUPTED = 130
 
 
 def adopt(
@@ -74,18 +72,12 @@ def adopt(
 
 
 def _copy(found: list[SourceEntry], where: Path, tally: Tally) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
     from kcachefs.frameworks import adoption
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("adopting", total=sum(one.bytes for one in found))
+    with bar("adopting", sum(one.bytes for one in found)) as advance:
         for number, one in enumerate(found, 1):
-            progress.update(task, description=f"entry {number:,} of {len(found):,}")
-            adoption.adopt(one, where, tally, lambda count: progress.advance(task, count))
+            advance(0, f"entry {number:,} of {len(found):,}")
+            adoption.adopt(one, where, tally, advance)
 
 
 def _report(tally: Tally, as_json: bool, *, interrupted: bool = False) -> None:
@@ -94,11 +86,8 @@ def _report(tally: Tally, as_json: bool, *, interrupted: bool = False) -> None:
         counts = {"adopted": tally.adopted, "present": tally.present, "bytes": tally.bytes}
         print_json({**counts, "skipped": skipped, "interrupted": interrupted})
         return
-    prefix = "interrupted; run it again to continue: " if interrupted else ""
     size = config.format_size(tally.bytes)
-    were = "was" if tally.present == 1 else "were"
-    present = f", {tally.present:,} {were} there already" if tally.present else ""
-    print(f"{prefix}{counted(tally.adopted, 'entry', 'entries')} adopted ({size}){present}")
+    print(brought_in(tally.adopted, "adopted", size, tally.present, interrupted=interrupted))
     if not interrupted:
         for line in tally.skipped:
             print(f"kcachefs: {printable(line)}", file=sys.stderr)

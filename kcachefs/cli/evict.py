@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from kcachefs.cli import target
@@ -11,13 +9,7 @@ from kcachefs.cli.outcome import show
 
 
 def evict(
-    entries: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="ENTRY...",
-            help="As `ls` shows them: triton/KEY, or a kernel's name; * matches anything.",
-        ),
-    ],
+    entries: target.Entries,
     mount: target.Mount = None,
     store: target.Store = None,
     dry_run: target.DryRun = False,

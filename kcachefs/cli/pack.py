@@ -13,7 +13,7 @@ import typer.core
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.printing import counted, print_json
+from kcachefs.cli.printing import bar, counted, print_json
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
 
@@ -220,19 +220,6 @@ def pack_file(given: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def bar(what: str, total: int) -> Iterator[Any]:
-    """A progress bar on a terminal, and nothing elsewhere; gives the function that moves it on by so many bytes."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda count: progress.advance(task, count)
-
-
-@contextmanager
 def _view(mount: Path | None, store: Path | None) -> Iterator[View]:
     """What to read from: the mount, or if it is not mounted the store."""
     from kcachefs.fleet.views import FolderView, StoreView
@@ -241,7 +228,7 @@ def _view(mount: Path | None, store: Path | None) -> Iterator[View]:
     if mounted is not None:
         yield FolderView(mounted)
         return
-    with store_at_rest(store) as fs:
+    with target.store_at_rest(store) as fs:
         yield StoreView(fs)
 
 
@@ -253,18 +240,6 @@ def mounted_at(mount: Path | None, store: Path | None) -> Path | None:
         return find(mount)
     found = target.find_mount(mount, store)
     return Path(found) if found is not None else None
-
-
-@contextmanager
-def store_at_rest(store: Path | None) -> Iterator[Any]:
-    from kcachefs.core import Filesystem
-    from kcachefs.store import Options
-    from kcachefs.store import Store as OpenStore
-
-    with OpenStore(Path(store or config.default_store()), Options(create=False)) as opened:
-        fs = Filesystem(opened)
-        fs.settle()
-        yield fs
 
 
 def _facts(pack: Pack) -> dict[str, str]:

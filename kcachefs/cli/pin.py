@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from kcachefs.cli import target
 from kcachefs.cli.outcome import show
 
-Entries = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="ENTRY...",
-        help="As `ls` shows them: triton/KEY, or a kernel's name; * matches anything.",
-    ),
-]
 
-
-def pin(entries: Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False) -> None:
+def pin(
+    entries: target.Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False
+) -> None:
     """Protect entries from eviction."""
     _pin(entries, mount, store, as_json, pinned=True)
 
 
 def unpin(
-    entries: Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False
+    entries: target.Entries, mount: target.Mount = None, store: target.Store = None, as_json: target.Json = False
 ) -> None:
     """Let pinned entries be evicted again."""
     _pin(entries, mount, store, as_json, pinned=False)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+INTERRUPTED = 130
+"""The exit status of a command that was interrupted and can be run again to continue."""
 
 
 def print_json(value: Any) -> None:
@@ -33,3 +38,35 @@ def console(**options: Any) -> Console:
             raise BrokenPipeError
 
     return Quiet(**options)
+
+
+def brought_in(count: int, done: str, size: str, present: int, *, interrupted: bool) -> str:
+    """What a command says in the end that brings entries in and leaves those alone that are there.
+
+    >>> brought_in(2, "adopted", "3.0 KiB", 1, interrupted=False)
+    '2 entries adopted (3.0 KiB), 1 was there already'
+    """
+    prefix = "interrupted; run it again to continue: " if interrupted else ""
+    were = "was" if present == 1 else "were"
+    rest = f", {present:,} {were} there already" if present else ""
+    return f"{prefix}{counted(count, 'entry', 'entries')} {done} ({size}){rest}"
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
+    """A progress bar on a terminal, and nothing elsewhere.
+
+    Gives the function that moves it on by so many bytes, and may say what is being done now.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    screen = Console(stderr=True)
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as progress:
+        task = progress.add_task(what, total=total)
+
+        def advance(count: int, now: str | None = None) -> None:
+            progress.update(task, advance=count, description=now)
+
+        yield advance

@@ -5,14 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from kcachefs.cli import target
 from kcachefs.cli.printing import print_json
-from kcachefs.cli.usage import a_path
 from kcachefs.errors import DaemonError, MountError
 from kcachefs.printable import printable
 
@@ -20,14 +15,7 @@ PATIENCE_SECONDS = 120.0
 
 
 def reload(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[DIR]",
-            help="A kcachefs mount; needed if there are several.",
-            parser=a_path,
-        ),
-    ] = None,
+    directory: target.Directory = None,
     as_json: target.Json = False,
 ) -> None:
     """Replace the worker behind DIR by one that runs the code installed now, while DIR stays in use."""

@@ -6,8 +6,10 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 import typer
@@ -25,6 +27,24 @@ from kcachefs.errors import (
     exit_code_of,
 )
 
+if TYPE_CHECKING:
+    from kcachefs.core import Filesystem
+
+Directory = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="A kcachefs mount; needed if there are several.",
+        parser=a_path,
+    ),
+]
+Entries = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="ENTRY...",
+        help="As `ls` shows them: triton/KEY, or a kernel's name; * matches anything.",
+    ),
+]
 Mount = Annotated[
     Path | None,
     typer.Option(
@@ -165,13 +185,21 @@ def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any
 
 
 def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
-    from kcachefs.core import Filesystem
     from kcachefs.core.administration import Administration
     from kcachefs.daemon import control
+
+    with store_at_rest(store) as fs:
+        return control.find_command(Administration(fs), verb)(**arguments)
+
+
+@contextmanager
+def store_at_rest(store: Path | None) -> Iterator[Filesystem]:
+    """The filesystem of a store that is not mounted, in this process."""
+    from kcachefs.core import Filesystem
     from kcachefs.store import Options
     from kcachefs.store import Store as OpenStore
 
-    with OpenStore(store, Options(create=False)) as opened:
+    with OpenStore(Path(store or config.default_store()), Options(create=False)) as opened:
         fs = Filesystem(opened)
         fs.settle()
-        return control.find_command(Administration(fs), verb)(**arguments)
+        yield fs

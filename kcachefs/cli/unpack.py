@@ -13,15 +13,13 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.pack import AllowUnsigned, Trust, bar, mounted_at, pack_file, store_at_rest
-from kcachefs.cli.printing import counted, print_json
+from kcachefs.cli.pack import AllowUnsigned, Trust, mounted_at, pack_file
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
 
 if TYPE_CHECKING:
     from kcachefs.fleet.manifest import PackedEntry
     from kcachefs.fleet.targets import Target
     from kcachefs.fleet.unpacking import Unpacked
-
-INTERRUPTED = 130
 
 
 def unpack(
@@ -89,7 +87,7 @@ def _target(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
     if mounted is not None:
         yield MountTarget(mounted)
         return
-    with store_at_rest(store) as fs:
+    with target.store_at_rest(store) as fs:
         yield StoreTarget(fs, place_for(store).absolute())
 
 
@@ -98,8 +96,5 @@ def _report(done: Unpacked, as_json: bool, *, interrupted: bool = False) -> None
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
         print_json({**counts, "interrupted": interrupted})
         return
-    prefix = "interrupted; run it again to continue: " if interrupted else ""
-    were = "was" if done.present == 1 else "were"
-    present = f", {done.present:,} {were} there already" if done.present else ""
     size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
-    print(f"{prefix}{counted(done.unpacked, 'entry', 'entries')} unpacked ({size}){present}")
+    print(brought_in(done.unpacked, "unpacked", size, done.present, interrupted=interrupted))

@@ -10,6 +10,7 @@ import os
 from kcachefs.core.layouts import NAMESPACES, Kind, is_temporary, place
 from kcachefs.errors import PackError
 from kcachefs.fleet.manifest import Manifest, PackedEntry
+from kcachefs.frameworks.copying import is_group_file
 from kcachefs.printable import printable
 
 WINDOW_LOG_MAX = 27
@@ -68,7 +69,7 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
             raise PackError(f"{_shown(entry)}: {printable(file.name)!r} is no name that a cache has")
         if file.size > THING_MAX or file.offset + file.size > plain:
             raise PackError(f"{_shown(entry)}: {printable(file.name)} lies outside its frame")
-        if file.moves and not parts[-1].startswith("__grp__"):
+        if file.moves and not is_group_file(parts[-1]):
             raise PackError(f"{_shown(entry)}: {printable(file.name)} is no file whose paths move")
     names = [file.name for file in entry.files]
     folders = {name[:at] for name in names for at, one in enumerate(name) if one == "/"}

@@ -20,8 +20,9 @@ from typing import Generic, Protocol, TypeVar
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
-from kcachefs.core.tree import DOTDOT, RENAME_NOREPLACE
+from kcachefs.core.tree import RENAME_NOREPLACE
 from kcachefs.errors import FsError, MountError
+from kcachefs.fleet.views import rows_in
 from kcachefs.frameworks.copying import Folder
 from kcachefs.store.inode_numbers import ROOT_INO
 
@@ -150,12 +151,7 @@ class StoreTarget:
             if not self._fs.nodes.get(found).is_dir:
                 raise _in_the_way(self.home, path[: number + 1])
             ino = found
-        rows, cookie, names = self._fs.tree.listing(ino, DOTDOT, 4096), DOTDOT, set()
-        while rows:
-            names |= {os.fsdecode(name) for _, name, _, _ in rows}
-            cookie = rows[-1][0]
-            rows = self._fs.tree.listing(ino, cookie, 4096)
-        return frozenset(names)
+        return frozenset(os.fsdecode(name) for _, name, _, _ in rows_in(self._fs, ino))
 
     @contextmanager
     def folder(self, path: tuple[str, ...]) -> Iterator[int]:
@@ -204,7 +200,7 @@ class StoreTarget:
         if not self._fs.nodes.get(ino).is_dir:
             self._fs.unlink(self._caller, folder, name)
             return
-        for _, child, _, _ in self._fs.tree.listing(ino, DOTDOT, 1 << 20):
+        for _, child, _, _ in list(rows_in(self._fs, ino)):
             self._remove(ino, child)
         self._fs.rmdir(self._caller, folder, name)
 

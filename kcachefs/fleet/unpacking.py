@@ -7,7 +7,6 @@ takes for an entry, and nobody counts a miss.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,11 +14,11 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from kcachefs.core.layouts import ADOPTING
 from kcachefs.fleet import moving
 from kcachefs.fleet.manifest import PackedEntry, PackedFile
 from kcachefs.fleet.packfile import Pack
 from kcachefs.fleet.targets import Target
+from kcachefs.frameworks.copying import staging_name
 
 Progress = Callable[[PackedEntry], None]
 
@@ -81,7 +80,7 @@ def _bring(
 
 
 def _bring_tree(entry: PackedEntry, plain: memoryview, target: Target[Any]) -> list[PackedFile]:
-    staging = _staging_name()
+    staging = staging_name()
     folders: dict[str, list[PackedFile]] = {}
     for file in entry.files:
         folders.setdefault(file.name.rpartition("/")[0], []).append(file)
@@ -105,7 +104,7 @@ def _bring_group(
     entry: PackedEntry, files: list[PackedFile], plain: memoryview, target: Target[Any]
 ) -> list[PackedFile]:
     """All files are written before the first gets its name, so that they appear almost at once."""
-    left = [(f"{_staging_name()}{number}", file) for number, file in enumerate(files)]
+    left = [(f"{staging_name()}{number}", file) for number, file in enumerate(files)]
     brought = []
     with target.folder(_parent(entry)) as folder:
         try:
@@ -127,8 +126,3 @@ def _add(entry: PackedEntry, file: PackedFile, name: str, plain: memoryview, tar
         home = PurePosixPath(entry.namespace, *entry.path, file.name).parent
         content = moving.to_target(bytes(content), target.home, home)
     target.add(folder, name, file.mode, file.mtime, content)
-
-
-def _staging_name() -> str:
-    """A unique name. Not the pid: processes in two containers that share a mount may have the same one."""
-    return f"{ADOPTING.decode()}{uuid.uuid4().hex}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from kcachefs.core import Filesystem
-from kcachefs.core.tree import DOTDOT
+from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.errors import FsError, KcachefsError
 from kcachefs.fleet.rules import THING_MAX
 from kcachefs.frameworks.copying import Folder, Skipped
@@ -91,11 +92,8 @@ class StoreView:
         self._fs = fs
 
     def children(self, path: tuple[str, ...]) -> list[Child]:
-        folder, cookie, found = self._find(path), DOTDOT, []
-        while rows := self._fs.tree.listing(folder, cookie, _ROWS):
-            cookie = rows[-1][0]
-            found += [Child(os.fsdecode(name), kind == _FOLDER, kind == _FILE) for _, name, _, kind in rows]
-        return sorted(found)
+        rows = rows_in(self._fs, self._find(path))
+        return sorted(Child(os.fsdecode(name), kind == _FOLDER, kind == _FILE) for _, name, _, kind in rows)
 
     def size(self, path: tuple[str, ...]) -> int:
         return self._fs.attributes(self._find(path)).size
@@ -119,3 +117,11 @@ class StoreView:
         except FsError:
             raise Skipped(f"{'/'.join(path)}: is gone") from None
         return ino
+
+
+def rows_in(fs: Filesystem, folder: int) -> Iterator[Row]:
+    """What is in a folder of a filesystem, without `.` and `..`."""
+    cookie = DOTDOT
+    while rows := fs.tree.listing(folder, cookie, _ROWS):
+        cookie = rows[-1][0]
+        yield from rows

@@ -13,14 +13,22 @@ import contextlib
 import itertools
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kcachefs.core.layouts import ADOPTING, NAMESPACES, Kind, place
+from kcachefs.core.layouts import NAMESPACES, Kind, place
 from kcachefs.errors import UsageError
-from kcachefs.frameworks.copying import Folder, Skip, Skipped, copy_file, copy_tree, size_of
+from kcachefs.frameworks.copying import (
+    Folder,
+    Skip,
+    Skipped,
+    copy_file,
+    copy_tree,
+    is_group_file,
+    size_of,
+    staging_name,
+)
 from kcachefs.frameworks.environment import where_now
 from kcachefs.frameworks.records import FRAMEWORKS
 
@@ -94,7 +102,7 @@ def namespace_of(source: Path, environ: Mapping[str, str]) -> str:
     if "index" in names and all(len(name) == 1 for name in names - {"index"}):
         return "cuda"
     for name in itertools.islice(sorted(names), 100):
-        if (source / name).is_dir() and any(child.startswith("__grp__") for child in os.listdir(source / name)):
+        if (source / name).is_dir() and any(map(is_group_file, os.listdir(source / name))):
             return "triton"
     raise UsageError(
         f"{source}: cannot tell which framework this cache belongs to; name it, for example with --as triton"
@@ -162,7 +170,7 @@ def adopt(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int],
 
 def _adopt_tree(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
     *above, name = found.namespace, *found.path
-    staging = _staging_name()
+    staging = staging_name()
     with found.root.below(*found.inside) as source, Folder(mount) as top, top.made_below(*above) as parent:
         try:
             with parent.made_below(staging) as copy:
@@ -181,7 +189,7 @@ def _adopt_tree(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[
 def _adopt_group(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int], None]) -> bool:
     home = mount.joinpath(found.namespace, *found.path)
     missing = [name for name in found.names if not tally.holds(home, name)]
-    staging = _staging_name()
+    staging = staging_name()
     skip = tally.skipped.append
     done = False
     with (
@@ -198,8 +206,3 @@ def _adopt_group(found: SourceEntry, mount: Path, tally: Tally, copied: Callable
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(staging, dir_fd=folder.fd)
     return done
-
-
-def _staging_name() -> str:
-    """A unique name. Not the pid: processes in two containers that share a mount may have the same one."""
-    return f"{ADOPTING.decode()}{uuid.uuid4().hex}"

@@ -11,11 +11,12 @@ import contextlib
 import json
 import os
 import stat
+import uuid
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 
-from kcachefs.core.layouts import is_temporary
+from kcachefs.core.layouts import ADOPTING, is_temporary
 from kcachefs.errors import MountError
 
 DEPTH_MAX = 64
@@ -149,8 +150,8 @@ def copy_file(
             skip(f"{source.path / name}: is not a file and was skipped")
             return False
         content = None
-        if name.startswith("__grp__"):
-            content = _relocated(reader.read(GROUP_FILE_MAX + 1), home)
+        if is_group_file(name):
+            content = relocated(reader.read(GROUP_FILE_MAX + 1), home)
             if content is None:
                 skip(f"{source.path / name}: is not a group file of Triton and was skipped")
                 return False
@@ -168,21 +169,31 @@ def copy_file(
     return True
 
 
-def _relocated(raw: bytes, home: Path) -> bytes | None:
-    """A group file of Triton with the paths of its members in the mount; None if it is something else."""
+def staging_name() -> str:
+    """A unique name. Not the pid: processes in two containers that share a mount may have the same one."""
+    return f"{ADOPTING.decode()}{uuid.uuid4().hex}"
+
+
+def is_group_file(name: str) -> bool:
+    """Whether a file of this name lists absolute paths, as Triton's group files do."""
+    return name.startswith("__grp__")
+
+
+def is_name(text: str) -> bool:
+    """Whether it is the name of a file in the same folder."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
+
+
+def relocated(raw: bytes, home: PurePath, is_member: Callable[[str], bool] = is_name) -> bytes | None:
+    """A group file of Triton with the paths of its members in `home`; None if it is something else."""
     try:
         group = json.loads(raw) if len(raw) <= GROUP_FILE_MAX else None
     except (ValueError, RecursionError):
         return None
     names = group.get("child_paths") if isinstance(group, dict) else None
-    if not isinstance(group, dict) or not isinstance(names, dict) or not all(map(_is_name, names)):
+    if not isinstance(group, dict) or not isinstance(names, dict) or not all(map(is_member, names)):
         return None
     return json.dumps({**group, "child_paths": {name: str(home / name) for name in names}}).encode()
-
-
-def _is_name(text: str) -> bool:
-    """Whether it is the name of a file in the same folder."""
-    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
 
 
 def _check_depth(folder: Folder, depth: int) -> None:

@@ -1,7 +1,11 @@
-"""Descriptors that close when the last thread lets go of them: no number is reused while somebody reads from it."""
+"""Descriptors that close when the last thread lets go of them, and the two ways to make files survive a power cut.
+
+No number of a descriptor is reused while somebody reads from it.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -26,3 +30,17 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def replace_file(path: Path, raw: bytes) -> None:
+    """Replace a small file, for its owner alone. A kill or a power cut leaves the old one or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if os.write(fd, raw) != len(raw):
+            raise OSError(errno.ENOSPC, "short write")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(new, path)
+    sync_directory(path.parent)

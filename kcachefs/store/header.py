@@ -22,7 +22,7 @@ from kcachefs.errors import (
     StoreVersionError,
     or_no_space,
 )
-from kcachefs.store.descriptor import sync_directory
+from kcachefs.store.descriptor import replace_file, sync_directory
 from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.lock import StoreLock
 from kcachefs.store.records import FORMAT
@@ -135,17 +135,7 @@ def read_header(path: Path) -> Header:
 
 def write_header(path: Path, header: Header) -> None:
     """Replace kcachefs.json. A kill or a power cut leaves the old one or the new one."""
-    new = path / (HEADER + ".new")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        raw = msgspec.json.format(msgspec.json.encode(header)) + b"\n"
-        if os.write(fd, raw) != len(raw):
-            raise OSError(errno.ENOSPC, "short write")
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(new, path / HEADER)
-    sync_directory(path)
+    replace_file(path / HEADER, msgspec.json.format(msgspec.json.encode(header)) + b"\n")
 
 
 def replace_damaged_header(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kcachefs.errors import NotAStore
-from kcachefs.store.descriptor import sync_directory
+from kcachefs.store.descriptor import replace_file
 from kcachefs.store.header import clear_errors
 
 NAME = "settings.json"
@@ -41,15 +40,5 @@ def read(store: Path, name: str = NAME) -> dict[str, Any]:
 
 def write(store: Path, values: dict[str, Any], name: str = NAME) -> None:
     """Keep these values and no others. A kill or a power cut leaves the old ones or the new ones."""
-    new = store / f"{name}.new"
-    raw = msgspec.json.format(msgspec.json.encode(values)) + b"\n"
     with clear_errors(store):
-        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            if os.write(fd, raw) != len(raw):
-                raise OSError(errno.ENOSPC, "short write")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(new, store / name)
-        sync_directory(store)
+        replace_file(store / name, msgspec.json.format(msgspec.json.encode(values)) + b"\n")
