@@ -9,9 +9,8 @@ import os
 import select
 import signal
 import subprocess
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -231,20 +230,21 @@ def test_a_user_at_the_quota_writes_again_as_soon_as_it_is_raised(scene: Scene) 
     folder = scene.mount("--max-size-per-uid", "8MiB", "--max-size", "1GiB", "--min-free", "1MiB")
     (full, tell_full), (raised, tell_raised) = os.pipe(), os.pipe()
 
-    def grow() -> None:
+    def grow(file: BinaryIO, count: int) -> None:
+        for _ in range(count):
+            file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
+
+    def grow_beyond() -> None:
         (folder / "KEY").mkdir()
-        with (folder / "KEY" / "kernel.cubin").open("wb", buffering=0) as file:
+        with (folder / "KEY" / "kernel.cubin").open("wb") as file:
             with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
-                for _ in range(32):
-                    file.write(os.urandom(1 << 20))
-                    os.fsync(file.fileno())
+                grow(file, 32)
             os.write(tell_full, b"x")
             assert os.read(raised, 1)
-            for _ in range(16):
-                file.write(os.urandom(1 << 20))
-                os.fsync(file.fileno())
+            grow(file, 16)
 
-    with Child(grow, OTHER) as child:
+    with Child(grow_beyond, OTHER) as child:
         until(lambda: child.is_ready(0) or select.select([full], [], [], 0)[0], "it is refused")
         scene.must("set", scene.mountpoint, "--max-size-per-uid", "64MiB")
         os.write(tell_raised, b"x")
