@@ -29,6 +29,7 @@ from kcachefs.errors import (
 
 if TYPE_CHECKING:
     from kcachefs.core import Filesystem
+    from kcachefs.mounts.insight_reports import InsightReports
 
 Directory = Annotated[
     Path | None,
@@ -72,6 +73,19 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
+
+
+def insight(mount: Path | None, store: Path | None) -> InsightReports:
+    """What explains misses, of the mount or store that is meant."""
+    from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
+
+    if (shared := _others_mount(mount, store)) is not None:
+        return InsightReports(asking_folder(shared))
+    mounted = find_mount(mount, store)
+    if mounted is not None:
+        return InsightReports(asking_daemon(Path(mounted)))
+    at_rest = Path(store or config.default_store())
+    return InsightReports(lambda verb, arguments: _run_on_store(at_rest, verb, arguments))
 
 
 def _others_mount(mount: Path | None, store: Path | None) -> Path | None:

@@ -32,6 +32,7 @@ class Insight(Administration):
         """Every entry with how it was made, of one user or of all; with `settle` what waits is sealed first."""
         if settle:
             self._fs.settle()
+        self._fs.runs.load()
         found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid))
         return [self._fs.makings.tell(info) for info in found]
 
@@ -52,6 +53,10 @@ class Insight(Administration):
         """What was used, made and evicted since then, by all or by one user, in samples; the oldest first."""
         self._fs.write_down()
         return self._fs.history.samples(since, uid)
+
+    def reset(self) -> float:
+        """Count hits, misses and evictions from 0 again; returns since when, in seconds since 1970."""
+        return self._fs.reset_statistics()
 
     def note_costs(self, costs: dict[str, float]) -> int:
         """Say what entries cost in seconds, by their numbers, as their artefacts have it; returns how many were there.

@@ -158,8 +158,8 @@ class Runs:
         """A run is its root's: a process that is above the present one becomes the root."""
         run = self._counted[number]
         new = run.record
-        new.pid, new.ticks, new.uid, new.argv = *story.process, story.uid, story.argv
-        new.started = story.started
+        new.pid, new.ticks = story.process.pid, story.process.ticks
+        new.uid, new.started, new.argv = story.uid, story.started, story.argv
         run.ancestors, run.is_changed = frozenset(story.ancestors), True
         return number
 
@@ -179,8 +179,12 @@ class Runs:
             self._into[run] = above
         return above
 
+    def load(self) -> None:
+        """Read once what earlier workers knew: which processes are runs, and which runs are part of others."""
+        with self._lock:
+            self._load()
+
     def _load(self) -> None:
-        """Once: recognize the processes that an earlier worker knew."""
         if not self._boot:
             self._boot = int.from_bytes(bytes.fromhex(boot_id().replace("-", ""))[:8], "little") or 1
             for number, raw in self._ring.records():
