@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from kcachefs.cli import past, target
 from kcachefs.cli.printing import console, counted, print_json
 from kcachefs.cli.tables import Table, bar, screen_width, show
 from kcachefs.config import format_age, format_size
-from kcachefs.errors import UsageError
+from kcachefs.errors import MountError, UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -72,8 +73,7 @@ def stats(
         print(report.as_json(numbers).decode(), end="")
         return
     if not watch:
-        recent = past.look_back(mount, store, past.began(numbers, None))
-        show(_table(numbers), [*_summary(numbers), *past.summary(recent)])
+        show(_table(numbers), [*_summary(numbers), *_recent(numbers, mount, store)])
         return
     with Live(_screen(numbers), console=console(), auto_refresh=False) as live:
         try:
@@ -82,6 +82,13 @@ def stats(
                 live.update(_screen(_ask(mount, store)), refresh=True)
         except KeyboardInterrupt:
             pass
+
+
+def _recent(numbers: Statistics, mount: Path | None, store: Path | None) -> list[str]:
+    """What the last days saved, and whether the quota is large enough; nothing where the daemon is too old to tell."""
+    with contextlib.suppress(MountError):
+        return past.summary(past.look_back(mount, store, past.began(numbers, None)))
+    return []
 
 
 def _show_past(

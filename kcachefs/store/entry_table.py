@@ -141,7 +141,8 @@ class EntryTable:
             txn.put(entry_key(entry), new.pack())
         elif old is not None:
             txn.delete(entry_key(entry))
-            txn.delete(making_key(entry))
+            if old.used:
+                txn.delete(making_key(entry))
             if entry >= GROUP_BASE:
                 txn.delete(group_key(old.folder, old.name))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from kcachefs.core import history as history_module
 from kcachefs.core.insight import Insight
 from kcachefs.core.insight_info import MadeEntry, RunInfo, path_hash
 from kcachefs.core.limits import Limits
-from kcachefs.errors import NoSpace, UsageError
+from kcachefs.errors import NoSpace, ObjectDamaged, UsageError
+from kcachefs.store import Options, Store
 from tests.core.trees import READER, WRITER, find, folder, look_up, opened, user, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -313,6 +315,24 @@ def test_tombstones_and_events_of_another_user_are_not_told(tmp_path: Path) -> N
         assert [one.kind for one in insight.events(uid=1000)] == ["evicted"], "nor what concerns the whole mount"
 
 
+def test_damage_and_power_cuts_leave_a_tombstone(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        made(fs, "triton/DAMAGED", 1.0)
+        fs.condemn(find(fs, "triton/DAMAGED/kernel.cubin"), ObjectDamaged("a bit is wrong"))
+        made(fs, "triton/CUT", 1.0)
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        write(Filesystem(store), "triton/CUT/late.json", b"not sealed")
+    header = tmp_path / "store" / "kcachefs.json"
+    header.write_text(json.dumps(json.loads(header.read_text()) | {"doubtful": True}))
+    with opened(tmp_path / "store") as fs:
+        whys = {one.path_hash: one.why for one in Insight(fs).tombstones()}
+        assert whys == {path_hash("triton/DAMAGED"): "damaged", path_hash("triton/CUT"): "power cut"}
+        assert [(one.kind, one.path, one.detail) for one in Insight(fs).events()] == [
+            ("damaged", "triton/DAMAGED", "damaged"),
+            ("damaged", "triton/CUT", "power cut"),
+        ]
+
+
 def test_a_grave_is_found_among_many_and_after_reopening(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         made(fs, "triton/A", 1.0)
@@ -354,15 +374,17 @@ def test_samples_become_longer_with_age_and_add_up_to_the_same(tmp_path: Path, m
             made(fs, f"triton/{number}", 1.0)
             clock.now += 400
         insight = Insight(fs)
-        for back, seconds, count in ((3600, 10, 3), (86400, 300, 3), (30 * 86400, 3600, 1)):
-            found = insight.history(clock.now - back)
-            assert {one.seconds for one in found} == {seconds}
-            assert len(found) == count
+        began = clock.now
+        for later, lengths in ((0, [10] * 3), (7 * 3600, [300] * 3), (20 * 86400, [3600]), (800 * 86400, [3600])):
+            clock.now = began + later
+            found = insight.history()
+            assert [one.seconds for one in found] == lengths
             assert sum(row.misses for one in found for row in one.rows) == 3
-        assert insight.history(clock.now - 500)[0].rows[0].misses == 1
-        clock.now += 7 * 3600
+        assert insight.history(clock.now - 86400) == []
+        clock.now = began + 7 * 3600
         made(fs, "triton/LATER", 1.0)
-        assert sum(row.misses for one in insight.history(clock.now - 86400) for row in one.rows) == 4
+        assert [one.seconds for one in insight.history()] == [300, 300, 300, 10]
+        assert [one.seconds for one in insight.history(clock.now - 60)] == [10]
 
 
 def test_a_clock_that_is_set_back_hides_the_future_and_loses_nothing_new(

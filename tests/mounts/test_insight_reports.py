@@ -96,7 +96,8 @@ class Program:
 
     def run(self, mount: Mount) -> RunInfo:
         """What is known of it."""
-        return until(lambda: next((run for run in told(mount).runs() if run.pid == self.pid), None))
+        [found] = until(lambda: [run for run in told(mount).runs() if run.pid == self.pid])
+        return found
 
     def __enter__(self) -> Self:
         return self

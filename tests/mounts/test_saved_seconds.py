@@ -51,6 +51,7 @@ def compile_on(mount: Mount) -> tuple[float, RunInfo]:
         assert program.stdout is not None
         seconds = float(program.stdout.readline())
         run = until(told)
+        assert run is not None
         program.communicate("\n")
     return seconds, run
 
