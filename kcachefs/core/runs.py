@@ -31,13 +31,15 @@ from kcachefs.store.history_records import RunRecord
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 4096
+_REMEMBERED = 2048
 _COUNTED = 256
 """Runs whose numbers are kept in memory; those of others are read when they are needed."""
 _RECHECK_SECONDS = 5.0
 """How long the number of a process is trusted to mean the same one."""
 _PATIENCE_SECONDS = 0.2
 _COVERED = 64
+_WAITING = 1024
+"""Threads that wait to be looked up; of more than that at a time, nobody learns the run."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class Runs:
     def seen(self, thread: int) -> None:
         """A thread makes or hits an entry. Quick: the process is looked up elsewhere."""
         known, now = self._known.get(thread), time.monotonic()
-        if thread and (known is None or now - known[1] > _RECHECK_SECONDS):
+        is_known = known is not None and now - known[1] <= _RECHECK_SECONDS
+        if thread and not is_known and self._asked - self._answered < _WAITING:
             self._known[thread] = (known[0] if known is not None else 0), now
             self._asked += 1
             self._queue.put(thread)
