@@ -1,0 +1,154 @@
+"""Loads the index of a bucket: lists what is there, fetches the records that are not known, and checks each.
+
+The first time it reads the newest snapshots and the records since; later it lists only the newest days. What anybody
+but a trusted key signed is left out. Nothing here depends on the clock of this machine being right: days are those of
+the store, and a local clock that is wrong makes a listing longer, never shorter.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from kcachefs.errors import FleetMissing, PackError
+from kcachefs.fleet import key_index, pack_records, snapshots
+from kcachefs.fleet.bans import Bans
+from kcachefs.fleet.bucket_layout import Layout, SnapshotName, day_before, day_of
+from kcachefs.fleet.key_index import KeyIndex
+from kcachefs.fleet.object_storage import Storage
+from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
+
+IN_FLIGHT = 16
+"""How many records are fetched at a time."""
+
+log = logging.getLogger(__name__)
+Wanted = TypeVar("Wanted")
+
+
+class Loaded(NamedTuple):
+    """What a load of the index brought."""
+
+    new: int
+    """Records that were not known before."""
+    packs: int
+    keys: int
+
+
+class RecordReader:
+    """Reads the records of one scope of a bucket. Remembers which objects were of no use, and asks for them once."""
+
+    def __init__(self, storage: Storage, layout: Layout, trusted: Collection[bytes]) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._trusted = frozenset(trusted)
+        self._useless: set[str] = set()
+
+    def all_records(self, known: Collection[tuple[str, str]] = frozenset()) -> list[SignedRecord]:
+        """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
+        found = self.best_snapshots()
+        records = self._of_snapshots(found, known)
+        if found.until is None:
+            loose = self._placed(self._layout.records)
+        else:
+            days = [day for day in self._storage.folders(self._layout.records) if day > found.closed]
+            loose = [one for day in days for one in self.listed(day)]
+        return records + self._fetch(loose, {*known, *map(_place, records)})
+
+    def newer_records(self, known: Collection[tuple[str, str]], since: str) -> list[SignedRecord]:
+        """The records of the days from `since` on that are not known. Snapshots are used if there are many."""
+        days = [day for day in self._storage.folders(self._layout.records) if day >= since]
+        listed = [one for day in days for one in self.listed(day)]
+        records: list[SignedRecord] = []
+        if len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER:
+            records = self._of_snapshots(self.best_snapshots(), known)
+        return records + self._fetch(listed, {*known, *map(_place, records)})
+
+    def of_day(self, day: str, snapshot: SnapshotName | None) -> list[SignedRecord]:
+        """All records of a day."""
+        records = self._of_snapshot(snapshot, frozenset()) if snapshot is not None else []
+        return records + self._fetch(self.listed(day), set(map(_place, records)))
+
+    def best_snapshots(self) -> snapshots.Snapshots:
+        return snapshots.best(self._layout, self._storage.objects(self._layout.snapshots))
+
+    def listed(self, day: str) -> list[tuple[str, str]]:
+        """The records that a day has, by day and pack."""
+        return self._placed(f"{self._layout.records}{day}/")
+
+    def _placed(self, prefix: str) -> list[tuple[str, str]]:
+        listed = self._storage.objects(prefix)
+        return [at for stored in listed if (at := self._layout.placed(stored.key)) and stored.size <= RECORD_MAX]
+
+    def _of_snapshots(self, found: snapshots.Snapshots, known: Collection[tuple[str, str]]) -> list[SignedRecord]:
+        names = [*filter(None, (found.until,)), *found.days.values()]
+        return _in_parallel(partial(self._of_snapshot, known=known), names)
+
+    def _of_snapshot(self, name: SnapshotName, known: Collection[tuple[str, str]]) -> list[SignedRecord]:
+        if name.key in self._useless:
+            return []
+        try:
+            content = self._storage.get(name.key, limit=snapshots.SNAPSHOT_MAX).content
+            return snapshots.decode(content, self._layout.scope, self._trusted, known)
+        except (PackError, FleetMissing) as error:
+            self._refuse(name.key, error)
+            return []
+
+    def _fetch(self, places: Iterable[tuple[str, str]], known: Collection[tuple[str, str]]) -> list[SignedRecord]:
+        return _in_parallel(self._record, [at for at in places if at not in known])
+
+    def _record(self, place: tuple[str, str]) -> list[SignedRecord]:
+        key = self._layout.record(*place)
+        if key in self._useless:
+            return []
+        try:
+            raw = self._storage.get(key, limit=RECORD_MAX).content
+            record = pack_records.read(raw, place[0], self._layout.scope, self._trusted)
+            if record.record.pack != place[1]:
+                raise PackError("is the record of another pack")
+        except (PackError, FleetMissing) as error:
+            self._refuse(key, error)
+            return []
+        return [record]
+
+    def _refuse(self, key: str, error: Exception) -> None:
+        self._useless.add(key)
+        if not isinstance(error, FleetMissing):
+            log.warning("%s: is ignored: it %s", key, error)
+
+
+def load(reader: RecordReader, path: Path, bans: Bans, trusted: Collection[bytes], retention: int) -> Loaded:
+    """Bring the index at `path` up to date; it is written only if something changed."""
+
+    def keep(reference: PackReference) -> bool:
+        return reference.signer in trusted and reference not in bans and reference.day >= oldest
+
+    base, now = KeyIndex.open(path), time.time()
+    known = {(one.day, one.pack) for one in base.packs} if base is not None else set()
+    if base is None or not base.packs:
+        records = reader.all_records()
+    else:
+        records = reader.newer_records(known, day_before(min(base.packs[0].day, day_of(now))))
+    days = [one.day for one in records] + [day for day, _ in known]
+    # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
+    oldest = day_before(min(max(days), day_of(now)), retention + 1) if days else ""
+    key_index.write(path, records, base, loaded=now, keep=keep)
+    bans.forget_before(oldest)
+    index = KeyIndex.open(path)
+    assert index is not None
+    return Loaded(len(records), len(index.packs), len(index))
+
+
+def _place(record: SignedRecord) -> tuple[str, str]:
+    return record.day, record.record.pack
+
+
+def _in_parallel(read: Callable[[Wanted], list[SignedRecord]], wanted: Sequence[Wanted]) -> list[SignedRecord]:
+    if len(wanted) < 2:
+        return [record for one in wanted for record in read(one)]
+    with ThreadPoolExecutor(min(IN_FLIGHT, len(wanted)), thread_name_prefix="kcachefs-records") as pool:
+        return [record for found in pool.map(read, wanted) for record in found]

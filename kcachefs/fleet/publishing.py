@@ -1,0 +1,158 @@
+"""Publishes entries into a bucket: what it does not have, as packs, with a claim first and the record last.
+
+Killed between any two steps it leaves a claim that others take over, or a pack that no record names and that the
+bucket's own rule deletes. It never needs the right to delete.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from kcachefs.errors import UsageError
+from kcachefs.fleet import making, pack_records
+from kcachefs.fleet.bucket import Bucket
+from kcachefs.fleet.bucket_layout import day_of
+from kcachefs.fleet.claims import Claims
+from kcachefs.fleet.finding import FoundEntry, Say
+from kcachefs.fleet.key_index import KeyIndex, key_of_entry, keys_of_entries, packed_keys
+from kcachefs.fleet.pack_records import PACK_MAX, PackRecord, PackReference, SignedRecord
+from kcachefs.fleet.signing import Signer
+from kcachefs.fleet.views import View
+
+PACK_BYTES = 128 << 20
+"""A pack ends before the entry with which its files would have more: it is then one frame, fetched in one go."""
+
+log = logging.getLogger(__name__)
+
+
+class Published(NamedTuple):
+    """What became of the entries."""
+
+    packs: list[PackReference]
+    """New in the bucket."""
+    present: int
+    """Entries that the bucket had already."""
+    waiting: list[FoundEntry]
+    """Entries that somebody else is publishing now: try again after `claims.CLAIM_SECONDS`."""
+
+
+class Publisher:
+    """Publishes into one scope of a bucket, with one key."""
+
+    def __init__(self, bucket: Bucket, signer: Signer, claims: Claims | None = None) -> None:
+        if signer.public not in bucket.trusted:
+            raise UsageError("the key that signs is not among those that are trusted here; add it with --trust")
+        self._bucket = bucket
+        self._signer = signer
+        self._claims = claims or Claims(bucket.storage, bucket.layout)
+
+    def publish(
+        self,
+        view: View,
+        entries: Sequence[FoundEntry],
+        *,
+        run: str = "",
+        compile_ms: int = 0,
+        level: int = making.QUICK_LEVEL,
+        say: Say = lambda line: None,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> Published:
+        """Publish those entries that the bucket does not have. `run` names what was compiled together (`new_run`)."""
+        run = run or new_run()
+        self._bucket.load_index()
+        index = KeyIndex.open(self._bucket.index_path)
+        missing = [one for one in entries if index is None or index.find(key_of(one)) is None]
+        progress(sum(one.bytes for one in entries) - sum(one.bytes for one in missing))
+        total, packs, waiting = sum(one.bytes for one in missing) or 1, [], []
+        for group in _groups(missing):
+            # Nodes that compiled almost the same agree on the least key of it most of the time.
+            now = self._claims.take(f"{min(map(key_of, group)):016x}")
+            if now is None:
+                waiting += group
+                progress(sum(one.bytes for one in group))
+                continue
+            took = compile_ms * sum(one.bytes for one in group) // total
+            packs += self._put(view, group, day_of(now), run, took, level, say, progress)
+        if packs:
+            self._bucket.load_index()
+        return Published(packs, len(entries) - len(missing), waiting)
+
+    def put_pack(self, path: Path, day: str, *, run: str, compile_ms: int) -> SignedRecord:
+        """Put a pack that is a local file into the bucket, then its record."""
+        from kcachefs.fleet import packfile
+
+        with packfile.opened(path, self._bucket.trusted) as pack:
+            manifest = pack.manifest
+        keys, folders = keys_of_entries(manifest.entries)
+        hasher = blake3()
+        hasher.update_mmap(path)
+        record = PackRecord(
+            scope=self._bucket.layout.scope,
+            pack=hasher.hexdigest()[:32],
+            size=path.stat().st_size,
+            plain=manifest.bytes,
+            run=run,
+            compile_ms=compile_ms,
+            facts=manifest.facts,
+            entries=packed_keys(keys),
+            folders=packed_keys(folders),
+        )
+        signed = pack_records.sign(record, self._signer, day)
+        storage, layout = self._bucket.storage, self._bucket.layout
+        storage.put(layout.pack(day, record.pack), path)
+        storage.put(layout.record(day, record.pack), signed.raw)
+        return signed
+
+    def _put(
+        self,
+        view: View,
+        group: Sequence[FoundEntry],
+        day: str,
+        run: str,
+        compile_ms: int,
+        level: int,
+        say: Say,
+        progress: Callable[[int], None],
+    ) -> list[PackReference]:
+        path = self._bucket.folder / f"publishing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
+        try:
+            made = making.make(view, group, path, level=level, signer=self._signer, say=say, progress=progress)
+            if not made.entries:
+                return []
+            if path.stat().st_size > PACK_MAX:
+                say(f"a pack of {len(made.entries)} entries is too large for a fleet")
+                return []
+            return [self.put_pack(path, day, run=run, compile_ms=compile_ms).reference]
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def new_run() -> str:
+    """A name for what is published together."""
+    return secrets.token_hex(8)
+
+
+def key_of(found: FoundEntry) -> int:
+    """The key of an entry of a tree."""
+    path = tuple(map(os.fsencode, found.path_in))
+    return key_of_entry(found.namespace.encode(), path, os.fsencode(found.group))
+
+
+def _groups(entries: Sequence[FoundEntry]) -> Iterator[list[FoundEntry]]:
+    group: list[FoundEntry] = []
+    size = 0
+    for one in entries:
+        if group and size + one.bytes > PACK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one.bytes
+    if group:
+        yield group
