@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 from kcachefs.fleet.scopes import checked
 
-SETTINGS = "v1/settings.json"
+SETTINGS = "settings.json"
+"""Outside of what the bucket's own rule deletes."""
+OBJECTS = "v1/"
+"""What that rule deletes when it is old."""
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _SNAPSHOT = re.compile(r"(day|until)/(\d{4}-\d\d-\d\d)/(\d{8})-[0-9a-f]{16}")
 
@@ -31,7 +34,7 @@ class Layout:
 
     def __init__(self, scope: str) -> None:
         self.scope = checked(scope)
-        self.root = f"v1/{scope}/"
+        self.root = f"{OBJECTS}{scope}/"
         self.records = f"{self.root}records/"
         self.snapshots = f"{self.root}snapshots/"
         self.packs = f"{self.root}packs/"

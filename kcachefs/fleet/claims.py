@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kcachefs.errors import FleetMissing
 from kcachefs.fleet.bucket_layout import Layout
-from kcachefs.fleet.object_storage import Storage
+from kcachefs.fleet.object_storage import Got, Storage
 
 CLAIM_SECONDS = 60.0
 """How long a claim is respected after this process saw it first."""
@@ -43,25 +43,33 @@ class Claims:
         self._seen: dict[str, tuple[bytes, float]] = {}
 
     def take(self, name: str) -> float | None:
-        """Claim something. The time by the store's clock if it is ours now, None if somebody else has it."""
-        key, mine = self._layout.claim(name), secrets.token_hex(16).encode()
-        other = self._read(key)
-        if other is not None and not self._is_stale(key, other[0]):
-            return None
-        if not self._storage.put(key, mine, if_absent=other is None):
+        """Claim something. The time by the store's clock if it is ours now, None if somebody else has it.
+
+        A claim that is taken over gets a successor, since writers may lack the right to replace objects.
+        """
+        generation = 0
+        while (other := self._read(self._layout.claim(f"{name}.{generation}"))) is not None:
+            if not self._is_stale(f"{name}.{generation}", other.content):
+                return None
+            generation += 1
+        key, mine = self._layout.claim(f"{name}.{generation}"), secrets.token_hex(16).encode()
+        if not self._storage.put(key, mine, if_absent=True):
             return None
         self._sleep(self._settle)
         stands = self._read(key)
-        if stands is None or stands[0] != mine:
-            return None
-        return stands[1]
+        return stands.modified if stands is not None and stands.content == mine else None
 
-    def _read(self, key: str) -> tuple[bytes, float] | None:
+    def now(self) -> float:
+        """The time by the store's clock, in seconds since 1970."""
+        key = self._layout.claim(f"clock-{secrets.token_hex(8)}")
+        self._storage.put(key, b"")
+        return self._storage.head(key).modified
+
+    def _read(self, key: str) -> Got | None:
         try:
-            found = self._storage.get(key, limit=_CLAIM_MAX)
+            return self._storage.get(key, limit=_CLAIM_MAX)
         except FleetMissing:
             return None
-        return found.content, found.modified
 
     def _is_stale(self, key: str, content: bytes) -> bool:
         seen, since = self._seen.get(key, (b"", 0.0))

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -50,31 +49,28 @@ class RecordReader:
 
     def all_records(self, known: Collection[tuple[str, str]] = frozenset()) -> list[SignedRecord]:
         """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
-        found = self.best_snapshots()
-        records = self._of_snapshots(found, known)
-        if found.until is None:
-            loose = self._placed(self._layout.records)
+        found = self.existing_snapshots()
+        until, records = self._first_good("until", found.until, known)
+        if until is None:
+            listed = self._placed(self._layout.records)
         else:
-            days = [day for day in self._storage.folders(self._layout.records) if day > found.closed]
-            loose = [one for day in days for one in self.listed(day)]
-        return records + self._fetch(loose, {*known, *map(_place, records)})
+            days = [day for day in self._storage.folders(self._layout.records) if day > until.day]
+            listed = [one for day in days for one in self.listed(day)]
+        return records + self._of_days(found, listed, {*known, *map(_place, records)})
 
     def newer_records(self, known: Collection[tuple[str, str]], since: str) -> list[SignedRecord]:
         """The records of the days from `since` on that are not known. Snapshots are used if there are many."""
         days = [day for day in self._storage.folders(self._layout.records) if day >= since]
         listed = [one for day in days for one in self.listed(day)]
-        records: list[SignedRecord] = []
-        if len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER:
-            records = self._of_snapshots(self.best_snapshots(), known)
-        return records + self._fetch(listed, {*known, *map(_place, records)})
+        many = len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER
+        return self._of_days(self.existing_snapshots() if many else None, listed, known)
 
-    def of_day(self, day: str, snapshot: SnapshotName | None) -> list[SignedRecord]:
+    def of_day(self, day: str, found: snapshots.Snapshots) -> list[SignedRecord]:
         """All records of a day."""
-        records = self._of_snapshot(snapshot, frozenset()) if snapshot is not None else []
-        return records + self._fetch(self.listed(day), set(map(_place, records)))
+        return self._of_days(found, self.listed(day), frozenset())
 
-    def best_snapshots(self) -> snapshots.Snapshots:
-        return snapshots.best(self._layout, self._storage.objects(self._layout.snapshots))
+    def existing_snapshots(self) -> snapshots.Snapshots:
+        return snapshots.sorted_out(self._layout, self._storage.objects(self._layout.snapshots))
 
     def listed(self, day: str) -> list[tuple[str, str]]:
         """The records that a day has, by day and pack."""
@@ -84,27 +80,31 @@ class RecordReader:
         listed = self._storage.objects(prefix)
         return [at for stored in listed if (at := self._layout.placed(stored.key)) and stored.size <= RECORD_MAX]
 
-    def _of_snapshots(self, found: snapshots.Snapshots, known: Collection[tuple[str, str]]) -> list[SignedRecord]:
-        names = [*filter(None, (found.until,)), *found.days.values()]
-        return _in_parallel(partial(self._of_snapshot, known=known), names)
+    def _of_days(
+        self, found: snapshots.Snapshots | None, listed: Iterable[tuple[str, str]], known: Collection[tuple[str, str]]
+    ) -> list[SignedRecord]:
+        """The records that are listed and not known, from the snapshots of their days as far as there are some."""
+        wanted = [at for at in listed if at not in known and self._layout.record(*at) not in self._useless]
+        days = [day for day in {day for day, _ in wanted} if found is not None and day in found.days]
+        records = _in_parallel(lambda day: self._first_good("day", found.days[day], known)[1] if found else [], days)
+        had = set(map(_place, records))
+        return records + _in_parallel(self._record, [at for at in wanted if at not in had])
 
-    def _of_snapshot(self, name: SnapshotName, known: Collection[tuple[str, str]]) -> list[SignedRecord]:
-        if name.key in self._useless:
-            return []
-        try:
-            content = self._storage.get(name.key, limit=snapshots.SNAPSHOT_MAX).content
-            return snapshots.decode(content, self._layout.scope, self._trusted, known)
-        except (PackError, FleetMissing) as error:
-            self._refuse(name.key, error)
-            return []
-
-    def _fetch(self, places: Iterable[tuple[str, str]], known: Collection[tuple[str, str]]) -> list[SignedRecord]:
-        return _in_parallel(self._record, [at for at in places if at not in known])
+    def _first_good(
+        self, kind: str, names: Sequence[SnapshotName], known: Collection[tuple[str, str]]
+    ) -> tuple[SnapshotName | None, list[SignedRecord]]:
+        for name in names:
+            if name.key in self._useless:
+                continue
+            try:
+                content = self._storage.get(name.key, limit=snapshots.SNAPSHOT_MAX).content
+                return name, snapshots.decode(content, self._layout, kind, name.day, self._trusted, known)
+            except (PackError, FleetMissing) as error:
+                self._refuse(name.key, error)
+        return None, []
 
     def _record(self, place: tuple[str, str]) -> list[SignedRecord]:
         key = self._layout.record(*place)
-        if key in self._useless:
-            return []
         try:
             raw = self._storage.get(key, limit=RECORD_MAX).content
             record = pack_records.read(raw, place[0], self._layout.scope, self._trusted)

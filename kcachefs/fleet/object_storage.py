@@ -134,7 +134,7 @@ def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, time
             raise FleetMissing(f"{parts.geturl()}: there is no such folder")
         return LocalStore(folder)
     endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL" if scheme == "s3" else "AZURE_ENDPOINT", "")
-    client = {"timeout": f"{int(timeout * 1000)}ms", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
+    client = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
     common: dict[str, Any] = {
         "client_options": {**client, "allow_http": endpoint.startswith("http://")},
         "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout)},
@@ -227,14 +227,18 @@ class _ObstoreStorage:
         return came
 
     def put(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> bool:
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
 
         def send() -> bool:
-            try:
-                mode = "create" if if_absent else "overwrite"
-                self._obstore.put(self._client, self._prefix + key, content, mode=mode)
-            except (AlreadyExistsError, PreconditionError):
-                return False
+            if if_absent:
+                try:
+                    self._obstore.put(self._client, self._prefix + key, content, mode="create")
+                    return True
+                except (AlreadyExistsError, PreconditionError):
+                    return False
+                except NotSupportedError:
+                    pass
+            self._obstore.put(self._client, self._prefix + key, content)
             return True
 
         size = content.stat().st_size if isinstance(content, Path) else len(content)

@@ -1,8 +1,7 @@
 """What a bucket tells about one pack: a signed record, small enough that all records together are the index.
 
-The record says which entries the pack holds, by hashes of their names, and how to recognise its bytes. Names are not in
-it: it is for finding, not for reading. Anybody may copy a record, so snapshots are records one after another; what
-nobody can do without a trusted key is to make one.
+The record says which entries the pack holds, by hashes of their names, and how to recognise its bytes. The names are
+not in it: it is for finding, not for reading.
 """
 
 from __future__ import annotations
@@ -102,23 +101,16 @@ def length_of(raw: bytes | memoryview) -> int:
     return length
 
 
-def pack_in(raw: bytes) -> str:
-    """The pack that a record is about, before anything is checked; empty if it cannot be read."""
-    try:
-        return msgspec.msgpack.decode(raw[_HEADER.size :], type=PackRecord).pack
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-
-
-def read(raw: bytes, day: str, scope: str, trusted: Collection[bytes]) -> SignedRecord:
-    """Check a record that came from a bucket: who signed it, then every field."""
+def read(raw: bytes, day: str, scope: str, trusted: Collection[bytes] | None) -> SignedRecord:
+    """Check a record that came from a bucket: who signed it, unless `trusted` is None, then every field."""
     if length_of(raw) != len(raw):
         raise PackError("something follows the end of the record")
     _, _, public, signature = _HEADER.unpack(raw[: _HEADER.size])
     body = raw[_HEADER.size :]
-    if public not in trusted:
-        raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
-    signing.check(public, signature, _SIGNED + body)
+    if trusted is not None:
+        if public not in trusted:
+            raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
+        signing.check(public, signature, _SIGNED + body)
     try:
         record = msgspec.msgpack.decode(body, type=PackRecord)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from kcachefs.errors import UsageError
-from kcachefs.fleet import making, pack_records
+from kcachefs.fleet import making, pack_records, snapshotting
 from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.bucket_layout import day_of
 from kcachefs.fleet.claims import Claims
@@ -50,8 +50,8 @@ class Publisher:
         if signer.public not in bucket.trusted:
             raise UsageError("the key that signs is not among those that are trusted here; add it with --trust")
         self._bucket = bucket
-        self._signer = signer
-        self._claims = claims or Claims(bucket.storage, bucket.layout)
+        self.signer = signer
+        self.claims = claims or Claims(bucket.storage, bucket.layout)
 
     def publish(
         self,
@@ -70,18 +70,20 @@ class Publisher:
         index = KeyIndex.open(self._bucket.index_path)
         missing = [one for one in entries if index is None or index.find(key_of(one)) is None]
         progress(sum(one.bytes for one in entries) - sum(one.bytes for one in missing))
-        total, packs, waiting = sum(one.bytes for one in missing) or 1, [], []
+        total, packs, waiting, today = sum(one.bytes for one in missing) or 1, [], [], ""
         for group in _groups(missing):
             # Nodes that compiled almost the same agree on the least key of it most of the time.
-            now = self._claims.take(f"{min(map(key_of, group)):016x}")
+            now = self.claims.take(f"{min(map(key_of, group)):016x}")
             if now is None:
                 waiting += group
                 progress(sum(one.bytes for one in group))
                 continue
             took = compile_ms * sum(one.bytes for one in group) // total
-            packs += self._put(view, group, day_of(now), run, took, level, say, progress)
+            today = day_of(now)
+            packs += self._put(view, group, today, run, took, level, say, progress)
         if packs:
             self._bucket.load_index()
+            snapshotting.make_due(self._bucket, self.claims, self.signer, today)
         return Published(packs, len(entries) - len(missing), waiting)
 
     def put_pack(self, path: Path, day: str, *, run: str, compile_ms: int) -> SignedRecord:
@@ -104,10 +106,11 @@ class Publisher:
             entries=packed_keys(keys),
             folders=packed_keys(folders),
         )
-        signed = pack_records.sign(record, self._signer, day)
+        signed = pack_records.sign(record, self.signer, day)
         storage, layout = self._bucket.storage, self._bucket.layout
-        storage.put(layout.pack(day, record.pack), path)
-        storage.put(layout.record(day, record.pack), signed.raw)
+        # Both are named by their content: what is there already is the same, and replacing may not be allowed.
+        storage.put(layout.pack(day, record.pack), path, if_absent=True)
+        storage.put(layout.record(day, record.pack), signed.raw, if_absent=True)
         return signed
 
     def _put(
@@ -123,7 +126,7 @@ class Publisher:
     ) -> list[PackReference]:
         path = self._bucket.folder / f"publishing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
         try:
-            made = making.make(view, group, path, level=level, signer=self._signer, say=say, progress=progress)
+            made = making.make(view, group, path, level=level, signer=self.signer, say=say, progress=progress)
             if not made.entries:
                 return []
             if path.stat().st_size > PACK_MAX:
