@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ _CHUNK = 64 << 10
 """Small, so that a transfer that trickles is noticed early."""
 _SLOWEST = 256 << 10
 """Bytes per second below which an upload is given up."""
+_LATE = b""
 _GLANCE = 0.05
 """How often a transfer's projected end is looked at, in seconds."""
 
@@ -194,16 +196,16 @@ class _ObstoreStorage:
 
     def _received(self, key: str, arriving: queue.SimpleQueue[Any], limit: int, patience: Patience) -> Iterator[Any]:
         began = time.monotonic()
-        total, modified = self._next(key, arriving, patience.first_byte)
+        first = self._next(key, arriving, patience.first_byte)
+        if first is _LATE:
+            raise FleetUnreachable(f"{self.url}: {key}: no answer within {patience.first_byte:g} s")
+        total, modified = first
         if total > limit:
             raise PackError(f"{self.url}: {key}: has {total:,} bytes; at most {limit:,} are fetched")
         yield modified
         done = 0
         while True:
-            try:
-                chunk = self._next(key, arriving, _GLANCE)
-            except FleetUnreachable:
-                chunk = b""
+            chunk = self._next(key, arriving, _GLANCE)
             if chunk is None:
                 return
             done += len(chunk)
@@ -218,10 +220,11 @@ class _ObstoreStorage:
                 yield chunk
 
     def _next(self, key: str, arriving: queue.SimpleQueue[Any], seconds: float) -> Any:
+        """What came next; _LATE if nothing did."""
         try:
             came = arriving.get(timeout=seconds)
         except queue.Empty:
-            raise FleetUnreachable(f"{self.url}: {key}: no answer within {seconds:g} s") from None
+            return _LATE
         if isinstance(came, Exception):
             raise _translated(came, f"{self.url}: {key}")
         return came
@@ -309,12 +312,13 @@ def _translated(error: Exception, what: str) -> Exception:
 
     if isinstance(error, FleetError | PackError):
         return error
-    reason = _reason(error)
-    if isinstance(error, FileNotFoundError):
+    text, reason = str(error), _reason(error)
+    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text or "ContainerNotFound" in text:
         return FleetMissing(f"{what}: is not there; is the bucket's name right?")
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
+    if denied or "AccessDenied" in text or re.search(r"status code: 40[13]", text):
         return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
-    if "169.254.169.254" in str(error) or "metadata.google.internal" in str(error):
+    if "169.254.169.254" in text or "metadata.google.internal" in text:
         return FleetRefused(f"{what}: there are no credentials; set them in the environment or give the machine a role")
     if isinstance(error, NotSupportedError):
         return FleetError(f"{what}: this store cannot do that: {reason}")
@@ -326,6 +330,13 @@ def _translated(error: Exception, what: str) -> Exception:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of what obstore says, which appends its settings and what lies beneath."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    """The part of obstore's many lines that says what happened: the store's own words, or the last cause."""
+    text = str(error)
+    if (told := re.search(r"<Message>([^<]+)</Message>", text)) or (told := re.search(r"<Code>(\w+)</Code>", text)):
+        return told[1].strip().splitlines()[0]
+    if told := re.search(r"status code: (\d{3} [\w ]+)", text):
+        return told[1].strip()
+    if causes := re.findall(r'(?:message: |ConnectError\(\s*)"([^"]+)"', text):
+        return causes[-1].lower()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__
