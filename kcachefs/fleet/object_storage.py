@@ -336,7 +336,8 @@ def _reason(error: Exception) -> str:
         return told[1].strip().splitlines()[0]
     if told := re.search(r"status code: (\d{3} [\w ]+)", text):
         return told[1].strip()
-    if causes := re.findall(r'(?:message: |ConnectError\(\s*)"([^"]+)"', text):
+    causes: list[str] = re.findall(r'(?:message: |ConnectError\(\s*)"([^"]+)"', text)
+    if causes:
         return causes[-1].lower()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__

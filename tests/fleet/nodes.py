@@ -25,18 +25,20 @@ class Node:
         storage: Storage | str,
         secret: Path,
         trusted: frozenset[bytes] | None = None,
-        **claims: float,
+        *,
+        settle: float = 0.0,
+        patience: float = 60.0,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.storage = open_storage(storage) if isinstance(storage, str) else storage
         self.signer = signing.Signer(secret)
         self.bucket = Bucket(self.storage, SCOPE, trusted or frozenset({self.signer.public}), folder)
-        self.claims = Claims(self.storage, self.bucket.layout, **{"settle": 0.0, "patience": 60.0, **claims})
+        self.claims = Claims(self.storage, self.bucket.layout, settle=settle, patience=patience)
 
-    def publish(self, root: Path, **options: int) -> Published:
+    def publish(self, root: Path, *, compile_ms: int = 0) -> Published:
         view = FolderView(root)
         entries = finding.find(view, [], lambda line: None)
-        return Publisher(self.bucket, self.signer, self.claims).publish(view, entries, **options)
+        return Publisher(self.bucket, self.signer, self.claims).publish(view, entries, compile_ms=compile_ms)
 
     @property
     def index(self) -> KeyIndex:
