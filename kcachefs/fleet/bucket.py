@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from blake3 import blake3
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What `kcachefs fleet init` writes into a bucket. Not signed: nothing that matters for safety is in it."""
 
-    days: int = DAYS
+    days: Annotated[int, msgspec.Meta(ge=3, le=3650)] = DAYS
     """After how many days the bucket's own rule deletes objects."""
 
 
@@ -84,10 +84,7 @@ class Bucket:
 
     @cached_property
     def settings(self) -> Settings:
-        try:
-            return msgspec.json.decode(self.storage.get(SETTINGS, limit=_SETTINGS_MAX).content, type=Settings)
-        except (FleetMissing, msgspec.DecodeError):
-            return Settings()
+        return read_settings(self.storage)
 
     def _receive(self, reference: PackReference, path: Path, patience: Patience) -> None:
         key, hasher, size = self.layout.pack(reference.day, reference.pack), blake3(), 0
@@ -110,6 +107,14 @@ def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, 
     if not trusted:
         raise UsageError("a fleet needs a key that is trusted: name one with --trust, or put it into trusted/")
     return Bucket(open_storage(url, **options), scope, trusted, folder)
+
+
+def read_settings(storage: Storage) -> Settings:
+    """What `kcachefs fleet init` wrote, or the defaults."""
+    try:
+        return msgspec.json.decode(storage.get(SETTINGS, limit=_SETTINGS_MAX).content, type=Settings)
+    except (FleetMissing, PackError, msgspec.DecodeError):
+        return Settings()
 
 
 _counter = iter(range(1 << 62))

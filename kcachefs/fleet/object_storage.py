@@ -122,7 +122,7 @@ def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storag
     except ImportError:
         raise UsageError("buckets need the package obstore: pip install 'kcachefs[fleet]'") from None
     prefix = "" if parts.scheme == "file" else parts.path.strip("/")
-    return _ObstoreStorage(url, obstore, _client(parts.scheme, parts, options, retries, timeout), prefix, timeout)
+    return ObstoreStorage(url, obstore, _client(parts.scheme, parts, options, retries, timeout), prefix, timeout)
 
 
 def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, timeout: float) -> Any:
@@ -154,7 +154,7 @@ def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, time
         raise _translated(error, parts.geturl()) from None
 
 
-class _ObstoreStorage:
+class ObstoreStorage:
     """A storage of obstore's."""
 
     def __init__(self, url: str, obstore: Any, client: Any, prefix: str, timeout: float) -> None:
