@@ -31,8 +31,10 @@ for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
 # One seed for the whole run; the processes of `-n 2` inherit it.
 os.environ.setdefault("KCACHEFS_SEED", str(random.SystemRandom().getrandbits(32)))
 
-# A shell starts what runs in its background with SIGINT ignored, and every command under test would inherit that.
+# A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP; every command under test would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,7 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if durations.of(item, known) >= durations.SLOW_SECONDS:
             item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: durations.rank(durations.of(item, known)))
+        durations.order(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -22,7 +24,7 @@ from kcachefs.errors import DaemonError
 from kcachefs.store import kept_settings
 from tests.cli.scene import HELPER, Scene
 from tests.cli.test_mount_helper import installed_helper
-from tests.engines.callers import OTHER, in_child
+from tests.engines.callers import OTHER, Child, in_child
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -221,6 +223,32 @@ def test_the_quota_of_each_user_changes_but_neither_begins_nor_ends(scene: Scene
     assert in_child(lambda: quota(scene), OTHER) == 2 << 30
     scene.run("set", scene.mountpoint, "--max-size-per-uid", "0").refused_with(2, "--max-size-per-uid", "unmount")
     assert in_child(lambda: quota(scene), OTHER) == 2 << 30
+
+
+@as_root
+def test_a_user_at_the_quota_writes_again_as_soon_as_it_is_raised(scene: Scene) -> None:
+    folder = scene.mount("--max-size-per-uid", "8MiB", "--max-size", "1GiB", "--min-free", "1MiB")
+    (full, tell_full), (raised, tell_raised) = os.pipe(), os.pipe()
+
+    def grow(file: BinaryIO, count: int) -> None:
+        for _ in range(count):
+            file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
+
+    def grow_beyond() -> None:
+        (folder / "KEY").mkdir()
+        with (folder / "KEY" / "kernel.cubin").open("wb") as file:
+            with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
+                grow(file, 32)
+            os.write(tell_full, b"x")
+            assert os.read(raised, 1)
+            grow(file, 16)
+
+    with Child(grow_beyond, OTHER) as child:
+        until(lambda: child.is_ready(0) or select.select([full], [], [], 0)[0], "it is refused")
+        scene.must("set", scene.mountpoint, "--max-size-per-uid", "64MiB")
+        os.write(tell_raised, b"x")
+        child.result()
 
 
 def test_what_was_set_survives_the_worker_a_reload_and_the_mount(scene: Scene) -> None:
