@@ -46,7 +46,9 @@ def status(url: Url, trust: Trust = None, as_json: target.Json = False) -> None:
     for name in storage.folders(OBJECTS):
         with _bucket(url, name, trust, needs_trust=False) as bucket:
             listed = list(storage.objects(bucket.layout.packs))
-            rows.append(_ScopeFacts.of(name, bucket.reader.all_records(), sum(one.size for one in listed), len(listed)))
+            rows.append(
+                _ScopeFacts.of(name, bucket.reader.survey().records, sum(one.size for one in listed), len(listed))
+            )
     days = read_settings(storage).days
     if as_json:
         print_json({"url": url, "days": days, "scopes": [one._asdict() for one in rows]})
@@ -100,7 +102,7 @@ def ls(
     from kcachefs.cli.tables import Table, show
 
     with _bucket(url, scope, trust) as bucket:
-        records = sorted(bucket.reader.all_records(), key=lambda one: (one.day, one.record.pack), reverse=True)
+        records = sorted(bucket.reader.survey().records, key=lambda one: (one.day, one.record.pack), reverse=True)
         if packs:
             _show_entries(bucket, _named([one.reference for one in records], packs), as_json)
             return

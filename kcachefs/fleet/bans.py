@@ -34,6 +34,11 @@ class Bans:
         """Why each is banned, by day and pack."""
         return dict(self._reasons)
 
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """Day and pack of each."""
+        return {(day, pack) for day, _, pack in (name.partition("/") for name in self._reasons)}
+
     def add(self, reference: PackReference, why: str) -> None:
         self._reasons[_name(reference)] = printable(why)
         while len(self._reasons) > _MAX:

@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from blake3 import blake3
+
 from kcachefs.errors import FleetMissing, PackError
 from kcachefs.fleet import key_index, pack_records, snapshots
 from kcachefs.fleet.bans import Bans
@@ -23,10 +25,11 @@ from kcachefs.fleet.object_storage import Storage
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
 
 IN_FLIGHT = 16
-"""How many records are fetched at a time."""
+"""How many requests are made at a time."""
 
 log = logging.getLogger(__name__)
 Wanted = TypeVar("Wanted")
+Found = TypeVar("Found")
 
 
 class Loaded(NamedTuple):
@@ -38,6 +41,24 @@ class Loaded(NamedTuple):
     keys: int
 
 
+class Survey(NamedTuple):
+    """What was found in a bucket."""
+
+    records: list[SignedRecord]
+    """Those that were not known."""
+    days: frozenset[str]
+    """All days that have records."""
+    listed: frozenset[tuple[str, str]]
+    """Where there are records, by day and pack, in the days from `since` on."""
+    since: str
+
+    def still_has(self, reference: PackReference) -> bool:
+        """Whether the record of a pack is still there, as far as this tells: somebody may have emptied the bucket."""
+        if reference.day < self.since:
+            return reference.day in self.days
+        return (reference.day, reference.pack) in self.listed
+
+
 class RecordReader:
     """Reads the records of one scope of a bucket. Remembers which objects were of no use, and asks for them once."""
 
@@ -47,23 +68,27 @@ class RecordReader:
         self._trusted = frozenset(trusted)
         self._useless: set[str] = set()
 
-    def all_records(self, known: Collection[tuple[str, str]] = frozenset()) -> list[SignedRecord]:
+    def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
         """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
         found = self.existing_snapshots()
         until, records = self._first_good("until", found.until, known)
         if until is None:
-            listed = self._placed(self._layout.records)
+            since, listed = "", self._placed(self._layout.records)
+            days = frozenset(day for day, _ in listed)
         else:
-            days = [day for day in self._storage.folders(self._layout.records) if day > until.day]
-            listed = [one for day in days for one in self.listed(day)]
-        return records + self._of_days(found, listed, {*known, *map(_place, records)})
+            since, days = day_before(until.day, -1), frozenset(self._storage.folders(self._layout.records))
+            listed = _in_parallel(self.listed, [day for day in days if day >= since])
+            records = [one for one in records if one.day in days]
+        records += self._of_days(found, listed, {*known, *map(_place, records)})
+        return Survey(records, days, frozenset(listed), since)
 
-    def newer_records(self, known: Collection[tuple[str, str]], since: str) -> list[SignedRecord]:
+    def survey_since(self, since: str, known: Collection[tuple[str, str]]) -> Survey:
         """The records of the days from `since` on that are not known. Snapshots are used if there are many."""
-        days = [day for day in self._storage.folders(self._layout.records) if day >= since]
-        listed = [one for day in days for one in self.listed(day)]
+        days = frozenset(self._storage.folders(self._layout.records))
+        listed = _in_parallel(self.listed, [day for day in days if day >= since])
         many = len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER
-        return self._of_days(self.existing_snapshots() if many else None, listed, known)
+        records = self._of_days(self.existing_snapshots() if many else None, listed, known)
+        return Survey(records, days, frozenset(listed), since)
 
     def of_day(self, day: str, found: snapshots.Snapshots) -> list[SignedRecord]:
         """All records of a day."""
@@ -121,34 +146,45 @@ class RecordReader:
             log.warning("%s: is ignored: it %s", key, error)
 
 
-def load(reader: RecordReader, path: Path, bans: Bans, trusted: Collection[bytes], retention: int) -> Loaded:
-    """Bring the index at `path` up to date; it is written only if something changed."""
+def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: int) -> Loaded:
+    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew."""
 
     def keep(reference: PackReference) -> bool:
-        return reference.signer in trusted and reference not in bans and reference.day >= oldest
+        return reference not in bans and reference.day >= oldest and found.still_has(reference)
 
     base, now = KeyIndex.open(path), time.time()
+    if base is not None and (base.source != source or not base.packs):
+        base = None
     known = {(one.day, one.pack) for one in base.packs} if base is not None else set()
-    if base is None or not base.packs:
-        records = reader.all_records()
+    if base is None:
+        found = reader.survey(bans.places)
     else:
-        records = reader.newer_records(known, day_before(min(base.packs[0].day, day_of(now))))
-    days = [one.day for one in records] + [day for day, _ in known]
+        since = day_before(min(base.packs[0].day, day_of(now)))
+        found = reader.survey_since(since, known | bans.places)
+    days = [one.day for one in found.records] + [day for day, _ in known]
     # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
     oldest = day_before(min(max(days), day_of(now)), retention + 1) if days else ""
-    key_index.write(path, records, base, loaded=now, keep=keep)
+    if base is not None and not found.records and all(map(keep, base.packs)):
+        key_index.touch(path, now)
+    else:
+        key_index.write(path, found.records, base, source=source, loaded=now, keep=keep)
     bans.forget_before(oldest)
     index = KeyIndex.open(path)
     assert index is not None
-    return Loaded(len(records), len(index.packs), len(index))
+    return Loaded(len(found.records), len(index.packs), len(index))
+
+
+def source_of(url: str, scope: str, trusted: Collection[bytes]) -> bytes:
+    """What an index depends on besides what is in the bucket: whoever trusts one more key reads all records again."""
+    return blake3(b"\0".join([url.encode(), scope.encode(), *sorted(trusted)])).digest()
 
 
 def _place(record: SignedRecord) -> tuple[str, str]:
     return record.day, record.record.pack
 
 
-def _in_parallel(read: Callable[[Wanted], list[SignedRecord]], wanted: Sequence[Wanted]) -> list[SignedRecord]:
+def _in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:
     if len(wanted) < 2:
-        return [record for one in wanted for record in read(one)]
+        return [one for each in wanted for one in read(each)]
     with ThreadPoolExecutor(min(IN_FLIGHT, len(wanted)), thread_name_prefix="kcachefs-records") as pool:
-        return [record for found in pool.map(read, wanted) for record in found]
+        return [one for found in pool.map(read, wanted) for one in found]

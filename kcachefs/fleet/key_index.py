@@ -13,7 +13,7 @@ import os
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,9 +26,12 @@ from kcachefs.fleet.pack_records import PackReference, SignedRecord
 
 FOLDER = 0xFFFFFFFF
 """Instead of a pack's number: the key is a folder that leads to entries of some pack."""
+_FOLDER_BIT = 1 << 31
+"""In the file: the number is that of a pack with entries below the folder."""
 _MAGIC = b"KCINDEX1"
-_HEADER = struct.Struct("8sQQd32x")
-"""Magic, number of keys, bytes of the references, when it was loaded in seconds since 1970."""
+_HEADER = struct.Struct("8sQQd32s")
+"""Magic, number of keys, bytes of the references, when it was loaded in seconds since 1970, what it was made from."""
+_LOADED_AT = 24
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ class KeyIndex:
             raise PackError("the index of the fleet is cut off")
         self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
         whole = memoryview(self._map)
-        magic, count, length, self.loaded = _HEADER.unpack(whole[: _HEADER.size])
+        magic, count, length, self.loaded, self.source = _HEADER.unpack(whole[: _HEADER.size])
         numbers, references = _HEADER.size + 8 * count, _HEADER.size + 12 * count
         if magic != _MAGIC or size != references + length:
             raise PackError("the index of the fleet is damaged")
@@ -127,13 +130,16 @@ class KeyIndex:
     def find(self, key: int) -> int | None:
         """The number in `packs` of the newest pack with this key, or FOLDER; None if there is none."""
         at = bisect_left(self._keys, key)
-        return self._numbers[at] if at < len(self._keys) and self._keys[at] == key else None
+        if at == len(self._keys) or self._keys[at] != key:
+            return None
+        number: int = self._numbers[at]
+        return number if number < _FOLDER_BIT else FOLDER
 
     def find_all(self, key: int) -> list[PackReference]:
         """Every pack with this key, newest first."""
         at, found = bisect_left(self._keys, key), []
         while at < len(self._keys) and self._keys[at] == key:
-            if self._numbers[at] != FOLDER:
+            if self._numbers[at] < _FOLDER_BIT:
                 found.append(self.packs[self._numbers[at]])
             at += 1
         return found
@@ -142,9 +148,10 @@ class KeyIndex:
         """The other packs that were published together with this one."""
         return [one for one in self.packs if one.run == reference.run and one != reference]
 
-    def pairs(self) -> Iterable[tuple[int, int]]:
-        """Every key with its number."""
-        return zip(self._keys, self._numbers, strict=True)
+    def rows(self) -> Iterator[tuple[int, int, bool]]:
+        """Every key with the number of a pack, and whether it is that of a folder."""
+        for key, number in zip(self._keys, self._numbers, strict=True):
+            yield key, number & ~_FOLDER_BIT, number >= _FOLDER_BIT
 
 
 def write(
@@ -152,44 +159,50 @@ def write(
     added: Sequence[SignedRecord],
     base: KeyIndex | None = None,
     *,
+    source: bytes = bytes(32),
     loaded: float,
     keep: Callable[[PackReference], bool] = lambda reference: True,
 ) -> None:
     """Write an index of what `base` holds and of these records, as far as `keep` says so. Appears as a whole."""
-    sources: list[tuple[PackReference, int | SignedRecord]] = []
+    origins: list[tuple[PackReference, int | SignedRecord]] = []
     known = set()
     for record in added:
         reference = record.reference
         if keep(reference) and (reference.day, reference.pack) not in known:
             known.add((reference.day, reference.pack))
-            sources.append((reference, record))
+            origins.append((reference, record))
     for number, reference in enumerate(base.packs if base is not None else ()):
         if keep(reference) and (reference.day, reference.pack) not in known:
-            sources.append((reference, number))
-    sources.sort(key=lambda source: (source[0].day, source[0].plain, source[0].pack), reverse=True)
+            origins.append((reference, number))
+    origins.sort(key=lambda one: (one[0].day, one[0].plain, one[0].pack), reverse=True)
     rows: list[int] = []  # key and number in one integer: sorting those is much quicker than sorting pairs
     renumbered: dict[int, int] = {}
-    folders: set[int] = set()
-    for number, (_, source) in enumerate(sources):
-        if isinstance(source, int):
-            renumbered[source] = number
+    for number, (_, origin) in enumerate(origins):
+        if isinstance(origin, int):
+            renumbered[origin] = number
         else:
-            rows += [key << 32 | number for key in unpacked_keys(source.record.entries)]
-            folders.update(unpacked_keys(source.record.folders))
-    for key, old in base.pairs() if base is not None else ():
-        if old == FOLDER:
-            folders.add(key)
-        elif old in renumbered:
-            rows.append(key << 32 | renumbered[old])
-    rows += [key << 32 | FOLDER for key in folders]
+            rows += [key << 32 | number for key in unpacked_keys(origin.record.entries)]
+            rows += [key << 32 | _FOLDER_BIT | number for key in unpacked_keys(origin.record.folders)]
+    for key, old, is_folder in base.rows() if base is not None else ():
+        if old in renumbered:
+            rows.append(key << 32 | renumbered[old] | (_FOLDER_BIT if is_folder else 0))
     rows.sort()
-    keys, numbers = array("Q", [row >> 32 for row in rows]), array("I", [row & FOLDER for row in rows])
-    references = msgspec.msgpack.encode([reference for reference, _ in sources])
+    keys, numbers = array("Q", [row >> 32 for row in rows]), array("I", [row & 0xFFFFFFFF for row in rows])
+    references = msgspec.msgpack.encode([reference for reference, _ in origins])
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(part, "wb") as file:
-            file.write(_HEADER.pack(_MAGIC, len(keys), len(references), loaded))
+            file.write(_HEADER.pack(_MAGIC, len(keys), len(references), loaded, source))
             file.writelines((keys.tobytes(), numbers.tobytes(), references))
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def touch(path: Path, loaded: float) -> None:
+    """Nothing in the index changed: only note when that was found."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, struct.pack("d", loaded), _LOADED_AT)
+    finally:
+        os.close(fd)

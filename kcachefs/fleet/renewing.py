@@ -44,7 +44,7 @@ def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewe
     if index is None or not index.packs:
         return Renewed([], [])
     old = day_before(day_of(publisher.claims.now()), bucket.settings.days * 2 // 3)
-    held = Counter(number for _, number in index.pairs() if number != FOLDER)
+    held = Counter(number for _, number, is_folder in index.rows() if not is_folder)
     wanted: dict[int, set[int]] = {}
     for key in used:
         number = index.find(key)

@@ -28,7 +28,7 @@ def make_due(bucket: Bucket, claims: Claims, signer: Signer, today: str) -> None
     due = any(last < day <= closed for day in days if is_day(day))
     if due and claims.take(f"until-{closed}") is not None:
         oldest = day_before(today, bucket.settings.days)
-        records = [one for one in bucket.reader.all_records() if oldest <= one.day <= closed]
+        records = [one for one in bucket.reader.survey().records if oldest <= one.day <= closed]
         _put(bucket, signer, "until", closed, records)
 
 

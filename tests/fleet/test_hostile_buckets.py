@@ -18,7 +18,7 @@ from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
 from kcachefs.fleet import pack_records, packfile
 from kcachefs.fleet.bucket import Bucket, open_bucket
 from kcachefs.fleet.bucket_layout import Layout, day_of
-from kcachefs.fleet.key_index import KeyIndex, key_of_entry
+from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry, key_of_folder
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
 from kcachefs.fleet.pack_records import PackRecord, PackReference
 from kcachefs.fleet.publishing import Publisher
@@ -165,10 +165,11 @@ def test_a_pack_that_expired_is_a_miss_and_leaves_the_index(node: Node, tmp_path
 def test_a_bucket_that_is_emptied_under_a_node_is_published_into_again(node: Node, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "bucket")
     (tmp_path / "bucket").mkdir()
-    assert len(node.index.packs) == 1, "what was known is still tried"
+    before = KeyIndex.open(node.bucket.index_path)
+    assert before is not None
     with pytest.raises(FleetMissing):
-        node.bucket.fetch_pack(node.index.packs[0])
-    assert node.index.packs == []
+        node.bucket.fetch_pack(before.packs[0])
+    assert (node.index.packs, len(node.index)) == ([], 0)
     assert len(node.publish(tmp_path / "caches").packs) == 1
     assert len(reader(node, tmp_path).index.packs) == 1
 
@@ -212,6 +213,10 @@ def test_a_record_of_a_stranger_of_another_scope_or_for_another_pack_is_ignored(
     assert found.signer == node.signer.public
     trusting = Node(tmp_path / "trusting", node.storage, tmp_path / "key", both)
     assert len(trusting.index.packs) == 2
+    shrunk = reader(node, tmp_path)
+    assert len(shrunk.index.packs) == 1
+    grown = Bucket(node.storage, SCOPE, both, shrunk.bucket.folder)
+    assert grown.load_index().packs == 2, "whoever is trusted from now on is found, however old it is"
     less = Bucket(node.storage, SCOPE, {node.signer.public}, trusting.bucket.folder)
     assert less.load_index().packs == 1, "whoever is not trusted any more leaves the index"
 
@@ -270,3 +275,30 @@ def test_an_index_that_is_replaced_stays_whole_for_who_has_it_open(node: Node, t
     node.publish(tmp_path / "more")
     assert (len(before.packs), before.find(key_of_entry(b"triton", (b"KEY8",)))) == (1, None)
     assert node.index.find(key_of_entry(b"triton", (b"KEY8",))) is not None
+
+
+def test_an_index_of_another_bucket_or_scope_is_not_used(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    assert len(node.index.packs) == 1
+    other = Bucket(node.storage, "x86_64-cuda80", node.bucket.trusted, node.bucket.folder)
+    assert other.load_index().packs == 0
+    assert node.bucket.load_index().packs == 1
+    elsewhere = Node(node.bucket.folder, bucket_folder(tmp_path / "elsewhere"), tmp_path / "key")
+    assert elsewhere.index.packs == []
+
+
+def test_an_index_to_which_nothing_is_added_is_not_written_again(node: Node) -> None:
+    loaded, before = node.index.loaded, node.bucket.index_path.stat()
+    assert node.index.loaded > loaded
+    assert node.bucket.index_path.stat().st_ino == before.st_ino
+
+
+def test_a_folder_leaves_the_index_with_the_last_pack_below_it(node: Node, tmp_path: Path) -> None:
+    folder = key_of_folder(b"inductor", (b"ab",))
+    (reference,) = node.index.packs
+    (tmp_path / "more" / "inductor" / "ab").mkdir(parents=True)
+    (tmp_path / "more" / "inductor" / "ab" / "cxyz.py").write_bytes(b"import torch")
+    (other,) = node.publish(tmp_path / "more").packs
+    for gone, left in ((reference, FOLDER), (other, None)):
+        node.bucket.ban(gone, "for a test")
+        assert node.index.find(folder) == left
