@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +27,7 @@ from kcachefs.fleet.snapshotting import make_due
 from tests.fleet.caches import ENTRIES, fill, key
 from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
 from tests.fleet.servers import Rclone, Server, storage
+from tests.waiting import PATIENCE
 
 LAYOUT = Layout(SCOPE)
 NODES = 64
@@ -105,57 +109,33 @@ def test_a_reader_loads_and_fetches_with_a_readers_credentials_and_cannot_publis
 # --- between any two writes -------------------------------------------------------------------------------------------
 
 
-class Dying(Exception):
-    """The publisher was killed."""
-
-
-class Mortal:
-    """A storage whose user dies before one of its writes."""
-
-    def __init__(self, storage: Storage, lives: int) -> None:
-        self._storage = storage
-        self.lives = lives
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "put":
-            self.lives -= 1
-            if self.lives < 0:
-                raise Dying
-        return getattr(self._storage, name)
+def publish_and_die(url: str, folder: Path, secret: Path, caches: Path, writes: int) -> int:
+    """Publish in a process that is killed after so many writes; returns how it ended."""
+    arguments = [url, str(folder), str(secret), str(caches), str(writes)]
+    command = [sys.executable, "-m", "tests.fleet.dying_publisher", *arguments]
+    return subprocess.run(command, cwd=Path(__file__).parents[2], timeout=PATIENCE).returncode
 
 
 def test_killed_between_any_two_writes_it_leaves_nothing_that_others_stumble_over(tmp_path: Path) -> None:
     fill(tmp_path / "caches", size=100)
-    secret, finished = secret_in(tmp_path), False
-    for writes in range(10):
+    secret, ends = secret_in(tmp_path), []
+    for writes in range(4):
         (tmp_path / f"{writes}").mkdir()
         url = bucket_folder(tmp_path / f"{writes}")
-        one = Node(tmp_path / f"{writes}" / "one", url, secret)
-        one.bucket.storage = one.claims._storage = Mortal(one.storage, writes)
-        try:
-            one.publish(tmp_path / "caches")
-            finished = True
-        except Dying:
-            pass
+        ends.append(publish_and_die(url, tmp_path / f"{writes}" / "one", secret, tmp_path / "caches", writes))
         two = Node(tmp_path / f"{writes}" / "two", url, secret, patience=0.0)
         assert two.publish(tmp_path / "caches").waiting == []
-        assert {one.pack for one in two.index.packs}
         for reference in two.index.packs:
             two.bucket.fetch_pack(reference).unlink()
-        assert two.publish(tmp_path / "caches").present == ENTRIES
-        if finished:
-            break
-    assert finished
-    assert writes == 3, "a claim, a pack and a record"
+        again = two.publish(tmp_path / "caches")
+        assert (again.packs, again.present) == ([], ENTRIES)
+    assert ends == [-signal.SIGKILL] * 3 + [0], "there are three writes: a claim, a pack and a record"
 
 
 def test_a_claim_of_a_dead_node_is_taken_over_after_a_while_and_not_before(tmp_path: Path) -> None:
     fill(tmp_path / "caches", size=100)
     url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
-    dead = Node(tmp_path / "dead", url, secret)
-    dead.bucket.storage = dead.claims._storage = Mortal(dead.storage, 1)
-    with pytest.raises(Dying):
-        dead.publish(tmp_path / "caches")
+    publish_and_die(url, tmp_path / "dead", secret, tmp_path / "caches", 1)
     patient = Node(tmp_path / "patient", url, secret)
     assert len(patient.publish(tmp_path / "caches").waiting) == ENTRIES
     patient.claims._patience = 0.0
