@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -16,13 +16,15 @@ from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url
 from kcachefs.cli.pack import Trust, view_of
-from kcachefs.cli.printing import bar, brought_in, counted, print_json
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.fleet.bucket import Bucket
     from kcachefs.fleet.pack_records import PackReference, SignedRecord
+    from kcachefs.fleet.targets import Target
+    from kcachefs.fleet.unpacking import Unpacked
 
 _USED_DAYS = 10
 """Entries that were used in so many days are worth renewing."""
@@ -212,37 +214,53 @@ def pull(
 
     You can interrupt this and run it again: entries that are there already are left alone.
     """
-    from kcachefs.cli.unpack import target_of
-    from kcachefs.fleet import packfile, unpacking
+    from kcachefs.cli.unpack import Stopping, target_of
+    from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex
 
-    done, bad = unpacking.Unpacked(), []
+    done, bad, stopping, interrupted = unpacking.Unpacked(), [], Stopping(), False
     with _bucket(url, scope, trust) as bucket, target_of(mount, store) as where:
         bucket.load_index()
         index = KeyIndex.open(bucket.index_path)
         found = index.packs if index is not None else []
         chosen = _named(found, packs) if packs else found
         with bar("fetching", sum(one.size for one in chosen)) as advance:
-            for reference in chosen:
-                try:
-                    path = bucket.fetch_pack(reference)
-                except (PackError, FleetMissing) as error:
-                    bad.append(str(error))
-                    continue
-                with packfile.opened(path, bucket.trusted) as pack:
-                    unpacking.unpack(pack, where, done)
-                path.unlink()
-                advance(reference.size)
+            try:
+                with stopping:
+                    for reference in chosen:
+                        bad += _fetch_into(bucket, reference, where, done, stopping.check)
+                        advance(reference.size)
+            except KeyboardInterrupt:
+                interrupted = True
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
-        print_json({**counts, "packs": len(chosen) - len(bad), "refused": [printable(one) for one in bad]})
+        print_json({**counts, "refused": [printable(one) for one in bad], "interrupted": interrupted})
     else:
         size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
-        print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=False))
+        print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))
         for line in bad:
             print(f"kcachefs: {printable(line)}", file=sys.stderr)
-    if bad:
-        sys.exit(1)
+    if bad or interrupted:
+        sys.exit(INTERRUPTED if interrupted else 1)
+
+
+def _fetch_into(
+    bucket: Bucket, reference: PackReference, where: Target[Any], done: Unpacked, check: Callable[[], None]
+) -> list[str]:
+    """Bring one pack in; returns why it was refused, if it was."""
+    from kcachefs.fleet import packfile, unpacking
+
+    check()
+    try:
+        path = bucket.fetch_pack(reference)
+    except (PackError, FleetMissing) as error:
+        return [str(error)]
+    try:
+        with packfile.opened(path, bucket.trusted) as pack:
+            unpacking.unpack(pack, where, done, lambda entry: check())
+    finally:
+        path.unlink()
+    return []
 
 
 @contextmanager

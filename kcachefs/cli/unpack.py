@@ -44,7 +44,7 @@ def unpack(
     """
     from kcachefs.fleet import packfile, signing, unpacking
 
-    done, stopping = unpacking.Unpacked(), _Stopping()
+    done, stopping = unpacking.Unpacked(), Stopping()
     keys = signing.trusted(trust or ())
     with pack_file(file) as path, packfile.opened(path, keys, allow_unsigned=allow_unsigned) as pack:
         with target_of(mount, store) as where, bar("unpacking", pack.manifest.bytes) as advance:
@@ -62,7 +62,7 @@ def unpack(
     _report(done, as_json)
 
 
-class _Stopping:
+class Stopping:
     """Turns a signal into an end between two entries, so that only whole ones are left."""
 
     def __init__(self) -> None:

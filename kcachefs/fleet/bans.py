@@ -45,6 +45,11 @@ class Bans:
             del self._reasons[next(iter(self._reasons))]
         self._write()
 
+    def lift(self, reference: PackReference) -> None:
+        """Somebody who knows put the right bytes there."""
+        if self._reasons.pop(_name(reference), None) is not None:
+            self._write()
+
     def forget_before(self, day: str) -> None:
         """Those of older days are in no index any more."""
         kept = {name: why for name, why in self._reasons.items() if name >= day}

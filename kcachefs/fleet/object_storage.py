@@ -8,6 +8,7 @@ again unless `retries` says so.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import re
@@ -104,8 +105,8 @@ class Storage(Protocol):
 def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storage:
     """Open `s3://bucket/prefix`, `gs://…`, `az://container/prefix` or `file:///folder`. Asks nothing of the network.
 
-    Credentials come from the environment, from the instance, or from the workload identity, as the clouds' own tools
-    find them. `?endpoint=http://host:port` and `&region=…` name a store that is not the cloud's.
+    Credentials come from the environment, or from the role of the instance or pod. `?endpoint=http://host:port` and
+    `&region=…` name a store that is not the cloud's.
     """
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
@@ -135,10 +136,13 @@ def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, time
         if not folder.is_dir():
             raise FleetMissing(f"{parts.geturl()}: there is no such folder")
         return LocalStore(folder)
-    endpoint = options.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL" if scheme == "s3" else "AZURE_ENDPOINT", "")
-    client = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
+    endpoint = options.get("endpoint") or _endpoint(scheme)
+    # Requests end when their callers give up; this is for those that nobody waits for any more.
+    client: dict[str, Any] = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
+    if endpoint.startswith("http://"):
+        client["allow_http"] = True
     common: dict[str, Any] = {
-        "client_options": {**client, "allow_http": endpoint.startswith("http://")},
+        "client_options": client,
         "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout)},
     }
     if endpoint and scheme != "gs":
@@ -152,6 +156,11 @@ def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, time
         return GCSStore(parts.netloc, **common)
     except Exception as error:  # obstore's own classes, and ValueError
         raise _translated(error, parts.geturl()) from None
+
+
+def _endpoint(scheme: str) -> str:
+    names = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_STORAGE_ENDPOINT",)}
+    return next((os.environ[name] for name in names.get(scheme, ()) if os.environ.get(name)), "")
 
 
 class ObstoreStorage:
@@ -269,11 +278,13 @@ class ObstoreStorage:
 
     def delete(self, keys: Sequence[str]) -> None:
         def remove() -> None:
-            for key in keys:
-                try:
-                    self._obstore.delete(self._client, self._prefix + key)
-                except FileNotFoundError:
-                    continue
+            paths = [self._prefix + key for key in keys]
+            try:
+                self._obstore.delete(self._client, paths)  # many in one request where the store can
+            except FileNotFoundError:
+                for path in paths:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._obstore.delete(self._client, path)
 
         self._within(f"{len(keys)} objects", remove, self._timeout * (1 + len(keys)))
 
@@ -320,6 +331,8 @@ def _translated(error: Exception, what: str) -> Exception:
         return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
     if "169.254.169.254" in text or "metadata.google.internal" in text:
         return FleetRefused(f"{what}: there are no credentials; set them in the environment or give the machine a role")
+    if "configured region" in text or "AuthorizationHeaderMalformed" in text:
+        return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")
     if isinstance(error, NotSupportedError):
         return FleetError(f"{what}: this store cannot do that: {reason}")
     if isinstance(error, BaseError | OSError):

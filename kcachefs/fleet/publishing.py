@@ -109,7 +109,8 @@ class Publisher:
         signed = pack_records.sign(record, self.signer, day)
         storage, layout = self._bucket.storage, self._bucket.layout
         # Both are named by their content: what is there already is the same, and replacing may not be allowed.
-        storage.put(layout.pack(day, record.pack), path, if_absent=True)
+        if storage.put(layout.pack(day, record.pack), path, if_absent=True):
+            self._bucket.bans.lift(signed.reference)
         storage.put(layout.record(day, record.pack), signed.raw, if_absent=True)
         return signed
 

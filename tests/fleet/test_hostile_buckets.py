@@ -160,6 +160,7 @@ def test_a_pack_that_expired_is_a_miss_and_leaves_the_index(node: Node, tmp_path
     assert other.publish(tmp_path / "caches").packs == [], "the claim of the first publisher stands for a while"
     other.claims._patience = 0.0
     assert len(other.publish(tmp_path / "caches").packs) == 1, "and then it is published again"
+    other.bucket.fetch_pack(other.index.packs[0]).unlink()
 
 
 def test_a_bucket_that_is_emptied_under_a_node_is_published_into_again(node: Node, tmp_path: Path) -> None:
