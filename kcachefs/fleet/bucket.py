@@ -59,7 +59,7 @@ class Bucket:
     def load_index(self) -> Loaded:
         """Fetch what is new since the index was written last, or everything, and replace the index."""
         source = index_loading.source_of(self.storage.url, self.layout.scope, self.trusted)
-        return index_loading.load(self.reader, self.index_path, self.bans, source, self.settings.days)
+        return index_loading.load(self.reader, self.index_path, self.bans, source, lambda: self.settings.days)
 
     def fetch_pack(self, reference: PackReference, patience: Patience = PATIENT) -> Path:
         """Fetch a pack and check every byte of it; returns a local file, which the caller removes.

@@ -1,12 +1,14 @@
 """Loads the index of a bucket: lists what is there, fetches the records that are not known, and checks each.
 
-The first time it reads the newest snapshots and the records since; later it lists only the newest days. What anybody
-but a trusted key signed is left out. Nothing here depends on the clock of this machine being right: days are those of
-the store, and a local clock that is wrong makes a listing longer, never shorter.
+The first time it reads the newest snapshots and the records since; later it lists only the newest days. What can be
+asked at the same time is, because a node that starts waits for it. What anybody but a trusted key signed is left out.
+Nothing here depends on the clock of this machine being right: days are those of the store, and a local clock that is
+wrong makes a listing longer, never shorter.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,7 +23,7 @@ from kcachefs.fleet import key_index, pack_records, snapshots
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import Layout, SnapshotName, day_before, day_of
 from kcachefs.fleet.key_index import KeyIndex
-from kcachefs.fleet.object_storage import Storage
+from kcachefs.fleet.object_storage import PAGE, Storage, Stored
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
 
 IN_FLIGHT = 16
@@ -30,6 +32,8 @@ IN_FLIGHT = 16
 log = logging.getLogger(__name__)
 Wanted = TypeVar("Wanted")
 Found = TypeVar("Found")
+First = TypeVar("First")
+Second = TypeVar("Second")
 
 
 class Loaded(NamedTuple):
@@ -70,15 +74,15 @@ class RecordReader:
 
     def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
         """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
-        found = self.existing_snapshots()
+        found, listed = _both(self.existing_snapshots, self._all_listed)
         until, records = self._first_good("until", found.until, known)
-        if until is None:
-            since, listed = "", self._placed(self._layout.records)
-            days = frozenset(day for day, _ in listed)
+        if listed is not None:
+            since, days = "", frozenset(day for day, _ in listed)
         else:
-            since, days = day_before(until.day, -1), frozenset(self._storage.folders(self._layout.records))
+            since = day_before(until.day, -1) if until is not None else ""
+            days = frozenset(self._storage.folders(self._layout.records))
             listed = _in_parallel(self.listed, [day for day in days if day >= since])
-            records = [one for one in records if one.day in days]
+        records = [one for one in records if one.day in days]
         records += self._of_days(found, listed, {*known, *map(_place, records)})
         return Survey(records, days, frozenset(listed), since)
 
@@ -99,10 +103,14 @@ class RecordReader:
 
     def listed(self, day: str) -> list[tuple[str, str]]:
         """The records that a day has, by day and pack."""
-        return self._placed(f"{self._layout.records}{day}/")
+        return self._placed(self._storage.objects(f"{self._layout.records}{day}/"))
 
-    def _placed(self, prefix: str) -> list[tuple[str, str]]:
-        listed = self._storage.objects(prefix)
+    def _all_listed(self) -> list[tuple[str, str]] | None:
+        """All records there are, if one request can list them."""
+        listed = list(itertools.islice(self._storage.objects(self._layout.records), PAGE))
+        return self._placed(listed) if len(listed) < PAGE else None
+
+    def _placed(self, listed: Iterable[Stored]) -> list[tuple[str, str]]:
         return [at for stored in listed if (at := self._layout.placed(stored.key)) and stored.size <= RECORD_MAX]
 
     def _of_days(
@@ -146,7 +154,7 @@ class RecordReader:
             log.warning("%s: is ignored: it %s", key, error)
 
 
-def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: int) -> Loaded:
+def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: Callable[[], int]) -> Loaded:
     """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew."""
 
     def keep(reference: PackReference) -> bool:
@@ -157,13 +165,13 @@ def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention:
         base = None
     known = {(one.day, one.pack) for one in base.packs} if base is not None else set()
     if base is None:
-        found = reader.survey(bans.places)
+        found, kept_days = _both(lambda: reader.survey(bans.places), retention)
     else:
         since = day_before(min(base.packs[0].day, day_of(now)))
-        found = reader.survey_since(since, known | bans.places)
+        found, kept_days = _both(lambda: reader.survey_since(since, known | bans.places), retention)
     days = [one.day for one in found.records] + [day for day, _ in known]
     # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
-    oldest = day_before(min(max(days), day_of(now)), retention + 1) if days else ""
+    oldest = day_before(min(max(days), day_of(now)), kept_days + 1) if days else ""
     if base is not None and not found.records and all(map(keep, base.packs)):
         key_index.touch(path, now)
     else:
@@ -181,6 +189,13 @@ def source_of(url: str, scope: str, trusted: Collection[bytes]) -> bytes:
 
 def _place(record: SignedRecord) -> tuple[str, str]:
     return record.day, record.record.pack
+
+
+def _both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """The results of two calls that wait for the network, made at the same time."""
+    with ThreadPoolExecutor(1, thread_name_prefix="kcachefs-records") as pool:
+        other = pool.submit(second)
+        return first(), other.result()
 
 
 def _in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:

@@ -30,6 +30,8 @@ from kcachefs.errors import (
 )
 
 SCHEMES = ("s3", "gs", "az", "file")
+PAGE = 1000
+"""How many objects one listing shows."""
 _CHUNK = 64 << 10
 """Small, so that a transfer that trickles is noticed early."""
 _SLOWEST = 256 << 10
@@ -88,7 +90,10 @@ class Storage(Protocol):
         """
 
     def objects(self, prefix: str) -> Iterator[Stored]:
-        """The objects whose keys begin with this folder, at any depth; `prefix` ends with a slash. Unordered."""
+        """The objects below a folder, at any depth, in no order; `prefix` ends with a slash.
+
+        Asks for as many pages, of `PAGE` objects each, as the caller reads.
+        """
 
     def folders(self, prefix: str) -> list[str]:
         """The names of the folders in a folder, sorted. One request."""
@@ -257,11 +262,9 @@ class ObstoreStorage:
         return self._within(key, send, self._timeout + size / _SLOWEST)
 
     def objects(self, prefix: str) -> Iterator[Stored]:
-        def ask() -> list[Stored]:
-            found = self._obstore.list(self._client, self._prefix + prefix, chunk_size=1000)
-            return [self._stored(one) for batch in found for one in batch]
-
-        yield from self._within(prefix, ask, self._timeout * 4)
+        pages = iter(self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE))
+        while page := self._within(prefix, lambda: next(pages, None)):
+            yield from map(self._stored, page)
 
     def folders(self, prefix: str) -> list[str]:
         def ask() -> list[str]:

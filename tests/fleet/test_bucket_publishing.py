@@ -191,7 +191,11 @@ def published_on(tmp_path: Path, url: str, secret: Path, days_ago: int, name: st
     return node
 
 
-def test_a_new_node_reads_snapshots_instead_of_many_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [1000, 5], ids=["one page of records", "many pages"])
+def test_a_new_node_reads_snapshots_instead_of_many_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr("kcachefs.fleet.index_loading.PAGE", page)
     url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
     for number in range(10):
         published_on(tmp_path, url, secret, 5, f"OLD{number}")
