@@ -91,8 +91,8 @@ def check(
         if not as_json:
             print(printable(_line(one, one.role in needed)), flush=True)
     missing = [one.operation for one in tried if not one.works and one.role in needed]
-    tested = {one.role for one in tried}
-    missing += [f"everything to {other}" for other in needed if other not in tested]
+    if not set(needed) <= {one.role for one in tried}:
+        missing.append("what was not tried because of that")
     if as_json:
         operations = [one._asdict() for one in tried]
         print_json({"url": url, "scope": layout.scope, "for": role, "operations": operations, "missing": missing})

@@ -329,11 +329,13 @@ def _translated(error: Exception, what: str) -> Exception:
     text, reason = str(error), _reason(error)
     if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text or "ContainerNotFound" in text:
         return FleetMissing(f"{what}: is not there; is the bucket's name right?")
+    if "169.254.169.254" in text or "metadata.google.internal" in text:
+        return FleetRefused(f"{what}: there are no credentials; set them in the environment or give the machine a role")
+    if "Account must be specified" in text:
+        return UsageError(f"{what}: names no account; set AZURE_STORAGE_ACCOUNT_NAME")
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
     if denied or "AccessDenied" in text or re.search(r"status code: 40[13]", text):
         return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
-    if "169.254.169.254" in text or "metadata.google.internal" in text:
-        return FleetRefused(f"{what}: there are no credentials; set them in the environment or give the machine a role")
     if "configured region" in text or "AuthorizationHeaderMalformed" in text:
         return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")
     if isinstance(error, NotSupportedError):

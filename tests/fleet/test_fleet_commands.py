@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +74,27 @@ def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     assert (code, "is not there" in line) == (3, True)
     code, line = refused("pack", "ls", f"{url}/", "--json")
     assert (code, "names a folder" in line) == (2, True)
+
+
+def test_a_pack_is_fetched_from_a_web_server(base: Path) -> None:
+    fill(base / "caches", size=100)
+    secret, public = key(base)
+    packed(base / "caches", base / "warm.kcp", secret)
+    handler = functools.partial(QuietHandler, directory=str(base))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_port}"
+        assert "which is trusted" in kcachefs("pack", "verify", f"{url}/warm.kcp", "--trust", public).stdout
+        code, line = refused("pack", "verify", f"{url}/none.kcp", "--trust", public)
+        assert (code, "404" in line) == (3, True)
+        web.shutdown()
+    code, line = refused("pack", "verify", f"{url}/warm.kcp", "--trust", public)
+    assert (code, "refused" in line) == (3, True)
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
 
 
 def test_what_nobody_trusted_signed_is_neither_listed_nor_pulled(base: Path) -> None:

@@ -240,3 +240,9 @@ def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FleetMissing, match="no such folder"):
         open_storage(f"file://{tmp_path}/none")
     assert os.listdir(tmp_path) == []
+
+
+def test_azure_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(UsageError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        open_storage("az://container")
