@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.fleet.servers import Server, seaweed
 from tests.frameworks.conftest import base, mount, surroundings
 
-__all__ = ["base", "mount", "own_keys", "surroundings", "tmp_path"]
+__all__ = ["base", "mount", "own_keys", "server", "surroundings", "tmp_path"]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A SeaweedFS, one for the whole run: use `server.fresh()`."""
+    with seaweed() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True, scope="package")
