@@ -87,6 +87,7 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "--policy": _policies,
     "--for": lambda: ("read", "publish", "gc"),
     "--sort": lambda: ("used", "size", "hits", "age"),
+    "--by": lambda: ("namespace", "user", "run"),
     "--engine": lambda: ("direct", "pyfuse3"),
     "--log-format": lambda: ("text", "json"),
 }

@@ -29,6 +29,7 @@ from kcachefs.errors import (
 
 if TYPE_CHECKING:
     from kcachefs.core import Filesystem
+    from kcachefs.mounts.insight_reports import InsightReports
 
 Directory = Annotated[
     Path | None,
@@ -72,6 +73,19 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
+
+
+def insight(mount: Path | None, store: Path | None) -> InsightReports:
+    """What explains misses, of the mount or store that is meant."""
+    from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
+
+    if (shared := _others_mount(mount, store)) is not None:
+        return InsightReports(asking_folder(shared))
+    mounted = find_mount(mount, store)
+    if mounted is not None:
+        return InsightReports(asking_daemon(Path(mounted)))
+    at_rest = Path(store or config.default_store())
+    return InsightReports(lambda verb, arguments: _run_on_store(at_rest, verb, arguments))
 
 
 def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
@@ -185,11 +199,11 @@ def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any
 
 
 def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
-    from kcachefs.core.administration import Administration
+    from kcachefs.core.insight import Insight
     from kcachefs.daemon import control
 
     with store_at_rest(store) as fs:
-        return control.find_command(Administration(fs), verb)(**arguments)
+        return control.find_command(Insight(fs), verb)(**arguments)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.layouts import Kind, Spot
+from kcachefs.core.makings import Makings
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.placement import Placement
@@ -38,6 +39,7 @@ class EntryCounts:
         placement: Placement,
         table: EntryTable,
         uses: Uses,
+        makings: Makings,
     ) -> None:
         self._catalog = store.catalog
         self._objects = store.objects
@@ -48,6 +50,7 @@ class EntryCounts:
         self._uses = uses
         self.on_sealed: Callable[[int], None] | None = None
         """Called, under the catalog's lock, with an entry that was made here and of which a file was sealed."""
+        self._makings = makings
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
@@ -63,6 +66,8 @@ class EntryCounts:
         is_miss = not self._is_adopted(node)
         if is_miss and self.on_sealed is not None:
             self.on_sealed(node.entry)
+        maker, writer = self._uses.makers(node.entry)
+        self._makings.file_sealed(txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer)
         self._table.add_file(txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_miss)
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:

@@ -1,7 +1,7 @@
 """The filesystem as an engine sees it: the requests, and what is done at mount and at unmount.
 
 The engine's thread calls the methods of `NameRequests` and `FileRequests`, with the caller as the first argument where
-the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `uses.flush`,
+the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `write_down`,
 `evictor.turn`, `reaper.reap` and `let_go_of_orphans`, each from a thread.
 """
 
@@ -27,7 +27,7 @@ from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
 from kcachefs.core.remote import Elsewhere, Remote
-from kcachefs.core.report import FleetNumbers, Statistics, as_json, statistics, statistics_of
+from kcachefs.core.report import FleetNumbers, Statistics, as_json, counted_since, statistics, statistics_of
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
@@ -67,6 +67,9 @@ class Filesystem(FileRequests):
         self.namespaces = parts.namespaces
         self.walk = parts.walk
         self.uses = parts.uses
+        self.history = parts.history
+        self.runs = parts.runs
+        self.makings = parts.makings
         self.temporaries = parts.temporaries
         self.unsealed = parts.unsealed
         self.sealer = parts.sealer
@@ -86,6 +89,7 @@ class Filesystem(FileRequests):
             parts.room,
             parts.remover,
             self.name_gone,
+            parts.history,
             parts.accounts,
         )
         self.reaper = Reaper(
@@ -152,7 +156,17 @@ class Filesystem(FileRequests):
     def _statistics_of(self, uid: int) -> Statistics:
         limits = self.room.limits
         unsealed = self.sealer.unsealed_bytes(uid)
-        return statistics_of(uid, self.namespaces, limits.max_size_per_uid or limits.max_size, unsealed)
+        quota = limits.max_size_per_uid or limits.max_size
+        return statistics_of(uid, self.namespaces, quota, unsealed, counted_since(self.store))
+
+    def reset_statistics(self) -> float:
+        """Count hits, misses and evictions from 0 again; returns since when. History and entries stay as they are."""
+        self.write_down()
+        with self.nodes.change() as txn:
+            now = self.table.reset(txn)
+        self._reports.clear()
+        self.history.note_event("reset")
+        return now / 1e9
 
     def _metrics_for(self, caller: Caller) -> bytes:
         gid = self.options.metrics_gid
@@ -169,8 +183,9 @@ class Filesystem(FileRequests):
         if self.sees_all(caller):
             self.settle()
         else:
+            self.runs.catch_up()
             self.sealer.seal_of(caller.uid, self.uses.hit_by(caller.uid))
-            self.uses.flush()
+            self.write_down()
             self.store.fold()
         self._reports.clear()
 
@@ -179,13 +194,20 @@ class Filesystem(FileRequests):
 
         What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
         """
+        self.runs.catch_up()
         for _ in range(self.sealer.waiting()):
             try:
                 self.sealer.seal_next(0)
             except Exception as error:
                 log.error("a file could not be sealed, and is left as it is: %s", error)
-        self.uses.flush()
+        self.write_down()
         self.store.fold()
+
+    def write_down(self) -> None:
+        """Write down what was used since the last time, what it saved, and for whom. Hold no lock."""
+        self.uses.flush()
+        self.runs.flush()
+        self.history.flush()
 
     def let_go_of_orphans(self) -> None:
         """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""

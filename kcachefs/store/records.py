@@ -2,11 +2,13 @@
 
 One ordered keyspace. The first byte of a key names its table; integers in keys are big-endian, so that keys sort by
 number. Values are little-endian with fixed layouts, never pickled. The catalog puts a checksum behind each value; the
-table shows values without it. Codecs of `o`, `v` and `t` are in object_records.py, all others here.
+table shows values without it. Codecs of `o`, `v` and `t` are in object_records.py, that of `d` is in
+history_records.py, all others are here.
 
 | table | key after the first byte | value |
 | --- | --- | --- |
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: the open volume |
+| | `reset` | u64: when hits, misses and evictions were last counted from 0 |
 | | `synced` | u64: 1 once fsync(2) was called for any file |
 | | `answered` | u64 request, u64 inode: the last request that changed a name, and the inode it returned |
 | | `private` | 32 random bytes: the key with which private mounts hide inode numbers and users |
@@ -19,6 +21,7 @@ table shows values without it. Codecs of `o`, `v` and `t` are in object_records.
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
 | `a` slot | u64 | u64 inode whose bytes are in the slot of that number |
 | `e` entry | u64 | EntryRecord, followed by its name: what is evicted together |
+| `d` making | u64 entry | MakingRecord: when, by which run and at what cost the entry was made |
 | `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
 | `l` order | u64 namespace, u64 time of use | u64 entry: each namespace's entries, oldest first; not the pinned ones |
 | `c` counts | u64 namespace | NamespaceRecord: sums over its entries, and what became of them |
@@ -63,8 +66,9 @@ META_FOLDED = b"mfolded"
 META_ANSWERED = b"manswered"
 META_SYNCED = b"msynced"
 META_PRIVATE = b"mprivate"
+META_RESET = b"mreset"
 
-EXPENDABLE = frozenset(b"oin")
+EXPENDABLE = frozenset(b"oind")
 """Tables whose damaged records count as absent: the file is gone then, and the framework makes it again. Taking a
 volume, a spool file, a total or a counter for absent would delete live bytes or give out numbers twice."""
 

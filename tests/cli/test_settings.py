@@ -58,6 +58,11 @@ def quota(scene: Scene) -> int:
     return state.f_blocks * state.f_frsize
 
 
+def used(scene: Scene) -> int:
+    state = os.statvfs(scene.mountpoint)
+    return (state.f_blocks - state.f_bfree) * state.f_frsize
+
+
 # --- one list of options ----------------------------------------------------------------------------------------------
 
 EXAMPLES = {
@@ -222,13 +227,25 @@ def test_a_smaller_quota_evicts_at_once_and_without_a_remount(scene: Scene) -> N
 
 
 @as_root
-def test_the_quota_of_each_user_changes_but_neither_begins_nor_ends(scene: Scene) -> None:
-    scene.mount("--max-size-per-uid", "1GiB")
+def test_the_quota_of_each_user_begins_changes_and_ends_while_mounted(scene: Scene) -> None:
+    folder = scene.mount("--max-size", "1GiB")
+    in_child(lambda: fill(folder, 4, 1 << 20), OTHER)
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "64MiB")
+    assert in_child(lambda: quota(scene), OTHER) == 64 << 20
+    assert in_child(lambda: used(scene), OTHER) >= 4 << 20, "what was there before counts"
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "2MiB", "--grace", "0")
+    until(lambda: in_child(lambda: used(scene), OTHER) <= 2 << 20, "the user's entries went")
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "0")
     assert in_child(lambda: quota(scene), OTHER) == 1 << 30
-    scene.must("set", scene.mountpoint, "--max-size-per-uid", "2GiB")
-    assert in_child(lambda: quota(scene), OTHER) == 2 << 30
-    scene.run("set", scene.mountpoint, "--max-size-per-uid", "0").refused_with(2, "--max-size-per-uid", "unmount")
-    assert in_child(lambda: quota(scene), OTHER) == 2 << 30
+    in_child(lambda: (folder / "more").write_bytes(os.urandom(4 << 20)), OTHER)
+    assert [scene.status()[0][name] for name in ("reloads", "restarts")] == [2, 0]
+
+
+def test_without_a_worker_that_hands_over_a_quota_of_each_user_needs_a_new_mount(scene: Scene) -> None:
+    scene.mount("--engine", "pyfuse3")
+    refused = scene.run("set", scene.mountpoint, "--max-size-per-uid", "1GiB", "--max-size", "5GiB")
+    refused.refused_with(2, "--max-size-per-uid", "unmount")
+    assert quota(scene) == 20 << 30
 
 
 @as_root

@@ -48,6 +48,12 @@ def write_entries(root: Path, writer: int, count: int) -> int:
     return count
 
 
+def write_group(folder: Path) -> None:
+    """What the doctor wants to read: it tells where the mount was when Triton wrote it."""
+    folder.mkdir()
+    (folder / "__grp__add.json").write_text(json.dumps({"child_paths": {"add.ptx": f"{folder}/add.ptx"}}))
+
+
 def allocated(store: Path) -> int:
     told = subprocess.run(["du", "-s", "-B1", store], capture_output=True, text=True, check=False).stdout
     return int(told.split()[0])
@@ -120,6 +126,7 @@ def test_listing_and_looking_are_no_hits_and_reading_is(engine: str) -> None:
 def test_a_doctor_and_a_look_at_the_numbers_leave_no_trace() -> None:
     with mounted("direct") as mount:
         in_child(lambda: write_entries(mount.mountpoint, 0, 5))
+        in_child(lambda: write_group(mount.mountpoint / "triton" / "GROUP"))
         before = settled(mount).total
         for command in (
             ["doctor"],

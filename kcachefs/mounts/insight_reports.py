@@ -1,0 +1,142 @@
+"""Asks a mount what explains its misses: how entries were made, their artefacts, runs, tombstones, events, history.
+
+    reports = InsightReports.of(Path("/mnt/kernels"))
+    entries = reports.entries(settle=True)
+    for artifact in reports.artifacts([one.entry for one in entries], ["*.json"]):
+        ...
+
+Asking uses nothing: no hit is counted and no entry becomes young. The mount's owner and root are told of everything;
+everyone else of their own entries and runs only. A command that also works on a store at rest brings its own `ask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from kcachefs.core.insight_info import (
+    Artifact,
+    Artifacts,
+    Event,
+    MadeEntry,
+    RunInfo,
+    Sample,
+    Tombstone,
+    path_hash,
+)
+from kcachefs.daemon import control, registry
+from kcachefs.errors import MountDenied
+from kcachefs.mounts import reports
+
+Ask = Callable[[str, dict[str, Any]], bytes]
+"""Sends a verb with its arguments to a mount or store, and returns the result as JSON."""
+
+_T = TypeVar("_T")
+_BATCH = 1000
+"""Entries named in one request."""
+
+
+class InsightReports:
+    """What one mount, or one store at rest, tells."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+
+    @classmethod
+    def of(cls, mount: Path) -> InsightReports:
+        """Those of a mount: from its daemon if it is this user's, else through the mount."""
+        return cls(asking_daemon(mount) if registry.read(str(mount)) is not None else asking_folder(mount))
+
+    def entries(self, *, settle: bool = False) -> list[MadeEntry]:
+        """Every entry and how it was made; with `settle` also what was written a moment ago."""
+        return self._told("entries", list[MadeEntry], settle=settle)
+
+    def artifacts(
+        self, entries: Iterable[int], files: Sequence[str] | None = None, *, max_file: int = 64 << 20
+    ) -> Iterator[Artifact]:
+        """Files of these entries (by `MadeEntry.entry`) with their bytes, asked for as they are needed.
+
+        `files` are shell patterns for names or for paths in the entry. Files larger than `max_file` come with None for
+        their bytes. Entries that were evicted meanwhile are left out.
+        """
+        left = list(entries)
+        while left:
+            batch, left = left[:_BATCH], left[_BATCH:]
+            patterns = list(files) if files is not None else None
+            told = self._told("artifacts", Artifacts, entries=batch, files=patterns, max_file=max_file)
+            yield from told.found
+            left = told.rest + left
+
+    def runs(self) -> list[RunInfo]:
+        """The last 2,000 runs, the oldest first; `MadeEntry.run` refers to `RunInfo.run`."""
+        return self._told("runs", list[RunInfo])
+
+    def tombstones(self) -> dict[bytes, Tombstone]:
+        """What went, by `path_hash` of its path: for each path when it last went, and why."""
+        return {one.path_hash: one for one in self._told("tombstones", list[Tombstone])}
+
+    def tombstone_of(self, path: str) -> Tombstone | None:
+        """When an entry with that path last went, and why; None if none did, or too long ago. Ask for all at once
+        where there are many."""
+        return self.tombstones().get(path_hash(path))
+
+    def events(self, since: float = 0.0) -> list[Event]:
+        """What happened since then, the oldest first: evictions, damage, failovers, rewrites."""
+        return [one for one in self._told("events", list[Event], since=since) if one.when >= since]
+
+    def history(self, since: float = 0.0) -> list[Sample]:
+        """What was used, made and evicted since then, in samples, the oldest first."""
+        return [one for one in self._told("history", list[Sample], since=since) if one.start + one.seconds > since]
+
+    def note_costs(self, seconds: Mapping[int, float]) -> int:
+        """Say what entries (by `MadeEntry.entry`) cost, as their artefacts have it; returns how many were there.
+
+        What a hit on them saves is counted by this from then on. Only the mount's owner and root may say so.
+        """
+        return self._told("note_costs", int, costs={str(entry): cost for entry, cost in seconds.items()})
+
+    def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:
+        return msgspec.json.decode(self._ask(verb, arguments), type=kind)
+
+
+def asking_daemon(mount: Path) -> Ask:
+    """Asks over the control socket of a mount of this user's."""
+    socket = registry.socket_path(str(mount))
+    return lambda verb, arguments: control.ask(socket, verb, arguments)
+
+
+def asking_folder(mount: Path) -> Ask:
+    """Reads the `.kcachefs` folder of a mount, which shows everybody their own."""
+
+    def ask(verb: str, arguments: dict[str, Any]) -> bytes:
+        if verb == "artifacts":
+            return _read_artifacts(mount, **arguments)
+        if verb not in _FILES:
+            raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may ask for {verb} there")
+        return reports.read(mount, _FILES[verb])
+
+    return ask
+
+
+_FILES = {
+    "entries": "made.json",
+    "runs": "runs.json",
+    "tombstones": "tombstones.json",
+    "events": "events.json",
+    "history": "history.json",
+}
+"""The file of the folder that answers a verb."""
+
+
+def _read_artifacts(mount: Path, entries: list[int], files: list[str] | None, max_file: int) -> bytes:
+    raw = reports.read(mount, f"artifacts.{entries[0]}.json")
+    found = [
+        one if one.size <= max_file else msgspec.structs.replace(one, content=None)
+        for one in msgspec.json.decode(raw, type=Artifacts).found
+        if files is None or any(fnmatchcase(one.file, p) or fnmatchcase(one.file.rpartition("/")[2], p) for p in files)
+    ]
+    return msgspec.json.encode(Artifacts(found=found, rest=entries[1:]))
