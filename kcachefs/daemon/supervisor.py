@@ -187,6 +187,8 @@ class Supervisor:
                 code = self._worker.wait()
                 if code == REPLACED:
                     self._state.reloads += 1
+                    if self._fleet is not None:
+                        self._fleet.signal(signal.SIGTERM)  # the next one runs the new code, too
                 elif code not in (UNMOUNTED, REFUSED):
                     self._note_death(code)
                 return code

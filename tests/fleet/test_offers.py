@@ -17,9 +17,9 @@ from kcachefs.core import Filesystem
 from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
 from kcachefs.core.caller import Caller
 from kcachefs.fleet import agent_protocol as protocol
-from kcachefs.fleet import offers
-from kcachefs.fleet.agent_protocol import Offer, Taken, Used
-from kcachefs.fleet.client import FleetClient
+from kcachefs.fleet import key_index, offers
+from kcachefs.fleet.agent_protocol import IndexReady, Offer, Refresh, Taken, Used
+from kcachefs.fleet.client import REFRESH_SECONDS, FleetClient
 from kcachefs.fleet.deliveries import entry_key
 from kcachefs.fleet.offers import Offers
 from kcachefs.fleet.options import FleetOptions
@@ -155,6 +155,20 @@ def test_what_was_evicted_meanwhile_is_forgotten(tmp_path: Path, in_no_time: Non
         fs.unlink(Caller(0, 0), fs.tree.find(fs.tree.find(1, b"triton") or 0, b"KEY") or 0, b"add.cubin")
         played.offers.turn()
         assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == []
+
+
+def test_a_miss_has_an_old_index_refreshed(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        fs.ask(played.client)
+        assert fs.elsewhere is not None
+        index = tmp_path / "fleet" / "index"
+        key_index.write(index, [], loaded=time.time() - 2 * REFRESH_SECONDS)
+        protocol.send(played.channel, IndexReady(str(index)))
+        until(lambda: played.client.report().index_age > REFRESH_SECONDS)
+        triton = fs.tree.find(1, b"triton") or 0
+        assert fs.elsewhere.missed(Caller(0, 0, 1), triton, b"KEY") is False
+        message, _ = protocol.receive_from_worker(played.channel)
+        assert message == Refresh()
 
 
 def test_the_agent_is_told_what_was_used(tmp_path: Path) -> None:
