@@ -20,6 +20,8 @@ from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
 from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
 from kcachefs.core.caller import Caller
+from kcachefs.core.layouts import Kind
+from kcachefs.core.layouts import place as layout_of
 from kcachefs.core.remote import Delivery, Place
 from kcachefs.core.report import FleetNumbers
 from kcachefs.errors import KcachefsError
@@ -29,6 +31,7 @@ from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel
+from kcachefs.store.inode_numbers import ROOT_INO
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +86,21 @@ class FleetClient:
             if number == FOLDER:
                 return True
             if number is not None:
-                return self._order(index, key, caller)
+                return not self._has_group(place) and self._order(index, key, caller)
         self._has_missed = True
         return False
+
+    def _has_group(self, place: Place) -> bool:
+        """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
+        spot, folder = layout_of(place[0], place[1:], False), ROOT_INO
+        if spot.kind is not Kind.GROUP:
+            return False
+        for part in place[:-1]:
+            found = self._fs.tree.find(folder, part)
+            if found is None:
+                return False
+            folder = found
+        return bool(self._fs.table.group(folder, spot.group))
 
     def _order(self, index: KeyIndex, key: int, caller: Caller) -> Delivery | bool:
         now = time.monotonic()

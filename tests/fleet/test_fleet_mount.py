@@ -68,6 +68,9 @@ def test_what_is_here_already_stays_as_it_is(fleet: Fleet) -> None:
         with pytest.raises(FileExistsError):  # the lookup before the mkdir brings it in
             own.mkdir()
         until(lambda: fleet_of(two)["entries"] == ENTRIES)
+        before = fleet_of(two)["packs"]
+        assert not (two.mountpoint / "inductor" / "ab" / "cabc.cubin").exists()
+        assert fleet_of(two)["packs"] == before, "the rest of the group is here, so nobody has this file"
         (own / "add.ptx").write_bytes(b"changed here")
         shutil.rmtree(two.mountpoint / "triton" / "KEY1")
         assert (two.mountpoint / "triton" / "KEY1" / "add.ptx").exists(), "what was removed comes back when asked for"
