@@ -40,12 +40,12 @@ def status(url: Url, trust: Trust = None, as_json: target.Json = False) -> None:
     """Show what a bucket holds for each kind of node, and how much of it a trusted key signed."""
     from kcachefs.cli.tables import Table, show
     from kcachefs.fleet.bucket import read_settings
-    from kcachefs.fleet.bucket_layout import OBJECTS
+    from kcachefs.fleet.bucket_layout import scopes_in
     from kcachefs.fleet.object_storage import open_storage
 
     storage = open_storage(url, retries=2)
     rows = []
-    for name in storage.folders(OBJECTS):
+    for name in scopes_in(storage):
         with _bucket(url, name, trust, needs_trust=False) as bucket:
             listed = list(storage.objects(bucket.layout.packs))
             rows.append(

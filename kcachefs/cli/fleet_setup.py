@@ -127,14 +127,14 @@ def gc(
     """
     from kcachefs.fleet import collecting
     from kcachefs.fleet.bucket import read_settings
-    from kcachefs.fleet.bucket_layout import OBJECTS, Layout
+    from kcachefs.fleet.bucket_layout import Layout, scopes_in
     from kcachefs.fleet.claims import Claims
     from kcachefs.fleet.object_storage import open_storage
 
     storage = open_storage(url, retries=2)
     limit = days if days is not None else read_settings(storage).days
     found: list[collecting.Garbage] = []
-    for name in [scope] if scope else storage.folders(OBJECTS):
+    for name in [scope] if scope else scopes_in(storage):
         layout = Layout(name)
         # A dry run writes nothing, so it has to take this machine's clock for the store's.
         now = time.time() if dry_run else Claims(storage, layout).now()

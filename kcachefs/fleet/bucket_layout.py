@@ -10,7 +10,8 @@ import re
 from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
-from kcachefs.fleet.scopes import checked
+from kcachefs.fleet.object_storage import Storage
+from kcachefs.fleet.scopes import checked, is_scope
 
 SETTINGS = "settings.json"
 """Outside of what the bucket's own rule deletes."""
@@ -92,3 +93,8 @@ def day_before(day: str, days: int = 1) -> str:
     ('2026-02-28', '2026-04-01')
     """
     return (date.fromisoformat(day) - timedelta(days=days)).isoformat()
+
+
+def scopes_in(storage: Storage) -> list[str]:
+    """The scopes that a bucket has, without what somebody else put there."""
+    return [name for name in storage.folders(OBJECTS) if is_scope(name)]

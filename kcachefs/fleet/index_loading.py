@@ -21,13 +21,16 @@ from blake3 import blake3
 from kcachefs.errors import FleetMissing, PackError
 from kcachefs.fleet import key_index, pack_records, snapshots
 from kcachefs.fleet.bans import Bans
-from kcachefs.fleet.bucket_layout import Layout, SnapshotName, day_before, day_of
+from kcachefs.fleet.bucket_layout import Layout, SnapshotName, day_before, day_of, is_day
 from kcachefs.fleet.key_index import KeyIndex
 from kcachefs.fleet.object_storage import PAGE, Storage, Stored
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
 
 IN_FLIGHT = 16
 """How many requests are made at a time."""
+
+_DAYS_MAX = 1000
+"""More days than this nobody has who does not want to keep others busy."""
 
 log = logging.getLogger(__name__)
 Wanted = TypeVar("Wanted")
@@ -80,7 +83,7 @@ class RecordReader:
             since, days = "", frozenset(day for day, _ in listed)
         else:
             since = day_before(until.day, -1) if until is not None else ""
-            days = frozenset(self._storage.folders(self._layout.records))
+            days = self.days()
             listed = _in_parallel(self.listed, [day for day in days if day >= since])
         records = [one for one in records if one.day in days]
         records += self._of_days(found, listed, {*known, *map(_place, records)})
@@ -88,7 +91,7 @@ class RecordReader:
 
     def survey_since(self, since: str, known: Collection[tuple[str, str]]) -> Survey:
         """The records of the days from `since` on that are not known. Snapshots are used if there are many."""
-        days = frozenset(self._storage.folders(self._layout.records))
+        days = self.days()
         listed = _in_parallel(self.listed, [day for day in days if day >= since])
         many = len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER
         records = self._of_days(self.existing_snapshots() if many else None, listed, known)
@@ -100,6 +103,11 @@ class RecordReader:
 
     def existing_snapshots(self) -> snapshots.Snapshots:
         return snapshots.sorted_out(self._layout, self._storage.objects(self._layout.snapshots))
+
+    def days(self) -> frozenset[str]:
+        """The days that have records."""
+        found = [day for day in self._storage.folders(self._layout.records) if is_day(day)]
+        return frozenset(found[-_DAYS_MAX:])
 
     def listed(self, day: str) -> list[tuple[str, str]]:
         """The records that a day has, by day and pack."""

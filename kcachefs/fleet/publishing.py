@@ -6,10 +6,11 @@ bucket's own rule deletes. It never needs the right to delete.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,9 @@ from kcachefs.fleet.views import View
 
 PACK_BYTES = 128 << 20
 """A pack ends before the entry with which its files would have more: it is then one frame, fetched in one go."""
+
+_GAP = 60 * 10**9
+"""Nanoseconds without a new file after which a start is taken to have done something else."""
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +68,11 @@ class Publisher:
         say: Say = lambda line: None,
         progress: Callable[[int], None] = lambda count: None,
     ) -> Published:
-        """Publish those entries that the bucket does not have. `run` names what was compiled together (`new_run`)."""
+        """Publish those entries that the bucket does not have.
+
+        `run` names what was compiled together (`new_run`). `compile_ms` is how long that took; 0 takes it from the
+        times of the files.
+        """
         run = run or new_run()
         self._bucket.load_index()
         index = KeyIndex.open(self._bucket.index_path)
@@ -133,9 +141,23 @@ class Publisher:
             if path.stat().st_size > PACK_MAX:
                 say(f"a pack of {len(made.entries)} entries is too large for a fleet")
                 return []
-            return [self.put_pack(path, day, run=run, compile_ms=compile_ms).reference]
+            took = compile_ms or writing_ms(file.mtime for entry in made.entries for file in entry.files)
+            return [self.put_pack(path, day, run=run, compile_ms=took).reference]
         finally:
             path.unlink(missing_ok=True)
+
+
+def writing_ms(times: Iterable[int]) -> int:
+    """For how many milliseconds a start was busy compiling, judged by when its files were written, in nanoseconds.
+
+    A long gap is another start, or no compiling.
+
+    >>> writing_ms([0, 4 * 10**9, 7 * 10**9, 9000 * 10**9])
+    7000
+    """
+    ordered = sorted(times)
+    gaps = (later - earlier for earlier, later in itertools.pairwise(ordered))
+    return sum(gap for gap in gaps if gap <= _GAP) // 10**6
 
 
 def new_run() -> str:

@@ -13,9 +13,13 @@ _SCOPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
+def is_scope(name: str) -> bool:
+    return _SCOPE.fullmatch(name) is not None
+
+
 def checked(scope: str) -> str:
     """The scope, if it can be one."""
-    if not _SCOPE.fullmatch(scope):
+    if not is_scope(scope):
         raise UsageError(f"{scope!r}: is no scope; letters, digits, dots, + and - are allowed, like x86_64-cuda90")
     return scope
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kcachefs.fleet import snapshots
 from kcachefs.fleet.bucket import Bucket
-from kcachefs.fleet.bucket_layout import day_before, is_day
+from kcachefs.fleet.bucket_layout import day_before
 from kcachefs.fleet.claims import Claims
 from kcachefs.fleet.pack_records import SignedRecord
 from kcachefs.fleet.signing import Signer
@@ -24,8 +24,7 @@ def make_due(bucket: Bucket, claims: Claims, signer: Signer, today: str) -> None
     if due and claims.take(f"day-{today}-{listed // SNAPSHOT_AFTER}") is not None:
         _put(bucket, signer, "day", today, bucket.reader.of_day(today, found))
     closed, last = day_before(today, _OPEN_DAYS), found.until[0].day if found.until else ""
-    days = bucket.storage.folders(bucket.layout.records)
-    due = any(last < day <= closed for day in days if is_day(day))
+    due = any(last < day <= closed for day in bucket.reader.days())
     if due and claims.take(f"until-{closed}") is not None:
         oldest = day_before(today, bucket.settings.days)
         records = [one for one in bucket.reader.survey().records if oldest <= one.day <= closed]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kcachefs.fleet import packfile
 from kcachefs.fleet.key_index import FOLDER, key_of_entry, keys_of_name
-from tests.fleet.caches import ENTRIES, fill
+from tests.fleet.caches import ENTRIES, TIME, fill
 from tests.fleet.nodes import Node, bucket_folder, secret_in
 
 
@@ -43,3 +43,13 @@ def test_a_missed_name_is_found_by_the_keys_of_its_entry_and_of_the_folders_abov
     assert found(b"inductor", b"ab", b"cabc.py") == found(b"inductor", b"ab", b"cabc.so") == {0, None}
     assert found(b"inductor", b"ab", b"unknown.py") == found(b"triton", b"OTHER") == {None}
     assert found(b"triton", b"KEY1.lock") == found(b"triton", b"tmp.pid_1_2") == set(), "nobody shares those"
+
+
+def test_how_long_compiling_took_is_read_off_the_files_if_nobody_says(tmp_path: Path) -> None:
+    fill(tmp_path / "caches")
+    for number in range(3):
+        (file,) = (tmp_path / "caches" / "triton" / f"KEY{number}").glob("*.cubin")
+        os.utime(file, ns=(TIME, TIME + number * 4 * 10**9))
+    node = Node(tmp_path / "one", bucket_folder(tmp_path), secret_in(tmp_path))
+    (reference,) = node.publish(tmp_path / "caches").packs
+    assert reference.compile_ms == 8000

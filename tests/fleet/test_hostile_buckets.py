@@ -17,7 +17,7 @@ from blake3 import blake3
 from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
 from kcachefs.fleet import pack_records, packfile
 from kcachefs.fleet.bucket import Bucket, open_bucket
-from kcachefs.fleet.bucket_layout import Layout, day_of
+from kcachefs.fleet.bucket_layout import Layout, day_of, scopes_in
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry, key_of_folder
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
 from kcachefs.fleet.pack_records import PackRecord, PackReference
@@ -238,11 +238,18 @@ def test_a_record_that_makes_no_sense_is_refused_also_from_a_trusted_key(
 
 
 def test_objects_that_do_not_belong_there_are_passed_over(node: Node, tmp_path: Path) -> None:
-    for name in ("records/x", "records/2026-13-99/" + "0" * 32, f"records/{TODAY}/x", "snapshots/day/x/y"):
+    for name in (
+        "records/x",
+        "records/2026-13-99/" + "0" * 32,
+        "../no scope/x",
+        f"records/{TODAY}/x",
+        "snapshots/day/x/y",
+    ):
         path = tmp_path / "bucket" / LAYOUT.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"garbage")
     assert len(reader(node, tmp_path).index.packs) == 1
+    assert scopes_in(node.storage) == [SCOPE]
 
 
 # --- what is local ----------------------------------------------------------------------------------------------------
