@@ -14,6 +14,7 @@ def bounded(x, top):
 
 @triton.jit
 def swish(x, beta):
+    # smooth, and close to the identity far right
     return x * tl.sigmoid(x * beta)
 
 

@@ -1,0 +1,176 @@
+"""A Triton kernel as its entry tells it: the ingredients of its key, and what came out.
+
+They are read from the json, the first IR and the cubin; nothing is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcachefs.errors import ArtefactGarbled
+from kcachefs.insight import cubins, triton_ir
+from kcachefs.insight.cubins import CubinFacts
+from kcachefs.insight.triton_ir import Argument, Function, Operation, Place
+
+ReadFile = Callable[[str], bytes]
+"""Gives a file of the entry by its name; b"" if it has none."""
+
+_GROUP = "__grp__"
+_RESULTS = frozenset(
+    (
+        "hash",
+        "name",
+        "shared",
+        "tmem_size",
+        "global_scratch_size",
+        "global_scratch_align",
+        "profile_scratch_size",
+        "profile_scratch_align",
+        "tensordesc_meta",
+        "cluster_dims",
+        "triton_version",
+        "target",
+        "ids_of_folded_args",
+        "warp_size",
+        "backend_name",
+        "extern_libs",
+        "src_hash",
+    )
+)
+"""What the json has that is no option: results of compiling, and what is told in another way."""
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
+_PTX_VERSION = re.compile(rb"^\.version (\S{1,12})", re.M)
+_JSON_MAX = 4 << 20
+_IR_MAX = 16 << 20
+_BINARIES = (".cubin", ".hsaco")
+
+
+@dataclass(slots=True)
+class Kernel:
+    """One compiled kernel."""
+
+    path: str
+    created: float
+    name: str
+    version: str = ""
+    backend: str = ""
+    arch: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that Triton takes into its key."""
+    options: dict[str, Any] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+    """Libraries that are linked: name and path."""
+    functions: list[Function] = field(default_factory=list)
+    ptx_version: str = ""
+    binary: CubinFacts | None = None
+    binary_bytes: int = 0
+    shared: int | None = None
+    missing: tuple[str, ...] = ()
+    """Files that the entry's list names and that are not there."""
+    digest: str = ""
+    """Triton's own hash of everything that the key is made of."""
+
+    @property
+    def main(self) -> Function | None:
+        """The kernel itself, among the functions that it calls."""
+        return next((one for one in self.functions if one.public), None)
+
+    @property
+    def arguments(self) -> dict[str, Argument]:
+        return self.main.arguments if self.main else {}
+
+    @property
+    def place(self) -> Place:
+        return self.main.place if self.main else triton_ir.NOWHERE
+
+    @property
+    def target(self) -> str:
+        """The GPU as people write it.
+
+        >>> Kernel("", 0, "", backend="cuda", arch="90").target
+        'sm_90'
+        """
+        return f"sm_{self.arch}" if self.backend == "cuda" else f"{self.backend}:{self.arch}".strip(":")
+
+    def operations(self) -> list[tuple[Function, Operation]]:
+        return [(function, operation) for function in self.functions for operation in function.operations]
+
+
+def is_kernel(names: Collection[str]) -> bool:
+    """Whether files of these names are a Triton kernel."""
+    return any(name.startswith(_GROUP) and name.endswith(".json") for name in names)
+
+
+def read(path: str, created: float, names: Collection[str], file: ReadFile) -> Kernel:
+    """The kernel whose files these are; `ArtefactGarbled` if they tell nothing."""
+    group = next((name for name in sorted(names) if name.startswith(_GROUP) and name.endswith(".json")), None)
+    if group is None:
+        raise ArtefactGarbled("it has no list of its files (__grp__*.json)")
+    stem = group[len(_GROUP) : -len(".json")]
+    told = _json(file(stem + ".json"), stem + ".json")
+    kernel = Kernel(path, created, str(told.get("name", stem))[:500])
+    _take_told(kernel, told)
+    listed = _json(file(group), group).get("child_paths")
+    if isinstance(listed, dict):
+        kernel.missing = tuple(sorted(str(name) for name in listed if name not in names))
+    source = next((name for name in (stem + ".source", stem + ".ttir") if name in names), None)
+    if source is not None:
+        kernel.functions = triton_ir.read(file(source)[:_IR_MAX].decode("utf-8", "replace"))
+    if stem + ".ptx" in names:
+        version = _PTX_VERSION.search(file(stem + ".ptx")[:4096])
+        kernel.ptx_version = version[1].decode("ascii", "replace") if version else ""
+    binary = next((stem + end for end in _BINARIES if stem + end in names), None)
+    if binary is not None:
+        data = file(binary)
+        kernel.binary_bytes = len(data)
+        if binary.endswith(".cubin"):
+            kernel.binary = cubins.read(data)
+    return kernel
+
+
+def _take_told(kernel: Kernel, told: dict[str, Any]) -> None:
+    target = told.get("target")
+    if isinstance(target, dict):
+        kernel.backend, kernel.arch = str(target.get("backend", ""))[:40], str(target.get("arch", ""))[:40]
+    kernel.version = str(told.get("triton_version", ""))[:60]
+    kernel.digest = str(told.get("hash", ""))[:200]
+    shared = told.get("shared")
+    kernel.shared = shared if isinstance(shared, int) else None
+    libraries = told.get("extern_libs")
+    for one in libraries if isinstance(libraries, list) else ():
+        if isinstance(one, list) and len(one) == 2:
+            kernel.libraries[str(one[0])] = str(one[1])
+    for name, value in told.items():
+        if name in _RESULTS:
+            continue
+        if _VARIABLE.fullmatch(name):
+            kernel.environment[name] = str(value)
+        else:
+            kernel.options[name] = value
+
+
+def _json(data: bytes, name: str) -> dict[str, Any]:
+    if len(data) > _JSON_MAX:
+        raise ArtefactGarbled(f"{name} is too large ({len(data)} bytes)")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ArtefactGarbled(f"{name} is not JSON") from None
+    if not isinstance(found, dict):
+        raise ArtefactGarbled(f"{name} holds no names with values")
+    return found
+
+
+def base(path: str) -> str:
+    """The last part of a path, which is what people know a source file by."""
+    return os.path.basename(path) or "?"
+
+
+def shown(place: Place) -> str:
+    """`file:line`, as an editor wants it."""
+    return f"{base(place.file)}:{place.line}" if place.line else "an unknown line"
