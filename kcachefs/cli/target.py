@@ -185,11 +185,11 @@ def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any
 
 
 def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
-    from kcachefs.core.administration import Administration
+    from kcachefs.core.insight import Insight
     from kcachefs.daemon import control
 
     with store_at_rest(store) as fs:
-        return control.find_command(Administration(fs), verb)(**arguments)
+        return control.find_command(Insight(fs), verb)(**arguments)
 
 
 @contextmanager

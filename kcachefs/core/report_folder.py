@@ -31,6 +31,9 @@ _LARGE_KEPT = 8
 Form = Callable[[Caller], bytes]
 """What a file holds for a caller."""
 
+NumberedForm = Callable[[Caller, int], bytes]
+"""What a file with a number in its name holds for a caller."""
+
 
 class ReportFolder:
     """The virtual folder: its inodes, and what its files held when they were looked up."""
@@ -46,14 +49,25 @@ class ReportFolder:
         """What anybody finds there by listing it."""
         self.slow_files: dict[bytes, Form] = {}
         """What is found by its name only, and made in another thread than the one that answers requests."""
+        self.numbered_files: dict[bytes, NumberedForm] = {}
+        """The same for files named WORD.NUMBER.json, by their word."""
 
     def takes_long(self, name: bytes) -> bool:
-        return name in self.slow_files
+        return name in self.slow_files or self._numbered(name) is not None
+
+    def _numbered(self, name: bytes) -> Form | None:
+        parts = name.split(b".")
+        form = self.numbered_files.get(parts[0])
+        if form is None or len(parts) != 3 or parts[2] != b"json" or not (parts[1].isdigit() and len(parts[1]) < 20):
+            return None
+        number = int(parts[1])
+        return lambda caller: form(caller, number)
 
     def find(self, caller: Caller, name: bytes) -> int | None:
         """A snapshot of the file of that name as the caller may see it, under a number of its own."""
-        if name in self.slow_files:
-            content = self._make_slowly(caller, name)
+        slow = self.slow_files.get(name) or self._numbered(name)
+        if slow is not None:
+            content = self._make_slowly(caller, slow)
         elif name in self.files:
             content = self.files[name](caller)
         else:
@@ -61,14 +75,14 @@ class ReportFolder:
         node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
         node.size = len(content)
         ino = next(self._numbers)
-        (self._large if name in self.slow_files else self._snapshots)[ino] = (node, content)
+        (self._large if slow is not None else self._snapshots)[ino] = (node, content)
         return ino
 
-    def _make_slowly(self, caller: Caller, name: bytes) -> bytes:
+    def _make_slowly(self, caller: Caller, form: Form) -> bytes:
         if not self._turn.acquire(blocking=False):
             raise FsError(errno.EAGAIN, "another report is being made; ask again")
         try:
-            return self.slow_files[name](caller)
+            return form(caller)
         finally:
             self._turn.release()
 

@@ -8,15 +8,15 @@ import msgspec
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem
-from kcachefs.core.administration import Administration
 from kcachefs.core.caller import Caller
+from kcachefs.core.insight import Insight
 from kcachefs.core.metrics import About
 from kcachefs.daemon.live_settings import LiveSettings
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import Beginning
 
 
-class Commands(Administration):
+class Commands(Insight):
     """Commands on a running mount."""
 
     def __init__(self, fs: Filesystem, config: MountConfig, began: Beginning) -> None:
@@ -31,13 +31,24 @@ class Commands(Administration):
             reloads=began.reloads,
         )
         fs.about = lambda: about
-        fs.report.slow_files[b"entries.json"] = self._entries_for
+        fs.report.slow_files |= {b"entries.json": self._entries_for, b"made.json": self._made_for}
+        fs.report.numbered_files[b"artifacts"] = self._artifacts_for
 
     def _entries_for(self, caller: Caller) -> bytes:
         """The entries that a caller may list by reading a file: their own, or all for the owner and root."""
         self._fs.settle_for(caller)
-        found = self.ls(uid=None if self._fs.sees_all(caller) else caller.uid)
-        return msgspec.json.encode(found) + b"\n"
+        return _as_line(self.ls(uid=self._seen_by(caller)))
+
+    def _made_for(self, caller: Caller) -> bytes:
+        self._fs.settle_for(caller)
+        return _as_line(self.entries(uid=self._seen_by(caller)))
+
+    def _artifacts_for(self, caller: Caller, entry: int) -> bytes:
+        return _as_line(self.artifacts([entry], uid=self._seen_by(caller)))
+
+    def _seen_by(self, caller: Caller) -> int | None:
+        """The user whose entries a caller may see; None for all."""
+        return None if self._fs.sees_all(caller) else caller.uid
 
     def settings(self) -> MountConfig:
         """What holds now, and where each value comes from."""
@@ -49,3 +60,7 @@ class Commands(Administration):
         if forget:
             self._settings.forget()
         return changed
+
+
+def _as_line(found: object) -> bytes:
+    return msgspec.json.encode(found) + b"\n"

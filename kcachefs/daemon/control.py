@@ -121,7 +121,7 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
         return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
 
 
-VERBS = ("stats", "ls", "pin", "evict", "prune", "gc", "settings", "set")
+VERBS = ("stats", "ls", "pin", "evict", "prune", "gc", "entries", "artifacts", "settings", "set")
 
 
 def find_command(administration: Administration, verb: str) -> Callable[..., Any]:

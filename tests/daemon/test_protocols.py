@@ -166,6 +166,11 @@ def test_the_replies_of_a_real_mount_have_the_fields_of_the_page(mount: Mount) -
     check_fields("Store", statistics["store"])
     [entry] = ask(mount, "ls")
     check_fields("Entry", entry)
+    [made] = ask(mount, "entries", settle=True)
+    check_fields("Made entry", {name: value for name, value in made.items() if name not in entry})
+    artifacts = ask(mount, "artifacts", entries=[entry["entry"]])
+    check_fields("Artifacts", artifacts)
+    check_fields("Artifact", artifacts["found"][0])
     for sort in ("used", "size", "hits", "age"):
         assert f"`{sort}`" in section("`ls`")
         assert ask(mount, "ls", sort=sort) == [entry]

@@ -1,0 +1,85 @@
+"""What explains the misses of a mount: how entries were made, and their artefacts. Reading it is no use of anything.
+
+Nothing here counts a hit, moves an entry in the order of use, or opens what a user of another tree has stored: who asks
+for the entries of one user gets that user's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from kcachefs.core.administration import Administration
+from kcachefs.core.insight_info import Artifact, Artifacts, MadeEntry
+from kcachefs.errors import FsError, KcachefsError
+from kcachefs.store.inode_numbers import GROUP_BASE
+from kcachefs.store.records import Content, Inode
+
+REPLY_MAX = 16 << 20
+"""Bytes of artefacts in one reply, unless a single entry has more."""
+FILE_MAX = 64 << 20
+"""The largest file that is handed over."""
+
+
+class Insight(Administration):
+    """What commands ask that explain. Any thread."""
+
+    def entries(self, settle: bool = False, uid: int | None = None) -> list[MadeEntry]:
+        """Every entry with how it was made, of one user or of all; with `settle` what waits is sealed first."""
+        if settle:
+            self._fs.settle()
+        return [MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid)]
+
+    def artifacts(
+        self,
+        entries: list[int],
+        files: list[str] | None = None,
+        max_bytes: int = REPLY_MAX,
+        max_file: int = FILE_MAX,
+        uid: int | None = None,
+    ) -> Artifacts:
+        """Files of these entries whose names match one of the patterns, with their bytes; of one user or of all.
+
+        Larger files than `max_file` come without their bytes. What does not fit into `max_bytes` is left for the next
+        request, whole entries at a time. Entries that are gone are left out.
+        """
+        found: list[Artifact] = []
+        size = 0
+        for number, entry in enumerate(entries):
+            if size >= max_bytes:
+                return Artifacts(found=found, rest=entries[number:])
+            with contextlib.suppress(FsError):
+                for one in self._artifacts_of(entry, files, min(max_file, FILE_MAX), uid):
+                    found.append(one)
+                    size += len(one.content or b"")
+        return Artifacts(found=found)
+
+    def _artifacts_of(
+        self, entry: int, patterns: list[str] | None, max_file: int, uid: int | None
+    ) -> Iterator[Artifact]:
+        record = self._fs.table.get(entry)
+        if record is None or uid not in (None, record.uid):
+            return
+        paths: dict[int, str] = {}
+        for ino, parent, raw in self._fs.walk.members(entry):
+            name = raw.decode(errors="replace")
+            above = paths.get(parent, "")
+            path = paths[ino] = "" if entry < GROUP_BASE and ino == entry else f"{above}/{name}" if above else name
+            node = self._fs.nodes.get(ino)
+            if not node.is_file or (uid is not None and node.uid != uid):
+                continue
+            if patterns is None or any(fnmatchcase(path, one) or fnmatchcase(name, one) for one in patterns):
+                node = self._fs.files.attributes(ino)
+                content = self._bytes_of(ino, node) if node.size <= max_file else None
+                yield Artifact(entry=entry, file=path, size=node.size, modified=node.mtime / 1e9, content=content)
+
+    def _bytes_of(self, ino: int, node: Inode) -> bytes | None:
+        if node.content == Content.NONE:
+            return b""
+        try:
+            return self._fs.files.read(ino, 0, node.size)
+        except KcachefsError:
+            return None
