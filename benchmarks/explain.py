@@ -12,7 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.explain_sets.grading import Grade, grade, load
+from benchmarks.explain_sets import inductor_changes
+from benchmarks.explain_sets.grading import Grade, grade, grade_graphs, load, load_graphs
 from benchmarks.explain_sets.triton_runner import CHANGES
 
 
@@ -25,7 +26,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
-        for title, grades in triton(folder, options.changes).items():
+        answer = triton if options.set == "triton" else inductor
+        for title, grades in answer(folder, options.changes).items():
             show(title, grades, verbose=options.verbose)
 
 
@@ -39,6 +41,17 @@ def triton(folder: Path, wanted: list[str]) -> dict[str, list[Grade]]:
             new = load(folder / change.name)
             for title, grades in found.items():
                 grades.append(grade(change, new, base, with_source=title == "with the source"))
+    return found
+
+
+def inductor(folder: Path, wanted: list[str]) -> dict[str, list[Grade]]:
+    command = [sys.executable, "-m", "benchmarks.explain_sets.inductor_runner", str(folder), *wanted]
+    subprocess.run(command, check=True)
+    changes = [one for one in inductor_changes.CHANGES if not wanted or one.name in wanted]
+    found: dict[str, list[Grade]] = {}
+    for title, use in (("by torch's own list", True), ("by the script that reproduces the graph", False)):
+        base = load_graphs(folder / "base", use_debug_lines=use)
+        found[title] = [grade_graphs(one, load_graphs(folder / one.name, use_debug_lines=use), base) for one in changes]
     return found
 
 

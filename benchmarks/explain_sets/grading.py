@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.explain_sets import inductor_runner
 from benchmarks.explain_sets.changing import Change, Expected, Line
+from benchmarks.explain_sets.inductor_changes import ProgramChange
 from benchmarks.explain_sets.triton_calls import FILES
 from benchmarks.explain_sets.triton_runner import texts
-from kcachefs.insight import kernels
+from kcachefs.insight import autograd, graph_nearest, graphs, kernels
 from kcachefs.insight.causes import Cause
+from kcachefs.insight.graphs import Graph
 from kcachefs.insight.kernel_nearest import explain
 from kcachefs.insight.kernels import Kernel
 
@@ -25,9 +28,11 @@ class Grade:
     said: list[tuple[str, Cause, bool]] = field(default_factory=list)
     """Of each new entry: its name, the first cause, whether that is right."""
 
+    nothing_expected: bool = False
+
     @property
     def right(self) -> bool:
-        return bool(self.said) and all(right for _, _, right in self.said)
+        return bool(self.said) != self.nothing_expected and all(right for _, _, right in self.said)
 
     @property
     def wrongly_certain(self) -> bool:
@@ -62,6 +67,32 @@ def grade(change: Change, new: Sequence[Kernel], base: Sequence[Kernel], *, with
         _, causes = explain(kernel, base, read)
         wanted = expected.get(kernel.name) or expected[""]
         graded.said.append((kernel.name, causes[0], is_right(causes[0], wanted, after)))
+    return graded
+
+
+def load_graphs(folder: Path, *, use_debug_lines: bool = True) -> list[Graph]:
+    """The graphs of a cache folder of Inductor, with what the program calls their inputs."""
+    names: dict[str, list[str]] = {}
+    forwards: dict[str, str] = {}
+    for file in sorted((folder / "aotautograd").glob("*/*")):
+        entry = autograd.read(str(file), file.stat().st_mtime, file.read_bytes())
+        names[entry.forward] = entry.inputs
+        forwards[entry.backward] = entry.forward
+    found = []
+    for file in sorted((folder / "fxgraph").glob("*/*/*")):
+        graph = graphs.read(file.parent.name, file.stat().st_mtime, file.read_bytes(), use_debug_lines=use_debug_lines)
+        graph.input_names = names.get(graph.key, [])
+        graph.forward_key = forwards.get(graph.key, "")
+        found.append(graph)
+    return found
+
+
+def grade_graphs(change: ProgramChange, new: Sequence[Graph], base: Sequence[Graph]) -> Grade:
+    graded = Grade(change.name, change.what, nothing_expected=not change.expected)
+    files = inductor_runner.texts(change)
+    for graph, _, causes in graph_nearest.explain_all(new, base):
+        wanted = change.expected.get(graph.kind) or change.expected.get("")
+        graded.said.append((graph.name, causes[0], wanted is not None and is_right(causes[0], wanted, files)))
     return graded
 
 

@@ -3,66 +3,54 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 
 from kcachefs.insight.causes import Cause, Kind
-from kcachefs.insight.constants import NUMBER
 from kcachefs.insight.kernel_differences import differences
 from kcachefs.insight.kernels import Kernel, shown
+from kcachefs.insight.sketches import KernelSketch, kernel_distance, of_kernel
 from kcachefs.insight.sources import Read, read_file
 
 _NEAR_LINES = 3
 
 
-def explain(new: Kernel, older: Iterable[Kernel], read: Read = read_file) -> tuple[Kernel | None, list[Cause]]:
+def explain(new: Kernel, older: Sequence[Kernel], read: Read = read_file) -> tuple[Kernel | None, list[Cause]]:
     """The nearest of `older` and what differs, the most telling first; no kernel if none is like it."""
-    candidates = list(older)
-    named = [one for one in candidates if one.name == new.name]
-    if named:
-        nearest = min(named, key=lambda one: distance(new, one))
-        causes = differences(new, nearest, read)
-        return nearest, causes or [unexplained(new)]
-    renamed = [one for one in candidates if _at_same_place(new, one)]
-    if not renamed:
-        return None, [Cause(Kind.NEW, f"new: no kernel called {new.name} was here before")]
-    nearest = min(renamed, key=lambda one: distance(new, one))
-    words = f"the kernel is called {new.name} now, was {nearest.name} ({shown(nearest.place)})"
-    return nearest, [Cause(Kind.SOURCE, words), *differences(new, nearest, read)]
+    nearest = find_nearest(of_kernel(new), [(of_kernel(one), one.created) for one in older])
+    if nearest is None:
+        return None, [is_new(new)]
+    return older[nearest], causes(new, older[nearest], read)
 
 
-def unexplained(new: Kernel) -> Cause:
+def find_nearest(new: KernelSketch, older: Sequence[tuple[KernelSketch, float]]) -> int | None:
+    """Which of the older ones, each with when it was made: of the same name, else of the same place."""
+    named = [at for at, (one, _) in enumerate(older) if one.name == new.name]
+    candidates = named or [at for at, (one, _) in enumerate(older) if _at_same_place(new, one)]
+    return min(candidates, key=lambda at: (kernel_distance(new, older[at][0]), -older[at][1]), default=None)
+
+
+def causes(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]:
+    """Why `new` is not `old`, the most telling first; never empty."""
+    found = differences(new, old, read)
+    if new.name != old.name:
+        words = f"the kernel is called {new.name} now, was {old.name} ({shown(old.place)})"
+        return [Cause(Kind.SOURCE, words), *found]
+    return found or [_unexplained(new)]
+
+
+def is_new(new: Kernel) -> Cause:
+    return Cause(Kind.NEW, f"new: no kernel called {new.name} was here before")
+
+
+def _unexplained(new: Kernel) -> Cause:
     words = f"all that Triton {new.version} wrote down is the same; what differs is not in the files"
     return Cause(Kind.UNKNOWN, words, certain=False)
 
 
-def _at_same_place(new: Kernel, old: Kernel) -> bool:
+def _at_same_place(new: KernelSketch, old: KernelSketch) -> bool:
     return (
-        bool(new.place.line)
-        and os.path.basename(old.place.file) == os.path.basename(new.place.file)
-        and abs(old.place.line - new.place.line) <= _NEAR_LINES
-        and [one.type for one in old.arguments.values()] == [one.type for one in new.arguments.values()]
+        new.line > 0
+        and os.path.basename(old.file) == os.path.basename(new.file)
+        and abs(old.line - new.line) <= _NEAR_LINES
+        and old.types == new.types
     )
-
-
-def distance(new: Kernel, old: Kernel) -> tuple[float, float]:
-    """How many ingredients differ and how much of the body; then how long ago."""
-    score = float((new.version != old.version) + (new.target != old.target))
-    score += _differing(new.environment, old.environment) + _differing(new.options, old.options)
-    score += _differing(new.arguments, old.arguments)
-    ours, theirs = _texts(new), _texts(old)
-    score += 4 * (1 - _shared(ours, theirs))
-    score += 2 * (1 - _shared({NUMBER.sub("#", one) for one in ours}, {NUMBER.sub("#", one) for one in theirs}))
-    return round(score, 4), -old.created
-
-
-def _differing(ours: Mapping[str, object], theirs: Mapping[str, object]) -> int:
-    return sum(ours.get(name) != theirs.get(name) for name in ours.keys() | theirs.keys())
-
-
-def _texts(kernel: Kernel) -> set[str]:
-    return {one.text + one.given for _, one in kernel.operations()}
-
-
-def _shared(ours: set[str], theirs: set[str]) -> float:
-    union = len(ours | theirs)
-    return len(ours & theirs) / union if union else 1.0

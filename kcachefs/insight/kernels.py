@@ -5,6 +5,7 @@ They are read from the json, the first IR and the cubin; nothing is executed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -45,6 +46,7 @@ _RESULTS = frozenset(
 """What the json has that is no option: results of compiling, and what is told in another way."""
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 _PTX_VERSION = re.compile(rb"^\.version (\S{1,12})", re.M)
+_PTX_PLACES = re.compile(rb"^\s*(?://|\.loc\b|\.file\b|\.version\b|\.target\b).*$", re.M)
 _JSON_MAX = 4 << 20
 _IR_MAX = 16 << 20
 _BINARIES = (".cubin", ".hsaco")
@@ -72,8 +74,12 @@ class Kernel:
     shared: int | None = None
     missing: tuple[str, ...] = ()
     """Files that the entry's list names and that are not there."""
+    lists_folder: str = ""
+    """The folder in which the entry's list says that its files are: where the cache was when it was made."""
     digest: str = ""
     """Triton's own hash of everything that the key is made of."""
+    ptx_digest: str = ""
+    """A hash of the PTX without its places in the source."""
 
     @property
     def main(self) -> Function | None:
@@ -117,13 +123,18 @@ def read(path: str, created: float, names: Collection[str], file: ReadFile) -> K
     _take_told(kernel, told)
     listed = _json(file(group), group).get("child_paths")
     if isinstance(listed, dict):
-        kernel.missing = tuple(sorted(str(name) for name in listed if name not in names))
+        kernel.missing = tuple(sorted(str(name)[:200] for name in listed if name not in names))
+        first = next(iter(listed.values()), "")
+        kernel.lists_folder = os.path.dirname(first)[:1000] if isinstance(first, str) else ""
     source = next((name for name in (stem + ".source", stem + ".ttir") if name in names), None)
     if source is not None:
         kernel.functions = triton_ir.read(file(source)[:_IR_MAX].decode("utf-8", "replace"))
     if stem + ".ptx" in names:
-        version = _PTX_VERSION.search(file(stem + ".ptx")[:4096])
+        ptx = file(stem + ".ptx")
+        version = _PTX_VERSION.search(ptx[:4096])
         kernel.ptx_version = version[1].decode("ascii", "replace") if version else ""
+        code = _PTX_PLACES.sub(b"", ptx.partition(b".section")[0])
+        kernel.ptx_digest = hashlib.blake2b(code, digest_size=12).hexdigest()
     binary = next((stem + end for end in _BINARIES if stem + end in names), None)
     if binary is not None:
         data = file(binary)
