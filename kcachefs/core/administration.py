@@ -79,7 +79,7 @@ class Administration:
         return Outcome(entries=[info.path for info in found], stored_bytes=sum(info.stored_bytes for info in found))
 
     def evict(self, patterns: list[str], dry_run: bool = False) -> Outcome:
-        return self._evict(self._matching(patterns), dry_run)
+        return self._evict(self._matching(patterns), dry_run, "evicted")
 
     def prune(
         self, older_than: float | None = None, max_size: int | None = None, unused: bool = False, dry_run: bool = False
@@ -99,7 +99,7 @@ class Administration:
                 if info.entry not in chosen:
                     chosen[info.entry] = info
                     held -= info.stored_bytes
-        return self._evict(list(chosen.values()), dry_run)
+        return self._evict(list(chosen.values()), dry_run, "pruned")
 
     def gc(self, dry_run: bool = False) -> Outcome:
         """Give back what is held for nothing: dead bytes in volumes, what dead writers left."""
@@ -113,13 +113,13 @@ class Administration:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _evict(self, infos: Iterable[EntryInfo], dry_run: bool) -> Outcome:
+    def _evict(self, infos: Iterable[EntryInfo], dry_run: bool, why: str) -> Outcome:
         gone: list[EntryInfo] = []
         refused: list[str] = []
         if dry_run:
             gone = list(infos)
         else:
-            gone, refused = self._take(list(infos))
+            gone, refused = self._take(list(infos), why)
             self._fs.store.compact()
         return Outcome(
             entries=[info.path for info in gone],
@@ -128,8 +128,8 @@ class Administration:
             dry_run=dry_run,
         )
 
-    def _take(self, infos: list[EntryInfo]) -> tuple[list[EntryInfo], list[str]]:
-        taken = self._fs.evictor.evict_all([info.entry for info in infos])
+    def _take(self, infos: list[EntryInfo], why: str) -> tuple[list[EntryInfo], list[str]]:
+        taken = self._fs.evictor.evict_all([info.entry for info in infos], why)
         gone = [info for info in infos if info.entry in taken]
         return gone, [info.path for info in infos if info.entry not in taken]
 

@@ -12,6 +12,7 @@ import time
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.layouts import Kind, Spot
+from kcachefs.core.makings import Makings
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.placement import Placement
@@ -37,6 +38,7 @@ class EntryCounts:
         placement: Placement,
         table: EntryTable,
         uses: Uses,
+        makings: Makings,
     ) -> None:
         self._catalog = store.catalog
         self._objects = store.objects
@@ -45,6 +47,7 @@ class EntryCounts:
         self._placement = placement
         self._table = table
         self._uses = uses
+        self._makings = makings
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
@@ -58,6 +61,8 @@ class EntryCounts:
             return
         self._uses.sealed(node.entry)
         is_miss = not self._is_adopted(node)
+        maker, writer = self._uses.makers(node.entry)
+        self._makings.file_sealed(txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer)
         self._table.add_file(txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_miss)
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:

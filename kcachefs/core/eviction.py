@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from kcachefs.core.accounts import Accounts
+from kcachefs.core.history import History
 from kcachefs.core.lru import LruOrder
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
@@ -73,6 +74,7 @@ class Evictor:
         room: Room,
         remover: Remover,
         name_gone: Callable[[int, bytes], None],
+        history: History,
         accounts: Accounts | None = None,
     ) -> None:
         self._store = store
@@ -86,6 +88,7 @@ class Evictor:
         self._room = room
         self._remover = remover
         self._name_gone = name_gone
+        self._history = history
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self._order = LruOrder(store, table, namespaces, uses, account_of)
@@ -124,7 +127,7 @@ class Evictor:
             if not chosen and not is_within:
                 chosen = self._next_to_go(min(self.grace_seconds, SHORTEST_GRACE_SECONDS))
             batch = self._order.first_that_suffice(chosen, bytes_over, files_over)
-            taken = self._evict_batch(batch, gently=is_within and room.excess_files(1.0) <= 0)
+            taken = self._evict_batch(batch, "quota", gently=is_within and room.excess_files(1.0) <= 0)
             gone += len(taken)
             room.is_full = self.has_lasted(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
@@ -175,7 +178,7 @@ class Evictor:
                     while record.stored > ceiling:
                         batch = list(self._order.of_namespace(number, BATCH, self._grace(is_within=False)))
                         batch = self._order.first_that_suffice(batch, record.stored - ceiling, 0)
-                        if not self._evict_batch(batch) or time.monotonic() > until:
+                        if not self._evict_batch(batch, "ceiling") or time.monotonic() > until:
                             break
                         record = self._table.counts(number)
 
@@ -183,7 +186,7 @@ class Evictor:
         """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
         self._uses.flush()
         batch = self._order.first_that_suffice(self._oldest(self._grace(is_within), {account}), over, 0)
-        return bool(self._evict_batch(batch))
+        return bool(self._evict_batch(batch, "user quota"))
 
     def in_use_of(self, account: int) -> list[int]:
         """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
@@ -226,14 +229,14 @@ class Evictor:
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
-    def evict_all(self, chosen: list[int]) -> set[int]:
-        """Evict those of these entries that nobody uses; returns those that went."""
+    def evict_all(self, chosen: list[int], why: str = "evicted") -> set[int]:
+        """Evict those of these entries that nobody uses, because somebody asked for it; returns those that went."""
         taken: set[int] = set()
         for start in range(0, len(chosen), BATCH):
-            taken |= self._evict_batch(chosen[start : start + BATCH], gently=True)
+            taken |= self._evict_batch(chosen[start : start + BATCH], why, gently=True)
         return taken
 
-    def _evict_batch(self, batch: list[int], *, gently: bool = False) -> set[int]:
+    def _evict_batch(self, batch: list[int], why: str, *, gently: bool = False) -> set[int]:
         """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again.
 
         Gently: requests go first, for nobody waits for the room that this makes.
@@ -246,7 +249,7 @@ class Evictor:
         self._probe([name for entry in held for name in names[entry]], list(held.values()))
         taken: set[int] = set()
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
-            if not self._are_held(held.get(entry, set())) and self.evict(entry, names=names[entry]):
+            if not self._are_held(held.get(entry, set())) and self.evict(entry, why=why, names=names[entry]):
                 taken.add(entry)
                 if gently:
                     self._remover.breathe()
@@ -279,11 +282,19 @@ class Evictor:
             time.sleep(0.002)
         return held
 
-    def evict(self, entry: int, *, force: bool = False, doom: bool = False, names: list[Name] | None = None) -> bool:
+    def evict(
+        self,
+        entry: int,
+        *,
+        why: str = "evicted",
+        force: bool = False,
+        doom: bool = False,
+        names: list[Name] | None = None,
+    ) -> bool:
         """Take one entry, whole for everybody who looks. False when there is none of it, or it is pinned or in use.
 
         `force` takes it all the same. `doom` takes it though it is in use; what is, is on nobody's account from then.
-        `names`: its names, for who knows them.
+        `names`: its names, for who knows them. `why`: one of `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names
         inodes = self._remover.inodes(entry, names)
@@ -304,10 +315,12 @@ class Evictor:
                 self._table.leave(txn, entry)
             if members:
                 self._table.note_eviction(txn, record)
+                self._history.row(record.namespace, record.uid).evictions += 1
         self._uses.forget(entry)
         if not members:
             self._remover.strike({entry})
             return False
+        self._history.note_gone(record, why)
         for parent, name in names:
             self._name_gone(parent, name)
         self._remover.take_rest(entry, names)

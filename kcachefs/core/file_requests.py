@@ -50,6 +50,7 @@ class FileRequests(NameRequests):
         self.distrust = parts.distrust
         self._counts = parts.counts
         self._table = parts.table
+        self._history = parts.history
         self._unchecked = 0
         """Bytes written since the limits were last looked at; threads that add at once may lose some."""
 
@@ -256,8 +257,11 @@ class FileRequests(NameRequests):
         """
         log.error("inode %d is dropped: %s", ino, error)
         try:
-            if self.nodes.get(ino).is_file:
+            if (node := self.nodes.get(ino)).is_file:
+                entry = self._table.get(node.entry) if node.entry else None
                 for parent, name in self.distrust.drop_files({ino}):
                     self.name_gone(parent, name)
+                if entry is not None:
+                    self._history.note_gone(entry, "damaged")
         except Exception:
             log.exception("inode %d could not be dropped", ino)

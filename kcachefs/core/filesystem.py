@@ -1,7 +1,7 @@
 """The filesystem as an engine sees it: the requests, and what is done at mount and at unmount.
 
 The engine's thread calls the methods of `NameRequests` and `FileRequests`, with the caller as the first argument where
-the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `uses.flush`,
+the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `write_down`,
 `evictor.turn`, `reaper.reap` and `let_go_of_orphans`, each from a thread.
 """
 
@@ -63,6 +63,9 @@ class Filesystem(FileRequests):
         self.namespaces = parts.namespaces
         self.walk = parts.walk
         self.uses = parts.uses
+        self.history = parts.history
+        self.runs = parts.runs
+        self.makings = parts.makings
         self.temporaries = parts.temporaries
         self.unsealed = parts.unsealed
         self.sealer = parts.sealer
@@ -80,6 +83,7 @@ class Filesystem(FileRequests):
             parts.room,
             parts.remover,
             self.name_gone,
+            parts.history,
             parts.accounts,
         )
         self.reaper = Reaper(
@@ -156,7 +160,7 @@ class Filesystem(FileRequests):
             self.settle()
         else:
             self.sealer.seal_of(caller.uid, self.uses.hit_by(caller.uid))
-            self.uses.flush()
+            self.write_down()
             self.store.fold()
         self._reports.clear()
 
@@ -170,8 +174,14 @@ class Filesystem(FileRequests):
                 self.sealer.seal_next(0)
             except Exception as error:
                 log.error("a file could not be sealed, and is left as it is: %s", error)
-        self.uses.flush()
+        self.write_down()
         self.store.fold()
+
+    def write_down(self) -> None:
+        """Write down what was used since the last time, what it saved, and for whom. Hold no lock."""
+        self.uses.flush()
+        self.runs.flush()
+        self.history.flush()
 
     def let_go_of_orphans(self) -> None:
         """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""

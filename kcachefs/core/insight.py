@@ -13,8 +13,9 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from kcachefs.core.administration import Administration
-from kcachefs.core.insight_info import Artifact, Artifacts, MadeEntry
-from kcachefs.errors import FsError, KcachefsError
+from kcachefs.core.insight_info import Artifact, Artifacts, Event, MadeEntry, RunInfo, Sample, Tombstone
+from kcachefs.core.makings import LONGEST_NS
+from kcachefs.errors import FsError, KcachefsError, UsageError
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import Content, Inode
 
@@ -31,7 +32,36 @@ class Insight(Administration):
         """Every entry with how it was made, of one user or of all; with `settle` what waits is sealed first."""
         if settle:
             self._fs.settle()
-        return [MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid)]
+        found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid))
+        return [self._fs.makings.tell(info) for info in found]
+
+    def runs(self, uid: int | None = None) -> list[RunInfo]:
+        """The last runs, of one user or of all, the oldest first."""
+        self._fs.write_down()
+        return self._fs.runs.all(uid, self._fs.options.uid)
+
+    def tombstones(self, uid: int | None = None) -> list[Tombstone]:
+        """What went, of one user or of all: for each path when it last went, and why."""
+        return self._fs.history.tombstones(uid)
+
+    def events(self, since: float = 0.0, uid: int | None = None) -> list[Event]:
+        """What happened since then, the oldest first; with `uid`, to this user's entries."""
+        return self._fs.history.events(since, uid)
+
+    def history(self, since: float = 0.0, uid: int | None = None) -> list[Sample]:
+        """What was used, made and evicted since then, by all or by one user, in samples; the oldest first."""
+        self._fs.write_down()
+        return self._fs.history.samples(since, uid)
+
+    def note_costs(self, costs: dict[str, float]) -> int:
+        """Say what entries cost in seconds, by their numbers, as their artefacts have it; returns how many were there.
+
+        What a hit on them saves is counted by this from then on.
+        """
+        seconds = {int(entry): cost for entry, cost in costs.items()}
+        if any(not 0 <= cost <= LONGEST_NS / 1e9 for cost in seconds.values()):
+            raise UsageError("a cost is a number of seconds, and not more than six hours")
+        return sum(self._fs.makings.set_cost(entry, int(cost * 1e9)) for entry, cost in seconds.items())
 
     def artifacts(
         self,

@@ -61,6 +61,7 @@ class Membership:
         node.flags |= folder.flags & Inode.FRESH
         if folder.entry:
             node.entry = folder.entry
+            self._uses.note_addition(folder.entry, caller)
             if is_temporary(name):
                 self._begin(txn, caller, ino, node)
             return

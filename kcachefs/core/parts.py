@@ -6,8 +6,10 @@ from kcachefs.core.accounts import Accounts
 from kcachefs.core.distrust import Distrust
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
+from kcachefs.core.history import History
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
+from kcachefs.core.makings import Makings
 from kcachefs.core.membership import Membership
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
@@ -16,6 +18,7 @@ from kcachefs.core.placement import Placement
 from kcachefs.core.removal import Remover
 from kcachefs.core.replay import ReplayGuard
 from kcachefs.core.room import Room
+from kcachefs.core.runs import Runs
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.sealing import Sealer
 from kcachefs.core.syncing import Syncer
@@ -41,8 +44,13 @@ class Parts:
         self.namespaces = Namespaces(store, self.nodes, self.table)
         self.placement = Placement(self.nodes, self.namespaces, self.table)
         self.temporaries = Temporaries(store)
-        self.uses = Uses(self.nodes, self.table)
-        self.counts = EntryCounts(store, self.nodes, self.namespaces, self.placement, self.table, self.uses)
+        self.history = History(store, self.namespaces)
+        self.runs = Runs(store)
+        self.makings = Makings(store, self.nodes, self.namespaces, self.history, self.runs)
+        self.uses = Uses(self.nodes, self.table, self.runs, self.makings)
+        self.counts = EntryCounts(
+            store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings
+        )
         self.membership = Membership(
             store, self.nodes, self.namespaces, self.placement, self.counts, self.temporaries, self.uses
         )

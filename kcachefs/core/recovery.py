@@ -50,6 +50,8 @@ class Recovery:
         self._walk = parts.walk
         self._placement = parts.placement
         self._counts = parts.counts
+        self._table = parts.table
+        self._history = parts.history
         self._unsealed = parts.unsealed
         self._temporaries = parts.temporaries
         self._damaged: set[bytes] = set()
@@ -146,9 +148,12 @@ class Recovery:
     def _drop_entry(self, entry: int, lost: set[int]) -> None:
         """Drop what was not synced of an entry, in one transaction: a kill leaves it for the next mount, or gone."""
         with self._nodes.change() as txn:
+            record = self._table.get(entry, txn)
             members = list(self._walk.members(entry))
             nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
             synced = {ino for ino, node in nodes.items() if node.flags & Inode.SYNCED}
             if synced and not synced & lost:
                 members = [row for row in members if nodes[row[0]].is_file and row[0] not in synced]
             self._tree.remove_all(txn, members)
+        if record is not None:
+            self._history.note_gone(record, "power cut")

@@ -35,8 +35,8 @@ class EvictionActions(Protocol):
     def in_use_of(self, account: int) -> list[int]:
         """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
 
-    def evict(self, entry: int, *, doom: bool) -> bool:
-        """Take one entry; `doom`: though it is in use, and onto nobody's account."""
+    def evict(self, entry: int, *, why: str, doom: bool) -> bool:
+        """Take one entry, and say why; `doom`: though it is in use, and onto nobody's account."""
 
     def anything_left(self, accounts: set[int]) -> bool:
         """Whether any entry of these accounts can be evicted, now or later."""
@@ -101,7 +101,7 @@ class UserEviction:
         went = 0
         for entry in self._evictor.in_use_of(account):
             size = self._stored([entry])
-            if went < over and went + size <= pool and self._evictor.evict(entry, doom=True):
+            if went < over and went + size <= pool and self._evictor.evict(entry, why="user quota", doom=True):
                 went += size
         if went:
             log.warning("user %d is above the quota with entries that are all open: some lost their names", account)

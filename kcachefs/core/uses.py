@@ -21,7 +21,9 @@ from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
+from kcachefs.core.makings import Hit, Hits, Makings
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.runs import Runs
 from kcachefs.core.temporaries import process_of
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable
@@ -44,17 +46,22 @@ class _Use(NamedTuple):
     caller: Caller
     before: int | None
     """When the entry was last used before that, as far as it was not written down."""
-    is_hit: bool
+    process: int
+    """The process that had a hit by it; 0 if it was none."""
 
 
 class Uses:
     """The uses of one filesystem's entries. The catalog's lock guards what is not written down yet."""
 
-    def __init__(self, nodes: Nodes, table: EntryTable) -> None:
+    def __init__(self, nodes: Nodes, table: EntryTable, runs: Runs, makings: Makings) -> None:
         self._nodes = nodes
         self._table = table
+        self._runs = runs
+        self._makings = makings
         self._writers: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The thread that made an entry's newest name."""
+        self._adders: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        """Another thread that has since made something inside of it."""
         self._written: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """When an entry was last written to."""
         self._seen: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
@@ -62,8 +69,8 @@ class Uses:
         self.listed: BoundedDict[tuple[int, int], int] = BoundedDict(_REMEMBERED)
         """When a process last listed a folder."""
         self._newest: _Use | None = None
-        self._hits: dict[int, Counter[int]] = {}
-        """Hits that are not written down yet, by entry and user."""
+        self._hits: dict[int, Hits] = {}
+        """Hits that are not written down yet, by entry, and by user and process."""
         self.last: dict[int, int] = {}
         """Uses that are not written down yet: when each entry was last used."""
 
@@ -78,6 +85,18 @@ class Uses:
     def note_writer(self, entry: int, caller: Caller) -> None:
         """The caller gave something in an entry its name: what it then reads of it is no hit."""
         self._writers[entry] = caller.pid
+        self._runs.seen(caller.pid)
+
+    def note_addition(self, entry: int, caller: Caller) -> None:
+        """The caller made something inside of an entry, perhaps of one that another process had made."""
+        pid = caller.pid
+        if self._writers.get(entry) != pid and self._adders.get(entry) != pid:
+            self._adders[entry] = pid
+            self._runs.seen(pid)
+
+    def makers(self, entry: int) -> tuple[int | None, int | None]:
+        """The thread that made an entry, and another one that has since made something in it, if they are known."""
+        return self._writers.get(entry), self._adders.get(entry)
 
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
         """The kernel asked for an entry's name in a folder on behalf of a caller. The catalog's lock is held."""
@@ -102,9 +121,9 @@ class Uses:
             self.last.pop(use.entry, None)
         else:
             self.last[use.entry] = use.before
-        if use.is_hit:
-            self._hits[use.entry][use.caller.uid] -= 1
-            for pid in (use.caller.pid, process_of(use.caller.pid)):
+        if use.process:
+            self._hits[use.entry][use.caller.uid, use.process] -= 1
+            for pid in (use.caller.pid, use.process):
                 self._seen.pop((use.entry, pid), None)
 
     def use(self, entry: int, caller: Caller, *, may_hit: bool) -> None:
@@ -115,30 +134,31 @@ class Uses:
             else:
                 self.last[entry] = time.time_ns()
 
-    def _touch(self, entry: int, caller: Caller, now: int) -> bool:
-        """Note a use; returns whether it is a hit."""
+    def _touch(self, entry: int, caller: Caller, now: int) -> int:
+        """Note a use; returns the process that has a hit by it, or 0."""
         pid = caller.pid
         self.last[entry] = now
         if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
-            return False
+            return 0
         seen, writer = (entry, pid), self._writers.get(entry)
         if seen in self._seen or writer == pid:
-            return False
+            return 0
         self._seen[seen] = None
         process = process_of(pid)
         if writer is not None and process == process_of(writer):
-            return False
+            return 0
         if process != pid:
             if (entry, process) in self._seen:
-                return False
+                return 0
             self._seen[entry, process] = None
-        self._hits.setdefault(entry, Counter())[caller.uid] += 1
-        return True
+        self._hits.setdefault(entry, Counter())[caller.uid, process] += 1
+        self._runs.seen(process)
+        return process
 
     def hit_by(self, uid: int) -> set[int]:
         """Entries with hits of a user that are not written down yet."""
         with self._nodes.lock:
-            return {entry for entry, hits in self._hits.items() if hits[uid] > 0}
+            return {entry for entry, hits in self._hits.items() if any(one == uid for one, _ in +hits)}
 
     def renew(self, entries: set[int]) -> None:
         """These were found in use: they are young again."""
@@ -148,24 +168,32 @@ class Uses:
         self.last.pop(entry, None)
 
     def flush(self) -> None:
-        """Write down what was used since the last time."""
+        """Write down what was used since the last time. Hold no lock."""
+        self._runs.catch_up()
         with self._nodes.lock:
             used, self.last = self.last, {}
             hits, self._hits = self._hits, {}
             self._newest = None
         pending = sorted(used.items(), key=lambda item: item[1])
+        written: list[Hit] = []
         for start in range(0, len(pending), _FLUSH_CHUNK):
             with self._nodes.change() as txn:
                 for entry, when in pending[start : start + _FLUSH_CHUNK]:
-                    if not self._write_down(txn, entry, when, hits.pop(entry, Counter())):
+                    if not self._write_down(txn, entry, when, hits.pop(entry, Counter()), written):
                         self.last.setdefault(entry, when)
+        self._makings.count_hits(written)
 
-    def _write_down(self, txn: Transaction, entry: int, when: int, hits: Counter[int]) -> bool:
+    def _write_down(self, txn: Transaction, entry: int, when: int, hits: Hits, written: list[Hit]) -> bool:
         """False when it has to wait: the entry is not sealed yet, and its hits are kept until it is."""
         record = self._table.get(entry, txn)
         hits = +hits
         if record is not None and record.used:
-            self._table.note_use(txn, entry, record, when, hits)
+            by_user: Counter[int] = Counter()
+            for (uid, _), count in hits.items():
+                by_user[uid] += count
+            self._table.note_use(txn, entry, record, when, by_user)
+            if hits:
+                written.append(Hit(entry, record, hits))
             return True
         if hits and self._nodes.exists(entry & ~GROUP_BASE):
             self._hits.setdefault(entry, Counter()).update(hits)

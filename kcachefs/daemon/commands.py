@@ -31,7 +31,14 @@ class Commands(Insight):
             reloads=began.reloads,
         )
         fs.about = lambda: about
-        fs.report.slow_files |= {b"entries.json": self._entries_for, b"made.json": self._made_for}
+        fs.report.slow_files |= {
+            b"entries.json": self._entries_for,
+            b"made.json": self._made_for,
+            b"runs.json": lambda caller: _as_line(self.runs(uid=self._seen_by(caller))),
+            b"tombstones.json": lambda caller: _as_line(self.tombstones(uid=self._seen_by(caller))),
+            b"events.json": lambda caller: _as_line(self.events(uid=self._seen_by(caller))),
+            b"history.json": lambda caller: _as_line(self.history(uid=self._seen_by(caller))),
+        }
         fs.report.numbered_files[b"artifacts"] = self._artifacts_for
 
     def _entries_for(self, caller: Caller) -> bytes:

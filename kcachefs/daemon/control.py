@@ -121,7 +121,11 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
         return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
 
 
-VERBS = ("stats", "ls", "pin", "evict", "prune", "gc", "entries", "artifacts", "settings", "set")
+VERBS = (
+    *("stats", "ls", "pin", "evict", "prune", "gc"),
+    *("entries", "artifacts", "runs", "tombstones", "events", "history", "note_costs"),
+    *("settings", "set"),
+)
 
 
 def find_command(administration: Administration, verb: str) -> Callable[..., Any]:

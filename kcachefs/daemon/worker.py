@@ -101,6 +101,9 @@ class Worker:
         self._socket = control_socket
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
+        self.fs.runs.start()
+        if began.resumed:
+            self.fs.history.note_takeover(f"restart {began.restarts}")
         self.engine = make_engine(self.fs)
 
     async def run(self, supervisor: socket.socket) -> None:
@@ -110,7 +113,7 @@ class Worker:
             nursery.start_soon(self._seal)
             nursery.start_soon(self._collect)
             nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.sealer.seal_quiet)
-            nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.uses.flush)
+            nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.write_down)
             nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
             nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.reaper.reap)
             nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
@@ -153,7 +156,8 @@ class Worker:
         """Exit at once, as if killed: what was acknowledged is safe, and the kernel resends the rest."""
         log.info("handing over to the next worker; served %s", self._kernel.requests())
         with contextlib.suppress(Exception):
-            self.fs.uses.flush()
+            self.fs.write_down()
+            self.fs.history.note_event("reloaded")
         logging.shutdown()
         os._exit(REPLACED)
 

@@ -11,14 +11,23 @@ everyone else of their own entries and runs only. A command that also works on a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from kcachefs.core.insight_info import Artifact, Artifacts, MadeEntry
+from kcachefs.core.insight_info import (
+    Artifact,
+    Artifacts,
+    Event,
+    MadeEntry,
+    RunInfo,
+    Sample,
+    Tombstone,
+    path_hash,
+)
 from kcachefs.daemon import control, registry
 from kcachefs.errors import MountDenied
 from kcachefs.mounts import reports
@@ -62,6 +71,34 @@ class InsightReports:
             yield from told.found
             left = told.rest + left
 
+    def runs(self) -> list[RunInfo]:
+        """The last 2,000 runs, the oldest first; `MadeEntry.run` refers to `RunInfo.run`."""
+        return self._told("runs", list[RunInfo])
+
+    def tombstones(self) -> dict[bytes, Tombstone]:
+        """What went, by `path_hash` of its path: for each path when it last went, and why."""
+        return {one.path_hash: one for one in self._told("tombstones", list[Tombstone])}
+
+    def tombstone_of(self, path: str) -> Tombstone | None:
+        """When an entry with that path last went, and why; None if none did, or too long ago. Ask for all at once
+        where there are many."""
+        return self.tombstones().get(path_hash(path))
+
+    def events(self, since: float = 0.0) -> list[Event]:
+        """What happened since then, the oldest first: evictions, damage, failovers, rewrites."""
+        return [one for one in self._told("events", list[Event], since=since) if one.when >= since]
+
+    def history(self, since: float = 0.0) -> list[Sample]:
+        """What was used, made and evicted since then, in samples, the oldest first."""
+        return [one for one in self._told("history", list[Sample], since=since) if one.start + one.seconds > since]
+
+    def note_costs(self, seconds: Mapping[int, float]) -> int:
+        """Say what entries (by `MadeEntry.entry`) cost, as their artefacts have it; returns how many were there.
+
+        What a hit on them saves is counted by this from then on. Only the mount's owner and root may say so.
+        """
+        return self._told("note_costs", int, costs={str(entry): cost for entry, cost in seconds.items()})
+
     def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:
         return msgspec.json.decode(self._ask(verb, arguments), type=kind)
 
@@ -85,7 +122,13 @@ def asking_folder(mount: Path) -> Ask:
     return ask
 
 
-_FILES = {"entries": "made.json"}
+_FILES = {
+    "entries": "made.json",
+    "runs": "runs.json",
+    "tombstones": "tombstones.json",
+    "events": "events.json",
+    "history": "history.json",
+}
 """The file of the folder that answers a verb."""
 
 

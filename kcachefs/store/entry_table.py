@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from kcachefs.store.catalog import Catalog, Transaction
+from kcachefs.store.history_records import making_key
 from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
 from kcachefs.store.records import (
     TENANTS,
@@ -139,6 +140,7 @@ class EntryTable:
             txn.put(entry_key(entry), new.pack())
         elif old is not None:
             txn.delete(entry_key(entry))
+            txn.delete(making_key(entry))
             if entry >= GROUP_BASE:
                 txn.delete(group_key(old.folder, old.name))
 

@@ -28,7 +28,7 @@ from kcachefs.store.lock import StoreLock
 from kcachefs.store.records import FORMAT
 
 HEADER = "kcachefs.json"
-FOLDERS = ("catalog", "journal", "volumes", "incoming", "spool", "quarantine")
+FOLDERS = ("catalog", "journal", "volumes", "incoming", "spool", "quarantine", "history")
 
 
 class Header(msgspec.Struct, kw_only=True):

@@ -2,7 +2,8 @@
 
 One ordered keyspace. The first byte of a key names its table; integers in keys are big-endian, so that keys sort by
 number. Values are little-endian with fixed layouts, never pickled. The catalog puts a checksum behind each value; the
-table shows values without it. Codecs of `o`, `v` and `t` are in object_records.py, all others here.
+table shows values without it. Codecs of `o`, `v` and `t` are in object_records.py, that of `d` is in
+history_records.py, all others are here.
 
 | table | key after the first byte | value |
 | --- | --- | --- |
@@ -19,6 +20,7 @@ table shows values without it. Codecs of `o`, `v` and `t` are in object_records.
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
 | `a` slot | u64 | u64 inode whose bytes are in the slot of that number |
 | `e` entry | u64 | EntryRecord, followed by its name: what is evicted together |
+| `d` making | u64 entry | MakingRecord: when, by which run and at what cost the entry was made |
 | `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
 | `l` order | u64 namespace, u64 time of use | u64 entry: each namespace's entries, oldest first; not the pinned ones |
 | `c` counts | u64 namespace | NamespaceRecord: sums over its entries, and what became of them |
@@ -64,7 +66,7 @@ META_ANSWERED = b"manswered"
 META_SYNCED = b"msynced"
 META_PRIVATE = b"mprivate"
 
-EXPENDABLE = frozenset(b"oin")
+EXPENDABLE = frozenset(b"oind")
 """Tables whose damaged records count as absent: the file is gone then, and the framework makes it again. Taking a
 volume, a spool file, a total or a counter for absent would delete live bytes or give out numbers twice."""
 

@@ -8,6 +8,7 @@
     spool/          files that are not sealed yet, one plain file each
     spool.arena     the slot file: small files that are not sealed yet, one slot each
     quarantine/     what failed verification
+    history/        what happened: runs, events, tombstones, samples, in files that never grow beyond a bound
 
 docs/format.md describes each of them byte by byte.
 
@@ -33,6 +34,7 @@ from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.header import clear_errors, enter, note_boot, write_header
+from kcachefs.store.history_files import HistoryFiles
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
@@ -78,6 +80,8 @@ class Store:
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
             self.spool = Spool(self.path / "spool")
+            self.history = HistoryFiles(self.path)
+            undo.callback(self.history.close)
             self.catalog = Catalog(
                 self.path, freed=self._freed, before_fold=self.volumes.sync, map_size=options.map_size
             )
@@ -150,9 +154,10 @@ class Store:
         return freed
 
     def used_bytes(self) -> int:
-        """What the store takes on disk by its own records: volumes, catalog, journal, and what is not sealed yet."""
+        """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
         catalog = self.catalog.statistics()
-        return self.objects.totals().volumes + catalog["bytes"] + catalog["journal_bytes"] + self.unsealed_bytes()
+        records = catalog["bytes"] + catalog["journal_bytes"] + self.history.allocated_bytes()
+        return self.objects.totals().volumes + records + self.unsealed_bytes()
 
     def unsealed_bytes(self) -> int:
         """What files that are not sealed yet take on disk."""
@@ -200,6 +205,7 @@ class Store:
             last.callback(self.objects.close)
             last.callback(self.spool.close)
             last.callback(self.slots.close)
+            last.callback(self.history.close)
             try:
                 self.catalog.close()
             except NoSpace as error:

@@ -417,7 +417,7 @@ def test_a_ceiling_is_no_work_without_end(tmp_path: Path, monkeypatch: pytest.Mo
         fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"triton": 1})
         tries: list[list[int]] = []
 
-        def pretend(batch: list[int]) -> set[int]:
+        def pretend(batch: list[int], why: str) -> set[int]:
             tries.append(batch)
             assert len(tries) < 100
             return set(batch)

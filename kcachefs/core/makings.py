@@ -1,0 +1,224 @@
+"""Makings: how each entry came to be, what it cost, and so what a hit on it saves.
+
+The cost of a Triton entry is the time from the making of its folder, which Triton makes before it compiles, to its last
+file. Both times are those of inodes, so a kill in between changes nothing. Elsewhere a folder is made when the work is
+done already, and its times say nothing: the cost is unknown until somebody who can read the artefact tells it.
+Unknown stays unknown, and is never taken for 0.
+
+A graph's cost contains that of its kernels. So a kernel that the graph's own run made while it compiled the graph is
+not counted for a run that has hit the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from typing import NamedTuple
+
+import msgspec
+
+from kcachefs.core.history import History
+from kcachefs.core.insight_info import BASES, MadeEntry
+from kcachefs.core.namespaces import Namespaces
+from kcachefs.core.nodes import Nodes
+from kcachefs.core.runs import Covered, Runs
+from kcachefs.errors import FsError
+from kcachefs.store import Store
+from kcachefs.store.catalog import Transaction
+from kcachefs.store.history_records import UNKNOWN_COST, MakingRecord, making_key
+from kcachefs.store.inode_numbers import GROUP_BASE
+from kcachefs.store.records import EntryRecord, Inode
+
+SPAN, ARTEFACT = BASES.index("span"), BASES.index("artefact")
+LONGEST_NS = 6 * 3600 * 10**9
+"""What seems to have taken longer says that the clock was set, not what it cost."""
+PAUSE_NS = 600 * 10**9
+"""A file that comes this long after the last one was not compiled all that time."""
+_TOLERANCE_NS = 500_000_000
+"""How much a kernel's making may stick out of its graph's: the graph is written a moment after it was compiled."""
+
+Hits = Counter[tuple[int, int]]
+"""How often an entry was hit, by user and process."""
+
+
+class Hit(NamedTuple):
+    """Hits of an entry that are written down."""
+
+    entry: int
+    record: EntryRecord
+    hits: Hits
+
+
+class Makings:
+    """How the entries of one filesystem were made."""
+
+    def __init__(self, store: Store, nodes: Nodes, namespaces: Namespaces, history: History, runs: Runs) -> None:
+        self._catalog = store.catalog
+        self._nodes = nodes
+        self._namespaces = namespaces
+        self._history = history
+        self._runs = runs
+
+    def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
+        raw = (source or self._catalog).get(making_key(entry))
+        return MakingRecord.unpack(raw) if raw is not None else None
+
+    # --- making -------------------------------------------------------------------------------------------------------
+
+    def file_sealed(
+        self,
+        txn: Transaction,
+        entry: int,
+        record: EntryRecord,
+        node: Inode,
+        *,
+        is_miss: bool,
+        maker: int | None,
+        writer: int | None,
+    ) -> None:
+        """A file of an entry was sealed; `record` is the entry's before that.
+
+        `maker` is the thread that made the entry, `writer` another one that wrote into it since, as far as is known.
+        """
+        making, run = self.get(entry, txn), self._runs.of(maker)
+        if making is None:
+            if not record.used:
+                self._begin(txn, entry, record, node, run, is_miss)
+            return  # an entry of an older version: nobody knows when it was begun
+        ended, other = _ended(node), self._runs.of(writer)
+        making.run = making.run or run
+        if other and making.run and other != self._runs.current(making.run):
+            self._note_rewrite(record, making, other)
+        elif 0 <= ended - making.ended <= PAUSE_NS:
+            making.ended = ended
+            if making.basis == SPAN:
+                self._set_cost(record, making)
+        txn.put(making_key(entry), making.pack())
+
+    def _begin(self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> None:
+        making = MakingRecord(self._began(entry, record), _ended(node), run=run)
+        row = self._history.row(record.namespace, record.uid)
+        if is_miss:
+            row.misses += 1
+            self._runs.add(run, misses=1)
+            if self._history.was_evicted_for_room(record):
+                making.flags |= MakingRecord.REMADE
+                row.remade += 1
+            if self._is_span_known(record):
+                making.basis = SPAN
+                self._set_cost(record, making)
+            if making.cost == UNKNOWN_COST:
+                self._runs.add(run, unknown_compiled=1)
+        txn.put(making_key(entry), making.pack())
+
+    def _set_cost(self, record: EntryRecord, making: MakingRecord) -> None:
+        span = making.ended - making.began
+        if not 0 <= span <= LONGEST_NS:
+            making.basis = 0
+            return
+        more = span - max(0, making.cost)
+        making.cost = span
+        self._history.row(record.namespace, record.uid).compiled += more
+        self._runs.add(making.run, compiled=more)
+
+    def _note_rewrite(self, record: EntryRecord, making: MakingRecord, run: int) -> None:
+        if making.rewriter != run:
+            self._runs.add(run, misses=1)
+            path = self._history.path_of(record)
+            self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=f"by run {run}")
+        making.rewritten, making.rewriter = time.time_ns(), run
+
+    def _began(self, entry: int, record: EntryRecord) -> int:
+        if entry < GROUP_BASE:
+            with contextlib.suppress(FsError):
+                return self._nodes.get(entry).atime  # nothing changes it after the folder was made
+        return record.created
+
+    def _is_span_known(self, record: EntryRecord) -> bool:
+        """Whether the entry's folder was made before the work began: so it is with Triton's, also inside Inductor's."""
+        with contextlib.suppress(FsError):
+            label, path = self._namespaces.label_of(record.namespace), self._namespaces.path_in(record)
+            return (label == "triton" and len(path) == 1) or (label == "inductor" and path[:1] == (b"triton",))
+        return False
+
+    def set_cost(self, entry: int, cost: int) -> bool:
+        """The artefact says what an entry cost, in nanoseconds. False if there is no such entry."""
+        with self._nodes.change() as txn:
+            making = self.get(entry, txn)
+            if making is None:
+                return False
+            if making.basis != ARTEFACT:
+                known = max(0, making.cost)
+                was_unknown = making.cost == UNKNOWN_COST
+                self._runs.add(making.run, compiled=cost - known, unknown_compiled=-was_unknown)
+            making.cost, making.basis = cost, ARTEFACT
+            txn.put(making_key(entry), making.pack())
+        return True
+
+    # --- hits ---------------------------------------------------------------------------------------------------------
+
+    def count_hits(self, found: list[Hit]) -> None:
+        """Count what these hits saved: graphs first, because a graph's kernels count with it."""
+        makings = [(self.get(hit.entry), hit) for hit in found]
+        makings.sort(key=lambda pair: pair[0] is None or pair[0].basis != ARTEFACT)
+        for making, (_, record, hits) in makings:
+            for (uid, process), count in hits.items():
+                run = self._runs.of(process)
+                saved = self._saved(run, making)
+                served = count * record.plain
+                with self._catalog.lock:
+                    row = self._history.row(record.namespace, uid)
+                    row.hits += count
+                    row.served += served
+                    row.saved += count * (saved or 0)
+                is_unknown = saved is None
+                self._runs.add(
+                    run, hits=count, served=served, saved=count * (saved or 0), unknown_saved=count * is_unknown
+                )
+
+    def _saved(self, run: int, making: MakingRecord | None) -> int | None:
+        """What a hit of a run saves; None if nobody knows."""
+        if making is None or making.cost == UNKNOWN_COST:
+            return None
+        began = making.ended - making.cost if making.basis == ARTEFACT else making.began
+        own = Covered(self._runs.current(making.run), began, making.ended)
+        if making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
+            return 0
+        if making.basis == ARTEFACT:
+            self._runs.cover(run, own)
+        return making.cost
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def tell(self, info: MadeEntry) -> MadeEntry:
+        """An entry with all that is known of its making."""
+        making = self.get(info.entry)
+        if making is None:
+            return info
+        return msgspec.structs.replace(
+            info,
+            began=making.began / 1e9,
+            ended=making.ended / 1e9,
+            run=self._runs.current(making.run),
+            cost=making.cost / 1e9 if making.cost != UNKNOWN_COST else None,
+            basis=BASES[making.basis] if making.cost != UNKNOWN_COST and making.basis < len(BASES) else "",
+            rewritten=making.rewritten / 1e9 if making.rewritten else None,
+            rewriter=self._runs.current(making.rewriter),
+            remade=bool(making.flags & MakingRecord.REMADE),
+        )
+
+
+def _ended(node: Inode) -> int:
+    """When a file was last written. A copy that was given an older time was written when it was made."""
+    return max(node.mtime, node.atime) if node.mtime <= time.time_ns() else node.atime
+
+
+def _contains(graph: Covered, own: Covered) -> bool:
+    """Whether something was made by the same run, and while it compiled a graph."""
+    return (
+        graph != own
+        and graph.run == own.run
+        and graph.began - _TOLERANCE_NS <= own.began
+        and own.ended <= graph.ended + _TOLERANCE_NS
+    )

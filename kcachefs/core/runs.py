@@ -1,0 +1,282 @@
+"""Runs: which program a request belongs to, and what each program gained and cost.
+
+A run is the oldest ancestor process that uses the mount, with all processes below it: a training script and the
+compilers that it starts are one run. A process is looked up in /proc once, when it first makes or hits an entry, by a
+thread of its own: at once, because many processes are short-lived, and never on the path of a request.
+
+A process may turn out later to have an ancestor that uses the mount as well. Then the ancestor takes the run over, and
+with several such runs they become one.
+
+The last runs are in a ring file, so that a worker that takes over recognizes the processes that are still there.
+`_lock` guards all of it but `_known`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.insight_info import RunInfo
+from kcachefs.core.processes import Process, Story, tell
+from kcachefs.errors import KcachefsError
+from kcachefs.store import Store
+from kcachefs.store.header import boot_id
+from kcachefs.store.history_records import RunRecord
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 4096
+_COUNTED = 256
+"""Runs whose numbers are kept in memory; those of others are read when they are needed."""
+_RECHECK_SECONDS = 5.0
+"""How long the number of a process is trusted to mean the same one."""
+_PATIENCE_SECONDS = 0.2
+_COVERED = 64
+
+
+@dataclass(slots=True)
+class Covered:
+    """The time in which a graph was compiled by a run: the kernels made in it are part of the graph."""
+
+    run: int
+    began: int
+    ended: int
+
+
+@dataclass(slots=True)
+class _Run:
+    record: RunRecord
+    ancestors: frozenset[Process] = frozenset()
+    covered: list[Covered] = field(default_factory=list)
+    is_changed: bool = False
+
+
+class Runs:
+    """The runs of one filesystem."""
+
+    def __init__(self, store: Store) -> None:
+        self._ring = store.history.runs
+        self._known: BoundedDict[int, tuple[int, float]] = BoundedDict(_REMEMBERED)
+        """The run of a thread, 0 while nobody knows, and when it was last asked for."""
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._asked = self._answered = 0
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._by_process: BoundedDict[Process, int] = BoundedDict(_REMEMBERED)
+        self._counted: dict[int, _Run] = {}
+        self._into: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        """Runs that became part of another one."""
+        self._boot = 0
+        self._newest = 0
+
+    # --- who asks: the catalog's lock is held -------------------------------------------------------------------------
+
+    def seen(self, thread: int) -> None:
+        """A thread makes or hits an entry. Quick: the process is looked up elsewhere."""
+        known, now = self._known.get(thread), time.monotonic()
+        if thread and (known is None or now - known[1] > _RECHECK_SECONDS):
+            self._known[thread] = (known[0] if known is not None else 0), now
+            self._asked += 1
+            self._queue.put(thread)
+
+    def of(self, thread: int | None) -> int:
+        """The run that a thread belongs to; 0 if that is not known."""
+        known = self._known.get(thread) if thread else None
+        return self.current(known[0]) if known is not None else 0
+
+    def current(self, run: int) -> int:
+        """The run that this one is part of by now."""
+        while (above := self._into.get(run)) is not None:
+            run = above
+        return run
+
+    # --- looking processes up -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Look processes up as soon as they are seen. Without this they are looked up when they are counted."""
+        self._thread = threading.Thread(target=self._look_up_forever, name="kcachefs-runs", daemon=True)
+        self._thread.start()
+
+    def catch_up(self) -> None:
+        """Wait until every process that was seen is looked up, but not for long. Hold no lock."""
+        if self._thread is None:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._look_up(self._queue.get_nowait())
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while self._answered < self._asked and time.monotonic() < until:
+            time.sleep(0.001)
+
+    def _look_up_forever(self) -> None:
+        while True:
+            self._look_up(self._queue.get())
+
+    def _look_up(self, thread: int) -> None:
+        try:
+            story = tell(thread)
+            if story is not None:
+                with self._lock:
+                    run = self._run_of(story)
+                now = time.monotonic()
+                self._known[thread] = self._known[story.process.pid] = run, now
+        except Exception:  # a run that is not known must not end the thread
+            log.exception("the process of thread %d could not be looked up", thread)
+        finally:
+            self._answered += 1
+
+    def _run_of(self, story: Story) -> int:
+        self._load()
+        run = self._by_process.get(story.process)
+        for ancestor in story.ancestors:
+            above = self._by_process.get(ancestor)
+            if above is not None and self.current(above) != run:
+                run = self._merge(run, self.current(above))
+        below = [number for number, one in self._counted.items() if story.process in one.ancestors]
+        for number in below:
+            if number != run:
+                run = self._take_over(number, story) if run is None else self._merge(number, run)
+        if run is None:
+            run = self._begin(story)
+        self._by_process[story.process] = run
+        return run
+
+    def _begin(self, story: Story) -> int:
+        record = RunRecord(self._boot, story.process.ticks, story.process.pid, story.uid, story.started, time.time_ns())
+        record.argv = story.argv
+        number = self._newest = max(self._newest + 1, self._ring.next_number)
+        self._keep(number, _Run(record, frozenset(story.ancestors), is_changed=True))
+        self._write(number)
+        return number
+
+    def _take_over(self, number: int, story: Story) -> int:
+        """A run is its root's: a process that is above the present one becomes the root."""
+        run = self._counted[number]
+        new = run.record
+        new.pid, new.ticks, new.uid, new.argv = *story.process, story.uid, story.argv
+        new.started = story.started
+        run.ancestors, run.is_changed = frozenset(story.ancestors), True
+        return number
+
+    def _merge(self, run: int | None, above: int) -> int:
+        """Have a run be part of another one, which got all that it counted."""
+        if run is not None and run != above:
+            part, whole = self._get(run), self._get(above)
+            if part is not None and whole is not None:
+                for name in ("hits", "misses", "served", "compiled", "saved", "unknown_compiled", "unknown_saved"):
+                    setattr(whole.record, name, getattr(whole.record, name) + getattr(part.record, name))
+                    setattr(part.record, name, 0)
+                whole.covered = [*whole.covered, *part.covered][-_COVERED:]
+                part.record.into = above
+                part.is_changed = whole.is_changed = True
+                self._write(run)
+                self._counted.pop(run, None)
+            self._into[run] = above
+        return above
+
+    def _load(self) -> None:
+        """Once: recognize the processes that an earlier worker knew."""
+        if not self._boot:
+            self._boot = int.from_bytes(bytes.fromhex(boot_id().replace("-", ""))[:8], "little") or 1
+            for number, raw in self._ring.records():
+                record = RunRecord.unpack(raw)
+                if record.into:
+                    self._into[number] = record.into
+                elif record.boot == self._boot:
+                    self._by_process[Process(record.pid, record.ticks)] = number
+
+    # --- counting -----------------------------------------------------------------------------------------------------
+
+    def add(self, run: int, **counts: int) -> None:
+        """Add to what a run has counted, by the names of `RunRecord`. Nothing where nobody knows the run."""
+        with self._lock:
+            found = self._get(self.current(run)) if run else None
+            if found is not None:
+                for name, count in counts.items():
+                    setattr(found.record, name, max(0, getattr(found.record, name) + count))
+                found.record.used, found.is_changed = time.time_ns(), True
+
+    def cover(self, run: int, graph: Covered) -> None:
+        """A run has hit a graph: its kernels are not counted again."""
+        with self._lock:
+            found = self._get(self.current(run)) if run else None
+            if found is not None:
+                found.covered = [*found.covered, graph][-_COVERED:]
+
+    def covered(self, run: int) -> list[Covered]:
+        """The graphs that a run has hit."""
+        with self._lock:
+            found = self._counted.get(self.current(run))
+            return found.covered if found is not None else []
+
+    def flush(self) -> None:
+        """Write down what was counted since the last time."""
+        with self._lock:
+            for number in [number for number, run in self._counted.items() if run.is_changed]:
+                self._write(number)
+
+    def _get(self, number: int) -> _Run | None:
+        found = self._counted.get(number)
+        if found is None and (raw := self._ring.get(number)) is not None:
+            found = _Run(RunRecord.unpack(raw))
+            self._keep(number, found)
+        return found
+
+    def _keep(self, number: int, run: _Run) -> None:
+        if len(self._counted) >= _COUNTED:
+            oldest = min(self._counted, key=lambda one: self._counted[one].record.used)
+            self._write(oldest)
+            self._counted.pop(oldest, None)
+        self._counted[number] = run
+
+    def _write(self, number: int) -> None:
+        run = self._counted[number]
+        if number < self._ring.next_number - self._ring.slots:  # a newer run has its place: it goes on as the newest
+            self._counted.pop(number)
+            self._newest = max(self._newest + 1, self._ring.next_number)
+            self._into[number] = self._newest
+            number = self._newest
+            self._counted[number] = run
+        try:
+            self._ring.put(number, run.record.pack())
+            run.is_changed = False
+        except (KcachefsError, OSError) as error:
+            log.debug("run %d was not written: %s", number, error)
+
+    # --- telling ------------------------------------------------------------------------------------------------------
+
+    def all(self, uid: int | None, owner: int) -> list[RunInfo]:
+        """Every run, or those of one user, the oldest first.
+
+        Command lines are told to root and to the user whose they are; `owner` is who asks where all are told.
+        """
+        self.flush()
+        return list(self._told(uid, owner))
+
+    def _told(self, uid: int | None, owner: int) -> Iterator[RunInfo]:
+        with self._lock:
+            records = [(number, RunRecord.unpack(raw)) for number, raw in self._ring.records()]
+        for number, one in records:
+            if one.into or uid not in (None, one.uid):
+                continue
+            may_see = uid is not None or owner in (0, one.uid)
+            yield RunInfo(
+                run=number,
+                pid=one.pid,
+                uid=one.uid,
+                started=one.started / 1e9,
+                last_used=one.used / 1e9,
+                argv=one.argv.decode(errors="replace") if may_see else "",
+                hits=one.hits,
+                misses=one.misses,
+                bytes_served=one.served,
+                seconds_compiled=one.compiled / 1e9,
+                seconds_saved=one.saved / 1e9,
+                unknown_compiled=one.unknown_compiled,
+                unknown_saved=one.unknown_saved,
+            )

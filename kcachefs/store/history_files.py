@@ -1,0 +1,46 @@
+"""The files in a store's folder `history/`: runs, events, tombstones, and samples of three lengths. All are bounded.
+
+A store is complete without them, and an older one has none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kcachefs.store.ring_file import RingFile
+
+FOLDER = "history"
+
+RUNS = 2_000
+RUN_SIZE = 320
+EVENTS = 10_000
+EVENT_SIZE = 320
+TOMBSTONES = 65_536
+TOMBSTONE_SIZE = 44
+SAMPLE_SIZE = 404
+LEVELS = ((10, 2_160), (300, 4_032), (3_600, 17_520))
+"""Length of a sample in seconds, and how many there are: 6 hours, 14 days, 2 years."""
+
+
+class HistoryFiles:
+    """The rings of one store. Nothing is opened or made before it is needed."""
+
+    def __init__(self, store: Path) -> None:
+        folder = store / FOLDER
+        self.runs = RingFile(folder / "runs", RUNS, RUN_SIZE)
+        self.events = RingFile(folder / "events", EVENTS, EVENT_SIZE)
+        self.tombstones = RingFile(folder / "tombstones", TOMBSTONES, TOMBSTONE_SIZE)
+        self.samples = {
+            seconds: RingFile(folder / f"samples.{seconds}", slots, SAMPLE_SIZE) for seconds, slots in LEVELS
+        }
+
+    def rings(self) -> tuple[RingFile, ...]:
+        return self.runs, self.events, self.tombstones, *self.samples.values()
+
+    def allocated_bytes(self) -> int:
+        """What they take on the disk."""
+        return sum(ring.allocated for ring in self.rings())
+
+    def close(self) -> None:
+        for ring in self.rings():
+            ring.close()

@@ -1,0 +1,225 @@
+"""What a store remembers of the past: the records of table `d` and of the ring files in `history/`, and their codecs.
+
+docs/format.md describes their bytes. Times are nanoseconds since 1970, durations are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+from kcachefs.store.records import entry_key
+
+UNKNOWN_COST = -1
+"""The cost of an entry of which nobody knows how long it took to make."""
+
+
+def making_key(entry: int) -> bytes:
+    return b"d" + entry_key(entry)[1:]
+
+
+@dataclass(slots=True)
+class MakingRecord:
+    """How an entry was made."""
+
+    REMADE: ClassVar[int] = 1
+    """It had been here before, and was evicted to make room."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<qqqQqQBB")
+
+    began: int
+    ended: int
+    cost: int = UNKNOWN_COST
+    run: int = 0
+    rewritten: int = 0
+    """When another run last wrote into it, or 0."""
+    rewriter: int = 0
+    basis: int = 0
+    """Where the cost comes from: an index into `insight_info.BASES`."""
+    flags: int = 0
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(
+            self.began, self.ended, self.cost, self.run, self.rewritten, self.rewriter, self.basis, self.flags
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack(raw))
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """A run: a process with all below it. Its number is that of the ring's record."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQIIqqQQQQQIIQ")
+
+    boot: int
+    """Which boot of the machine `pid` and `ticks` are of: the first 8 bytes of the boot id."""
+    ticks: int
+    """When the process began, in clock ticks since that boot: with `pid` this means one process and no other."""
+    pid: int
+    uid: int
+    started: int
+    used: int
+    hits: int = 0
+    misses: int = 0
+    served: int = 0
+    compiled: int = 0
+    saved: int = 0
+    unknown_compiled: int = 0
+    unknown_saved: int = 0
+    into: int = 0
+    """The run that it turned out to be a part of; 0 if it stands for itself."""
+    argv: bytes = b""
+
+    def pack(self) -> bytes:
+        return (
+            self.CODEC.pack(
+                self.boot,
+                self.ticks,
+                self.pid,
+                self.uid,
+                self.started,
+                self.used,
+                self.hits,
+                self.misses,
+                self.served,
+                self.compiled,
+                self.saved,
+                self.unknown_compiled,
+                self.unknown_saved,
+                self.into,
+            )
+            + self.argv
+        )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack_from(raw), raw[cls.CODEC.size :])  # type: ignore[call-arg]
+
+
+@dataclass(slots=True)
+class TombstoneRecord:
+    """What is left of an entry that went."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<16sqIB")
+
+    path_hash: bytes
+    when: int
+    uid: int
+    why: int
+    """An index into `insight_info.EVICTION_REASONS`."""
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(self.path_hash, self.when, self.uid, self.why)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack(raw))
+
+
+@dataclass(slots=True)
+class EventRecord:
+    """Something that happened."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<qIBB")
+
+    when: int
+    uid: int
+    kind: int
+    """An index into `insight_info.EVENTS`."""
+    path_length: int
+    text: bytes
+    """The path of the entry, followed by whatever else there is to say."""
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(self.when, self.uid, self.kind, self.path_length) + self.text
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack_from(raw), raw[cls.CODEC.size :])  # type: ignore[call-arg]
+
+
+@dataclass(slots=True)
+class SampleRowRecord:
+    """What one user did in one namespace during a sample."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QIIIIIQQQ")
+
+    namespace: int
+    uid: int
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    remade: int = 0
+    served: int = 0
+    compiled: int = 0
+    saved: int = 0
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(
+            self.namespace,
+            self.uid,
+            self.hits,
+            self.misses,
+            self.evictions,
+            self.remade,
+            self.served,
+            self.compiled,
+            self.saved,
+        )
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.namespace, self.uid
+
+    @property
+    def weight(self) -> int:
+        """How much happened: where there are too many rows, those with little are added up."""
+        return self.hits + self.misses + self.evictions
+
+    def add(self, other: SampleRowRecord) -> None:
+        self.hits += other.hits
+        self.misses += other.misses
+        self.evictions += other.evictions
+        self.remade += other.remade
+        self.served += other.served
+        self.compiled += other.compiled
+        self.saved += other.saved
+
+
+@dataclass(slots=True)
+class SampleRecord:
+    """What happened in a stretch of time. Its number counts stretches of that length since 1970."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<QI")
+    ROWS_MAX: ClassVar[int] = 7
+    OTHERS: ClassVar[tuple[int, int]] = (0, 0xFFFFFFFF)
+    """Namespace and user of the row that holds the sum of what has no row of its own."""
+
+    used: int
+    entries: int
+    rows: list[SampleRowRecord] = field(default_factory=list)
+
+    def add(self, rows: list[SampleRowRecord]) -> None:
+        """Add what happened since, and keep to `ROWS_MAX`."""
+        by_key = {row.key: row for row in self.rows}
+        for row in rows:
+            by_key.setdefault(row.key, SampleRowRecord(*row.key)).add(row)
+        if len(by_key) > self.ROWS_MAX:
+            others = by_key.pop(self.OTHERS, None) or SampleRowRecord(*self.OTHERS)
+            for row in sorted(by_key.values(), key=lambda row: -row.weight)[self.ROWS_MAX - 1 :]:
+                others.add(by_key.pop(row.key))
+            by_key[self.OTHERS] = others
+        self.rows = list(by_key.values())
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(self.used, self.entries) + b"".join(row.pack() for row in self.rows)
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        rows = [SampleRowRecord(*fields) for fields in SampleRowRecord.CODEC.iter_unpack(raw[cls.CODEC.size :])]
+        used, entries = cls.CODEC.unpack_from(raw)
+        return cls(used, entries, rows)
