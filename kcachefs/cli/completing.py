@@ -80,12 +80,12 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "--as": _namespaces,
     "--format": _formats,
     "--policy": _policies,
-    "--sort": lambda: ("used", "size", "hits", "age"),
+    "--sort": lambda: ("used", "size", "hits", "age", "registers", "shared", "cost"),
     "--engine": lambda: ("direct", "pyfuse3"),
     "--log-format": lambda: ("text", "json"),
 }
 _ARGUMENTS: dict[str, Callable[[], Iterable[str]]] = {
-    **dict.fromkeys(("ls", "pin", "unpin", "evict"), _entries),
+    **dict.fromkeys(("ls", "pin", "unpin", "evict", "explain", "kernels", "show", "diff"), _entries),
     **dict.fromkeys(("umount", "reload", "set"), _mounts),
     "completion": lambda: SHELLS,
 }

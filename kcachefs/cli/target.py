@@ -65,16 +65,16 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     """Run a command where it belongs and return its result."""
     from kcachefs.daemon import control, registry
 
-    if (shared := _others_mount(mount, store)) is not None:
+    if (shared := others_mount(mount, store)) is not None:
         return _read_from(shared, verb, kind, arguments)
     mounted = find_mount(mount, store)
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
-    return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
+    return msgspec.json.decode(run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
 
-def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
+def others_mount(mount: Path | None, store: Path | None) -> Path | None:
     """The mount that is meant, if it is somebody else's: the one that is named, or the only one on a host where this
     user has neither a mount nor a store."""
     from kcachefs.daemon import registry
@@ -139,7 +139,7 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
     return mounts[0].mountpoint if mounts else None
 
 
-def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
+def run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
     """In a process of its own: LMDB reads through a map, and a damaged catalog can end whoever reads it."""
     from kcachefs.daemon import control
 

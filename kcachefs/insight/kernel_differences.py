@@ -34,19 +34,12 @@ def differences(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]
     other_tool = _versions(new, old)
     other_gpu = _architecture(new, old)
     derived = bool(other_tool or other_gpu)
-    causes = [*_incomplete(old), *other_tool, *other_gpu, *_environment(new, old), *_options(new, old, derived=derived)]
+    causes = [*other_tool, *other_gpu, *_environment(new, old), *_options(new, old, derived=derived)]
     arguments = _arguments(new, old)
     causes += arguments
     if not derived and not any(one.kind is Kind.TYPE for one in arguments):
         causes += body_causes(new, old, Sources(read, new.created, old.created), alone=not causes)
     return in_order(causes)
-
-
-def _incomplete(old: Kernel) -> list[Cause]:
-    if not old.missing:
-        return []
-    names = ", ".join(old.missing[:3]) + (" …" if len(old.missing) > 3 else "")
-    return [Cause(Kind.DAMAGED, f"the entry that was there is incomplete: {names} is missing")]
 
 
 def _versions(new: Kernel, old: Kernel) -> list[Cause]:

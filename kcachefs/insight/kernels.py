@@ -73,7 +73,7 @@ class Kernel:
     binary_bytes: int = 0
     shared: int | None = None
     missing: tuple[str, ...] = ()
-    """Files that the entry's list names and that are not there."""
+    """Files that Triton needs, that the entry's list names, and that are not there."""
     lists_folder: str = ""
     """The folder in which the entry's list says that its files are: where the cache was when it was made."""
     digest: str = ""
@@ -107,6 +107,11 @@ class Kernel:
         return [(function, operation) for function in self.functions for operation in function.operations]
 
 
+def name_of(names: Collection[str]) -> str | None:
+    """What the kernel is called whose files have these names."""
+    return next((one[len(_GROUP) : -len(".json")] for one in sorted(names) if is_kernel((one,))), None)
+
+
 def is_kernel(names: Collection[str]) -> bool:
     """Whether files of these names are a Triton kernel."""
     return any(name.startswith(_GROUP) and name.endswith(".json") for name in names)
@@ -123,7 +128,8 @@ def read(path: str, created: float, names: Collection[str], file: ReadFile) -> K
     _take_told(kernel, told)
     listed = _json(file(group), group).get("child_paths")
     if isinstance(listed, dict):
-        kernel.missing = tuple(sorted(str(name)[:200] for name in listed if name not in names))
+        needed = (name for name in listed if str(name).endswith((".json", *_BINARIES)))
+        kernel.missing = tuple(sorted(str(name)[:200] for name in needed if name not in names))
         first = next(iter(listed.values()), "")
         kernel.lists_folder = os.path.dirname(first)[:1000] if isinstance(first, str) else ""
     source = next((name for name in (stem + ".source", stem + ".ttir") if name in names), None)
