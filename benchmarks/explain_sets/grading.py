@@ -46,7 +46,8 @@ def load(folder: Path, created: float | None = None) -> list[Kernel]:
         names = [one.name for one in entry.iterdir()] if entry.is_dir() else []
         if kernels.is_kernel(names):
             when = entry.stat().st_mtime if created is None else created
-            found.append(kernels.read(entry.name, when, names, lambda name, at=entry: (at / name).read_bytes()))
+            files = {name: (entry / name).read_bytes() for name in names}
+            found.append(kernels.read(entry.name, when, names, files.__getitem__))
     return found
 
 

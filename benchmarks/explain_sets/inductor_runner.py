@@ -33,10 +33,10 @@ def run_all(folder: Path, changes: Sequence[ProgramChange]) -> None:
         importlib.import_module(name)
     (folder / "src").mkdir(parents=True, exist_ok=True)
     if not (folder / "base").exists():
-        for number, run in enumerate(BASE):
-            _in_a_fork(folder, f"base{number}", run, texts(None))
         (folder / "base").mkdir()
-        for number in range(len(BASE)):
+        concerned = {one.run.graph for one in changes}
+        for number, run in enumerate(one for one in BASE if one.graph in concerned):
+            _in_a_fork(folder, f"base{number}", run, texts(None))
             shutil.copytree(folder / f"base{number}", folder / "base", dirs_exist_ok=True)
     for change in changes:
         if not (folder / change.name).exists():

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def run_all(folder: Path, changes: list[Change]) -> None:
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     (folder / "src").mkdir(parents=True, exist_ok=True)
     if not (folder / "base").exists():
-        _in_a_fork(folder, None)
+        concerned = {name for one in changes for name in one.only or [call.kernel for call in BASE]}
+        _in_a_fork(folder, None, concerned)
     for change in changes:
         if not (folder / change.name).exists():
             _in_a_fork(folder, change)
@@ -48,14 +50,14 @@ def texts(change: Change | None) -> dict[str, str]:
     return found
 
 
-def _in_a_fork(folder: Path, change: Change | None) -> None:
+def _in_a_fork(folder: Path, change: Change | None, concerned: Collection[str] = ()) -> None:
     for name, text in texts(change).items():
         (folder / "src" / name).write_text(text)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            _compile(folder, change)
+            _compile(folder, change, concerned)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -64,7 +66,7 @@ def _in_a_fork(folder: Path, change: Change | None) -> None:
         raise SystemExit(f"{change.name if change else 'the base'} cannot be compiled")
 
 
-def _compile(folder: Path, change: Change | None) -> None:
+def _compile(folder: Path, change: Change | None, concerned: Collection[str]) -> None:
     cache = folder / (change.name if change else "base")
     cache.mkdir()
     if change is not None:  # what is there already is found, and taken out again
@@ -77,7 +79,8 @@ def _compile(folder: Path, change: Change | None) -> None:
     if change is not None and change.version is not None:
         _pretend(change.version)
     for call in calls(change):
-        _compile_one(call, change)
+        if not concerned or call.kernel in concerned:
+            _compile_one(call, change)
     for entry in list(cache.iterdir()):
         if entry.is_symlink():
             entry.unlink()

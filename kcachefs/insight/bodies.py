@@ -25,9 +25,9 @@ def body_causes(new: Kernel, old: Kernel, sources: Sources, *, alone: bool) -> l
     ours, theirs = (one.operations for one in (new.main, old.main))
     if _shapes(ours) != _shapes(theirs):
         return [_structure(new, new.main, old.main, sources, is_kernel=True)]
-    cause = differing_constants(new, old, sources)
-    if cause is not None:
-        return [cause]
+    constants = differing_constants(new, old, sources)
+    if constants:
+        return constants
     for ours_too, theirs_too in _pairs(new, old):
         if [one.text for one in ours_too.operations] != [one.text for one in theirs_too.operations]:
             return [_helper(new, ours_too, theirs_too, sources)]

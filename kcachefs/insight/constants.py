@@ -45,49 +45,53 @@ class Solved:
     place: Place = NOWHERE
 
 
-def differing_constants(new: Kernel, old: Kernel, sources: Sources) -> Cause | None:
-    """The cause if the two kernels differ in numbers, or in what they pass to functions, and in nothing else."""
+def differing_constants(new: Kernel, old: Kernel, sources: Sources) -> list[Cause]:
+    """The causes if the two kernels differ in numbers, or in what they pass to functions, and in nothing else."""
     if new.main is None or old.main is None:
-        return None
+        return []
     source = sources.find(new.place.file)
     evidence = evidence_of(new.main, old.main, source)
     changed = [one for one in evidence if one.was != one.now]
     if not changed:
-        return None
+        return []
     settled = all(a.place == b.place for a, b in zip(new.main.operations, old.main.operations, strict=False))
-    if source is not None:
-        cause = _by_name(new, evidence, changed, source, settled)
-        if cause is not None:
-            return cause
-    return _by_place(changed[0], source)
+    named = _by_name(new, evidence, changed, source, settled) if source is not None else []
+    return named or [_by_place(changed[0], source)]
 
 
 def _by_name(
     new: Kernel, evidence: list[Evidence], changed: list[Evidence], source: Source, settled: bool
-) -> Cause | None:
+) -> list[Cause]:
     function = source.function_at(new.place.line)
     if function is None:
-        return None
+        return []
     constant_names = constants_of(function, set(new.arguments))
-    literal = _literal(changed, source, constant_names)
-    if literal is not None and source.state is not State.UNTOUCHED:
-        return literal
-    for one in changed:
-        for name in sorted(names_in(one.expression) - constant_names) if one.expression is not None else ():
-            module_constant = source.constant(name)
-            if module_constant is not None and plain(module_constant.value) == one.now:
-                words = f"the global {name} is {one.now}, was {one.was} ({shown(_at(one.place, module_constant.line))})"
-                return Cause(Kind.CONSTANT, words)
-    solved = solve(evidence, constant_names)
     certain = settled or source.state is State.UNTOUCHED
+    solved = solve(evidence, constant_names)
+    found = []
     if solved.names:
         told = ", ".join(f"{name} is {now}, was {was}" for name, (was, now) in sorted(solved.names.items()))
-        return Cause(Kind.CONSTANT, f"constexpr {told} ({shown(solved.place)})", certain)
-    if solved.derived:
+        found.append(Cause(Kind.CONSTANT, f"constexpr {told} ({shown(solved.place)})", certain))
+    found += _globals(changed, source, constant_names)
+    literal = _literal(changed, source, constant_names)
+    if literal is not None and source.state is not State.UNTOUCHED:
+        found.append(literal)
+    if not found and solved.derived:
         name, (text, was, now) = next(iter(solved.derived.items()))
         words = f"constexpr {name} differs: {text} is {now}, was {was} ({shown(solved.place)})"
-        return Cause(Kind.CONSTANT, words, certain)
-    return None
+        found.append(Cause(Kind.CONSTANT, words, certain))
+    return found
+
+
+def _globals(changed: list[Evidence], source: Source, constant_names: set[str]) -> list[Cause]:
+    """The module's constants that have the new values."""
+    for one in changed:
+        for name in sorted(names_in(one.expression) - constant_names) if one.expression is not None else ():
+            known = source.constant(name)
+            if known is not None and plain(known.value) == one.now:
+                words = f"the global {name} is {one.now}, was {one.was} ({shown(_at(one.place, known.line))})"
+                return [Cause(Kind.CONSTANT, words)]
+    return []
 
 
 def _literal(changed: list[Evidence], source: Source, constant_names: set[str]) -> Cause | None:

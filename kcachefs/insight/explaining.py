@@ -54,9 +54,10 @@ class Explanation(msgspec.Struct, frozen=True):
 class Explainer:
     """Explains entries of one cache."""
 
-    def __init__(self, cache: Cache, index: Index) -> None:
+    def __init__(self, cache: Cache, index: Index, patience: float | None = None) -> None:
+        """With `patience`, no more is read after that many seconds: what is not read is as if it were not there."""
         self.cache = cache
-        self.reader = Reader(cache, index)
+        self.reader = Reader(cache, index, patience)
         self.entries = cache.entries()
         self._tombstones: dict[bytes, Tombstone] | None = None
 
@@ -124,16 +125,16 @@ class Explainer:
     ) -> tuple[MadeEntry | None, list[Cause]]:
         own = sketches.get(entry.path)
         if not isinstance(own, GraphSketch):
-            return None, [graph_nearest.is_new(graph)]
+            return None, [graph_nearest.IS_NEW]
         at = graph_nearest.find_nearest(own, [(sketch, began(one)) for one, sketch in older])
         if at is None:
-            return None, [graph_nearest.is_new(graph)]
+            return None, [graph_nearest.IS_NEW]
         nearest = older[at][0]
         try:
             recipe = self.reader.recipe(nearest)
         except ArtefactGarbled as error:
             return nearest, [_garbled(error)]
-        return nearest, graph_differences(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.is_new(graph)]
+        return nearest, graph_differences(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.IS_NEW]
 
     # --- kernels ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class Explainer:
         if not isinstance(kernel, Kernel):
             return [], entry.name
         if nearest is None:
-            return [kernel_nearest.is_new(kernel)], kernel.name
+            return [kernel_nearest.IS_NEW], kernel.name
         try:
             old = self.reader.recipe(nearest)
         except ArtefactGarbled as error:

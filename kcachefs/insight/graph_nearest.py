@@ -9,6 +9,7 @@ from kcachefs.insight.graph_differences import differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.sketches import GraphSketch, alike, graph_distance, of_graph
 
+IS_NEW = Cause(Kind.NEW, "new: no graph like it was compiled here before")
 _ALIKE_MIN = 0.3
 """Less than this share of operations in common, and a graph is called new."""
 
@@ -34,7 +35,7 @@ def explain(new: Graph, older: Sequence[Graph]) -> tuple[Graph | None, list[Caus
     """The nearest of `older` and what differs, the most telling first; no graph if none is like it."""
     nearest = find_nearest(of_graph(new), [(of_graph(one), one.created) for one in older])
     if nearest is None:
-        return None, [is_new(new)]
+        return None, [IS_NEW]
     return older[nearest], differences(new, older[nearest])
 
 
@@ -42,7 +43,3 @@ def find_nearest(new: GraphSketch, older: Sequence[tuple[GraphSketch, float]]) -
     """Which of the older ones, each with when it was made."""
     candidates = [at for at, (one, _) in enumerate(older) if alike(new, one) >= _ALIKE_MIN]
     return min(candidates, key=lambda at: (graph_distance(new, older[at][0]), -older[at][1]), default=None)
-
-
-def is_new(new: Graph) -> Cause:
-    return Cause(Kind.NEW, f"new: no graph like it was compiled here before (torch {new.version or 'unknown'})")

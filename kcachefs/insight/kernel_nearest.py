@@ -11,6 +11,7 @@ from kcachefs.insight.kernels import Kernel, shown
 from kcachefs.insight.sketches import KernelSketch, kernel_distance, of_kernel
 from kcachefs.insight.sources import Read, read_file
 
+IS_NEW = Cause(Kind.NEW, "new: no kernel of that name was here before")
 _NEAR_LINES = 3
 
 
@@ -18,7 +19,7 @@ def explain(new: Kernel, older: Sequence[Kernel], read: Read = read_file) -> tup
     """The nearest of `older` and what differs, the most telling first; no kernel if none is like it."""
     nearest = find_nearest(of_kernel(new), [(of_kernel(one), one.created) for one in older])
     if nearest is None:
-        return None, [is_new(new)]
+        return None, [IS_NEW]
     return older[nearest], causes(new, older[nearest], read)
 
 
@@ -36,10 +37,6 @@ def causes(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]:
         words = f"the kernel is called {new.name} now, was {old.name} ({shown(old.place)})"
         return [Cause(Kind.SOURCE, words), *found]
     return found or [_unexplained(new)]
-
-
-def is_new(new: Kernel) -> Cause:
-    return Cause(Kind.NEW, f"new: no kernel called {new.name} was here before")
 
 
 def _unexplained(new: Kernel) -> Cause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
@@ -22,8 +23,9 @@ _GRAPH_FILES = ("*",)
 class Reader:
     """Recipes of a cache's entries."""
 
-    def __init__(self, cache: Cache, index: Index) -> None:
+    def __init__(self, cache: Cache, index: Index, patience: float | None = None) -> None:
         self.cache, self._index = cache, index
+        self._until = None if patience is None else time.monotonic() + patience
         self._recipes: dict[str, Recipe | ArtefactGarbled] = {}
 
     def recipe(self, entry: MadeEntry) -> Recipe:
@@ -56,6 +58,8 @@ class Reader:
         by_number = {one.entry: one for one in entries}
         for number, found in groupby(self.cache.artefacts(entries, patterns), key=lambda one: one.entry):
             yield by_number[number], {one.file: one for one in found}
+            if self._until is not None and time.monotonic() > self._until:
+                return
 
     def sketches(self, entries: Sequence[MadeEntry]) -> dict[str, Sketch]:
         """The short form of each, from the index where it is known; entries that are neither are left out."""
