@@ -19,11 +19,13 @@ from typing import Any
 from benchmarks.explain_sets.inductor_changes import BASE, CHANGES, FILES, ProgramChange, Run
 
 MODELS = Path(__file__).parent / "models"
+_QUICKLY = "--quickly"
+"""Compile without what takes the C++ compiler longest: precompiled headers and vector instructions."""
 _GRAPHS = ("fxgraph", "aotautograd")
 
 
 def main() -> None:
-    folder, wanted = Path(sys.argv[1]), sys.argv[2:]
+    folder, wanted = Path(sys.argv[1]), [word for word in sys.argv[2:] if word != _QUICKLY]
     run_all(folder, [one for one in CHANGES if not wanted or one.name in wanted])
 
 
@@ -95,7 +97,8 @@ def _settle(run: Run) -> None:
     import torch
     import torch._inductor.config as config
 
-    for name, value in run.config.items():
+    quickly = {"cpp_cache_precompile_headers": False, "cpp.simdlen": 1} if _QUICKLY in sys.argv else {}
+    for name, value in {**quickly, **run.config}.items():
         holder: Any = config
         *above, last = name.split(".")
         for part in above:

@@ -231,7 +231,7 @@ class Explainer:
         if self._tombstones is None:
             self._tombstones = {one.path_hash: one for one in self.cache.tombstones()}
         stone = self._tombstones.get(path_hash(entry.path))
-        if stone is None or stone.when > began(entry) + 1.0:
+        if stone is None or stone.when > max(began(entry), entry.created) + 1.0:
             return causes
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stone.when))
         if stone.why == "damaged":

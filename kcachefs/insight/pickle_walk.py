@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickletools
 import struct
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -40,14 +41,20 @@ def read(data: bytes) -> Any:
         raise ArtefactGarbled(f"it is too large to read ({len(data)} bytes)")
     walk = _Walk()
     try:
-        for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
-            if number > _OPCODES_MAX:
-                raise ArtefactGarbled("it has too many opcodes")
-            if opcode.name == "STOP":
-                return walk.stack[-1]
-            walk.step(opcode.name, argument)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in strings that nobody meant as such
+            return _walked(walk, data)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError, struct.error) as error:
         raise ArtefactGarbled(f"it is not a pickle that can be read ({type(error).__name__})") from None
+
+
+def _walked(walk: _Walk, data: bytes) -> Any:
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if number > _OPCODES_MAX:
+            raise ArtefactGarbled("it has too many opcodes")
+        if opcode.name == "STOP":
+            return walk.stack[-1]
+        walk.step(opcode.name, argument)
     raise ArtefactGarbled("it is a pickle without an end")
 
 

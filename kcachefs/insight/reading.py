@@ -118,17 +118,22 @@ def read_kernel(entry: MadeEntry, files: dict[str, Artifact]) -> Kernel:
         file = files.get(name)
         return (file.content if file is not None else None) or b""
 
-    return kernels.read(entry.path, began(entry), files, content)
+    return kernels.read(entry.path, _compiled(entry, files), files, content)
 
 
 def read_graph(entry: MadeEntry, files: dict[str, Artifact]) -> Graph:
     """The newest graph of the entry: for other sizes there may be several."""
     newest = max(files.values(), key=lambda one: one.modified)
-    return graphs.read(entry.path, began(entry), newest.content or b"")
+    return graphs.read(entry.path, _compiled(entry, files), newest.content or b"")
 
 
 def began(entry: MadeEntry) -> float:
     return entry.began if entry.began is not None else entry.created
+
+
+def _compiled(entry: MadeEntry, files: dict[str, Artifact]) -> float:
+    """When an entry was compiled, which may be long before it came here."""
+    return min([began(entry), *(one.modified for one in files.values())])
 
 
 def _sketch(recipe: Recipe | ArtefactGarbled) -> Sketch:

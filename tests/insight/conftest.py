@@ -12,7 +12,7 @@ import pytest
 from tests.waiting import PATIENCE
 
 TRITON_SAMPLE = (
-    *("bins", "head_and_heads", "interleaved", "bias", "odd_n", "registers", "older_triton", "llvm_options"),
+    *("bins", "head_and_heads", "interleaved", "bias", "odd_n", "overflow", "older_triton", "llvm_options"),
     *("beta", "operator", "helper_operator", "blank", "comment", "renamed", "new"),
 )
 INDUCTOR_SAMPLE = ("score_shape", "score_threads", "dimension")
@@ -27,7 +27,7 @@ def triton_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def inductor_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of graphs that torch.compile made."""
-    return _compiled(tmp_path_factory.mktemp("inductor"), "inductor_runner", INDUCTOR_SAMPLE)
+    return _compiled(tmp_path_factory.mktemp("inductor"), "inductor_runner", (*INDUCTOR_SAMPLE, "--quickly"))
 
 
 def _compiled(folder: Path, runner: str, changes: tuple[str, ...]) -> Path:
