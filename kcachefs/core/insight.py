@@ -36,8 +36,10 @@ class Insight(Administration):
         found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid))
         return [self._fs.makings.tell(info) for info in found]
 
-    def runs(self, uid: int | None = None) -> list[RunInfo]:
-        """The last runs, of one user or of all, the oldest first."""
+    def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:
+        """The last runs, of one user or of all, the oldest first; with `settle` what waits is sealed first."""
+        if settle:
+            self._fs.settle()
         self._fs.write_down()
         return self._fs.runs.all(uid, self._fs.options.uid)
 

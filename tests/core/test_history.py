@@ -33,7 +33,7 @@ def entry(fs: Filesystem, path: str) -> MadeEntry:
 
 
 def runs(fs: Filesystem, uid: int | None = None) -> dict[int, RunInfo]:
-    return {one.pid: one for one in Insight(fs).runs(uid)}
+    return {one.pid: one for one in Insight(fs).runs(uid=uid)}
 
 
 def made(fs: Filesystem, path: str, seconds: float, *, pid: int = WRITER, uid: int = 0, size: int = 1000) -> None:
