@@ -68,7 +68,7 @@ class Insight(Administration):
         seconds = {int(entry): cost for entry, cost in costs.items()}
         if any(not 0 <= cost <= LONGEST_NS / 1e9 for cost in seconds.values()):
             raise UsageError("a cost is a number of seconds, and not more than six hours")
-        return sum(self._fs.makings.set_cost(entry, int(cost * 1e9)) for entry, cost in seconds.items())
+        return self._fs.makings.set_costs({entry: int(cost * 1e9) for entry, cost in seconds.items()})
 
     def artifacts(
         self,

@@ -137,6 +137,10 @@ def test_the_kernels_of_a_graph_that_was_hit_are_not_counted_again(tmp_path: Pat
         made(fs, "inductor/fxgraph/ab/GRAPH", 0.0, pid=maker)
         made(fs, "triton/OUTSIDE", 30.0, pid=maker)
         Insight(fs).note_costs({str(entry(fs, "inductor/fxgraph/ab/GRAPH").entry): 8.0})
+        assert runs(fs)[maker].seconds_compiled == pytest.approx(8.0 + 30.0, abs=1.0)
+        assert runs(fs)[maker].unknown_compiled == 0
+        rows = [row for one in Insight(fs).history() for row in one.rows]
+        assert sum(row.seconds_compiled for row in rows) == pytest.approx(8.0 + 30.0, abs=1.0)
         for path in ("inductor/triton/0/INSIDE", "inductor/fxgraph/ab/GRAPH", "triton/OUTSIDE"):
             look_up(fs, f"{path}/kernel.cubin", reader)
         fs.settle()
