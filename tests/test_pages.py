@@ -552,15 +552,17 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
     )
     for module in ("catalog", "store", "ledger", "volumes", "slots", "spool", "frame_cache"):
         monkeypatch.setattr(f"kcachefs.store.{module}.threading", watching)
+    for module in ("history", "runs"):
+        monkeypatch.setattr(f"kcachefs.core.{module}.threading", watching)
     with Store(tmp_path / "store", Options(background=False, volume_size=1 << 20)) as store:
+        fs = Filesystem(store, FsOptions(limits=Limits(max_size=3 << 20, min_free=0, grace=0.0)))
         owners = (store.catalog, store.objects.ledger, store.volumes, store.slots, store.spool, store.objects._cache)
-        for owner in owners:
+        for owner in (*owners, fs.history, fs.runs):
             names |= {
                 id(lock): f"{type(owner).__name__}.{name}"
                 for name, lock in vars(owner).items()
                 if isinstance(lock, Watched)
             }
-        fs = Filesystem(store, FsOptions(limits=Limits(max_size=3 << 20, min_free=0, grace=0.0)))
         use(fs)
         fold_on_a_full_disk(fs, monkeypatch)
     levels = {code: int(row[0]) for row in rows(CONCURRENCY, "Order") for code in re.findall(r"`([^`]+)`", row[1])}

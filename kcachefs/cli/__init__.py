@@ -33,6 +33,7 @@ from kcachefs.cli.pin import pin, unpin
 from kcachefs.cli.prune import prune
 from kcachefs.cli.reload import reload
 from kcachefs.cli.run import run
+from kcachefs.cli.runs import runs
 from kcachefs.cli.set import set as set_
 from kcachefs.cli.show import show
 from kcachefs.cli.stats import stats
@@ -69,6 +70,7 @@ for _verb in (
     adopt,
     unpack,
     stats,
+    runs,
     ls,
     explain,
     kernels,

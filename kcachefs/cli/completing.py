@@ -81,6 +81,7 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "--format": _formats,
     "--policy": _policies,
     "--sort": lambda: ("used", "size", "hits", "age", "registers", "shared", "cost"),
+    "--by": lambda: ("namespace", "user", "run"),
     "--engine": lambda: ("direct", "pyfuse3"),
     "--log-format": lambda: ("text", "json"),
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.prune import parse_age
-from kcachefs.errors import UsageError
+from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
     from kcachefs.core.insight_info import MadeEntry
@@ -28,24 +28,21 @@ def open_cache(mount: Path | None, store: Path | None, folder: Path | None) -> C
     """The entries that are meant: of a mount, of a store at rest, or of a plain folder."""
     from kcachefs.insight.artefacts import FolderCache
     from kcachefs.insight.mounted import MountedCache
-    from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
 
     if folder is not None:
         if mount is not None or store is not None:
             raise UsageError("--folder is for a cache that is no mount; leave out --mount and --store")
         return FolderCache(folder)
-    shared = target.others_mount(mount, store)
-    if shared is not None:
-        return MountedCache(InsightReports(asking_folder(shared)), str(shared))
-    mounted = target.find_mount(mount, store)
-    if mounted is not None:
-        return MountedCache(InsightReports(asking_daemon(Path(mounted))), mounted)
-    where = Path(store or config.default_store())
+    return MountedCache(target.insight(mount, store), _place(mount, store))
 
-    def ask(verb: str, arguments: dict[str, Any]) -> bytes:
-        return target.run_on_store(where, verb, arguments)
 
-    return MountedCache(InsightReports(ask), str(where.absolute()))
+def _place(mount: Path | None, store: Path | None) -> str:
+    """What the index of a mount or store goes by."""
+    try:
+        mounted = target.find_mount(mount, store)
+    except MountError:  # somebody else's
+        mounted = None
+    return mounted or str((mount or store or config.configured_mount() or config.default_store()).absolute())
 
 
 def the_one(pattern: str, explainer: Explainer) -> MadeEntry:

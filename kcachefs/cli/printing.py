@@ -70,3 +70,17 @@ def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
             progress.update(task, advance=count, description=now)
 
         yield advance
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people say it.
+
+    >>> format_seconds(0.25), format_seconds(75.0), format_seconds(2460.0), format_seconds(90000.0)
+    ('0.2 s', '75 s', '41 min', '25 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, length, upto in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600)):
+        if seconds < upto:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from kcachefs.cli import target
-from kcachefs.cli.printing import console, counted
+from kcachefs.cli import past, target
+from kcachefs.cli.printing import console, counted, print_json
 from kcachefs.cli.tables import Table, bar, screen_width, show
 from kcachefs.config import format_age, format_size
+from kcachefs.errors import MountError, UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -44,6 +46,14 @@ def stats(
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; a line each with --json.")
     ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="What happened within this time instead: 7d, 12h, 90m."),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="The same, added up by namespace, user or run.")
+    ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Count hits, misses and evictions from 0 again.")] = False,
     as_json: target.Json = False,
 ) -> None:
     """Show what a cache holds and how well it works."""
@@ -51,14 +61,19 @@ def stats(
 
     from kcachefs.core import report
 
+    if reset:
+        target.call(mount, store, "reset", float)
     numbers = _ask(mount, store, settle=not watch)
+    if since is not None or by is not None:
+        _show_past(numbers, mount, store, since, by, as_json)
+        return
     if as_json and watch:
         _print_forever(numbers, mount, store)
     if as_json:
         print(report.as_json(numbers).decode(), end="")
         return
     if not watch:
-        show(_table(numbers), _summary(numbers))
+        show(_table(numbers), [*_summary(numbers), *_recent(numbers, mount, store)])
         return
     with Live(_screen(numbers), console=console(), auto_refresh=False) as live:
         try:
@@ -67,6 +82,28 @@ def stats(
                 live.update(_screen(_ask(mount, store)), refresh=True)
         except KeyboardInterrupt:
             pass
+
+
+def _recent(numbers: Statistics, mount: Path | None, store: Path | None) -> list[str]:
+    """What the last days saved, and whether the quota is large enough; nothing where the daemon is too old to tell."""
+    with contextlib.suppress(MountError):
+        return past.summary(past.look_back(mount, store, past.began(numbers, None)))
+    return []
+
+
+def _show_past(
+    numbers: Statistics, mount: Path | None, store: Path | None, since: str | None, by: str | None, as_json: bool
+) -> None:
+    from kcachefs.cli.prune import parse_age
+
+    if by is not None and by not in past.BY:
+        raise UsageError(f"--by {by}: unknown; choose one of {', '.join(past.BY)}")
+    start = past.began(numbers, parse_age(since)) if since is not None else numbers.since
+    found = past.look_back(mount, store, start, by or past.BY[0])
+    if as_json:
+        print_json(found)
+    else:
+        show(past.table(found), ["", *past.summary(found)])
 
 
 def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) -> NoReturn:

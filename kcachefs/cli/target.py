@@ -29,6 +29,7 @@ from kcachefs.errors import (
 
 if TYPE_CHECKING:
     from kcachefs.core import Filesystem
+    from kcachefs.mounts.insight_reports import InsightReports
 
 Directory = Annotated[
     Path | None,
@@ -65,16 +66,29 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     """Run a command where it belongs and return its result."""
     from kcachefs.daemon import control, registry
 
-    if (shared := others_mount(mount, store)) is not None:
+    if (shared := _others_mount(mount, store)) is not None:
         return _read_from(shared, verb, kind, arguments)
     mounted = find_mount(mount, store)
     if mounted is not None:
         raw = control.ask(registry.socket_path(mounted), verb, arguments)
         return msgspec.json.decode(raw, type=kind)
-    return msgspec.json.decode(run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
+    return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
 
-def others_mount(mount: Path | None, store: Path | None) -> Path | None:
+def insight(mount: Path | None, store: Path | None) -> InsightReports:
+    """What explains misses, of the mount or store that is meant."""
+    from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
+
+    if (shared := _others_mount(mount, store)) is not None:
+        return InsightReports(asking_folder(shared))
+    mounted = find_mount(mount, store)
+    if mounted is not None:
+        return InsightReports(asking_daemon(Path(mounted)))
+    at_rest = Path(store or config.default_store())
+    return InsightReports(lambda verb, arguments: _run_on_store(at_rest, verb, arguments))
+
+
+def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
     """The mount that is meant, if it is somebody else's: the one that is named, or the only one on a host where this
     user has neither a mount nor a store."""
     from kcachefs.daemon import registry
@@ -139,7 +153,7 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
     return mounts[0].mountpoint if mounts else None
 
 
-def run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
+def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
     """In a process of its own: LMDB reads through a map, and a damaged catalog can end whoever reads it."""
     from kcachefs.daemon import control
 

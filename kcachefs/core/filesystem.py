@@ -25,7 +25,7 @@ from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
-from kcachefs.core.report import Statistics, as_json, statistics, statistics_of
+from kcachefs.core.report import Statistics, as_json, counted_since, statistics, statistics_of
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
@@ -142,7 +142,17 @@ class Filesystem(FileRequests):
     def _statistics_of(self, uid: int) -> Statistics:
         limits = self.room.limits
         unsealed = self.sealer.unsealed_bytes(uid)
-        return statistics_of(uid, self.namespaces, limits.max_size_per_uid or limits.max_size, unsealed)
+        quota = limits.max_size_per_uid or limits.max_size
+        return statistics_of(uid, self.namespaces, quota, unsealed, counted_since(self.store))
+
+    def reset_statistics(self) -> float:
+        """Count hits, misses and evictions from 0 again; returns since when. History and entries stay as they are."""
+        self.write_down()
+        with self.nodes.change() as txn:
+            now = self.table.reset(txn)
+        self._reports.clear()
+        self.history.note_event("reset")
+        return now / 1e9
 
     def _metrics_for(self, caller: Caller) -> bytes:
         gid = self.options.metrics_gid
@@ -159,6 +169,7 @@ class Filesystem(FileRequests):
         if self.sees_all(caller):
             self.settle()
         else:
+            self.runs.catch_up()
             self.sealer.seal_of(caller.uid, self.uses.hit_by(caller.uid))
             self.write_down()
             self.store.fold()
@@ -169,6 +180,7 @@ class Filesystem(FileRequests):
 
         What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
         """
+        self.runs.catch_up()
         for _ in range(self.sealer.waiting()):
             try:
                 self.sealer.seal_next(0)

@@ -169,31 +169,34 @@ class History:
         ]
 
     def samples(self, since: float = 0.0, uid: int | None = None) -> list[Sample]:
-        """What happened since then, the oldest first, in the shortest samples that reach back that far."""
-        now = time.time()
-        seconds = next((length for length, slots in LEVELS if now - since <= length * slots), LEVELS[-1][0])
-        first, last = int(since) // seconds, int(now) // seconds
-        with self._lock:
-            found = self._files.samples[seconds].records()
-        samples = []
-        for number, raw in found:
-            # A sample of the future is from before the clock was set back: nobody can say when that was.
-            if not first <= number <= last:
-                continue
-            record = SampleRecord.unpack(raw)
-            rows = [self._row(row) for row in record.rows if uid in (None, row.uid)]
-            if rows:
-                whole = uid is None
-                samples.append(
-                    Sample(
-                        start=number * seconds,
-                        seconds=seconds,
-                        used_bytes=record.used if whole else 0,
-                        entries=record.entries if whole else 0,
-                        rows=rows,
-                    )
-                )
-        return samples
+        """What happened since then, the oldest first, each moment in the shortest sample that is kept of it."""
+        found: list[Sample] = []
+        # A sample of the future is from before the clock was set back: nobody can say when that was.
+        now, longest = int(time.time()), LEVELS[-1][0]
+        until = now + longest
+        for seconds, slots in LEVELS:
+            # Longer samples go on where these end, and never overlap them: every one begins with an hour.
+            start = max(0, -(-(now - seconds * (slots - 1)) // longest) * longest) if seconds < longest else 0
+            with self._lock:
+                records = self._files.samples[seconds].records() if since < until else []
+            found += (
+                sample
+                for number, raw in records
+                if max(start, since - seconds + 1) <= number * seconds < until and number * seconds <= now
+                if (sample := self._sample(number * seconds, seconds, SampleRecord.unpack(raw), uid)).rows
+            )
+            until = start
+        return sorted(found, key=lambda sample: sample.start)
+
+    def _sample(self, start: int, seconds: int, record: SampleRecord, uid: int | None) -> Sample:
+        whole = uid is None
+        return Sample(
+            start=start,
+            seconds=seconds,
+            used_bytes=record.used if whole else 0,
+            entries=record.entries if whole else 0,
+            rows=[self._row(row) for row in record.rows if whole or row.uid == uid],
+        )
 
     def _row(self, row: SampleRowRecord) -> SampleRow:
         label = OTHERS

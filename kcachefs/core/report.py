@@ -6,11 +6,14 @@ both sides with what it takes: it is neither saved nor lost. `stats`, `status`, 
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from kcachefs.core.namespaces import Namespaces, Row
+from kcachefs.errors import RecordDamaged
 from kcachefs.store import Store
-from kcachefs.store.records import NamespaceRecord
+from kcachefs.store.records import META_RESET, NamespaceRecord, unpack_number
 
 
 class Numbers(msgspec.Struct, frozen=True):
@@ -62,6 +65,16 @@ class Statistics(msgspec.Struct, frozen=True):
     store: StoreNumbers
     namespaces: dict[str, Numbers]
     requests: dict[str, int]
+    since: float = 0.0
+    """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0: when the store was made."""
+
+
+def counted_since(store: Store) -> float:
+    """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0 if nobody knows."""
+    with contextlib.suppress(RecordDamaged):
+        raw = store.catalog.get(META_RESET)
+        return unpack_number(raw) / 1e9 if raw is not None else 0.0
+    return 0.0
 
 
 def statistics(
@@ -87,6 +100,7 @@ def statistics(
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests=requests,
+        since=counted_since(store),
     )
 
 
@@ -95,7 +109,7 @@ def saved(plain: int, taken: int) -> int:
     return max(0, plain - taken)
 
 
-def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int = 0) -> Statistics:
+def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int = 0, since: float = 0.0) -> Statistics:
     """What one user may know: the numbers of what that user made, as if nobody else were there.
 
     Nothing in them changes with what others store: sizes are those of the user's own files, compressed, whether or not
@@ -118,6 +132,7 @@ def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests={},
+        since=since,
     )
 
 

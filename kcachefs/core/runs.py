@@ -31,13 +31,15 @@ from kcachefs.store.history_records import RunRecord
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 4096
+_REMEMBERED = 2048
 _COUNTED = 256
 """Runs whose numbers are kept in memory; those of others are read when they are needed."""
 _RECHECK_SECONDS = 5.0
 """How long the number of a process is trusted to mean the same one."""
 _PATIENCE_SECONDS = 0.2
 _COVERED = 64
+_WAITING = 1024
+"""Threads that wait to be looked up; of more than that at a time, nobody learns the run."""
 
 
 @dataclass(slots=True)
@@ -80,7 +82,8 @@ class Runs:
     def seen(self, thread: int) -> None:
         """A thread makes or hits an entry. Quick: the process is looked up elsewhere."""
         known, now = self._known.get(thread), time.monotonic()
-        if thread and (known is None or now - known[1] > _RECHECK_SECONDS):
+        is_known = known is not None and now - known[1] <= _RECHECK_SECONDS
+        if thread and not is_known and self._asked - self._answered < _WAITING:
             self._known[thread] = (known[0] if known is not None else 0), now
             self._asked += 1
             self._queue.put(thread)
@@ -158,8 +161,8 @@ class Runs:
         """A run is its root's: a process that is above the present one becomes the root."""
         run = self._counted[number]
         new = run.record
-        new.pid, new.ticks, new.uid, new.argv = *story.process, story.uid, story.argv
-        new.started = story.started
+        new.pid, new.ticks = story.process.pid, story.process.ticks
+        new.uid, new.started, new.argv = story.uid, story.started, story.argv
         run.ancestors, run.is_changed = frozenset(story.ancestors), True
         return number
 
@@ -179,8 +182,12 @@ class Runs:
             self._into[run] = above
         return above
 
+    def load(self) -> None:
+        """Read once what earlier workers knew: which processes are runs, and which runs are part of others."""
+        with self._lock:
+            self._load()
+
     def _load(self) -> None:
-        """Once: recognize the processes that an earlier worker knew."""
         if not self._boot:
             self._boot = int.from_bytes(bytes.fromhex(boot_id().replace("-", ""))[:8], "little") or 1
             for number, raw in self._ring.records():

@@ -37,6 +37,8 @@ LISTED_NS = 60_000_000_000
 """How long after a process listed a folder its lookups there count as looking around."""
 _FLUSH_CHUNK = 200
 _REMEMBERED = 65536
+_ADDERS = 4096
+"""Entries whose latest writer is remembered: until its file is sealed, a few seconds later."""
 
 
 class _Use(NamedTuple):
@@ -60,7 +62,7 @@ class Uses:
         self._makings = makings
         self._writers: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The thread that made an entry's newest name."""
-        self._adders: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        self._adders: BoundedDict[int, int] = BoundedDict(_ADDERS)
         """Another thread that has since made something inside of it."""
         self._written: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """When an entry was last written to."""

@@ -24,9 +24,9 @@ class Account:
 
     def __sub__(self, earlier: Account) -> Account:
         return Account(
-            self.hits - earlier.hits,
-            self.misses - earlier.misses,
-            self.bytes_served - earlier.bytes_served,
+            max(0, self.hits - earlier.hits),  # somebody may have reset them meanwhile
+            max(0, self.misses - earlier.misses),
+            max(0, self.bytes_served - earlier.bytes_served),
             self.bytes_saved,
         )
 

@@ -18,6 +18,7 @@ from kcachefs.store.inspection import DIRECTORY, Inspection
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.records import (
     META_PRIVATE,
+    META_RESET,
     NO_DIGEST,
     Content,
     Inode,
@@ -39,7 +40,7 @@ def check_records(look: Inspection) -> None:
     """Every record passes its checksum."""
     unreadable = [key for key, raw in look.store.catalog.walk(b"") if raw is None]
     for key in unreadable:
-        if key[:1] in b"mtv" and key != META_PRIVATE:
+        if key[:1] in b"mtv" and key not in (META_PRIVATE, META_RESET):
             look.found("record", show_key(key), "fails its checksum", "counted again", lambda: None)
         elif key[:1] in b"sa":  # deleting it would free the bytes that it stands for
             look.found("record", show_key(key), "fails its checksum", "made again", lambda: None)
@@ -196,6 +197,14 @@ def check_files(look: Inspection) -> None:
         look.found("stray file", str(stray), "does not belong to the store", "moved to the quarantine", mend)
 
 
+def check_history(look: Inspection) -> None:
+    """Every slot of the ring files is empty or holds a record that belongs there."""
+    for ring in look.store.history.rings():
+        for slot in ring.damaged():
+            thing = f"slot {slot} of {ring.path.name}"
+            look.found("history", thing, "holds no intact record", "emptied", partial(ring.clear, slot))
+
+
 CHECKS: tuple[Callable[[Inspection], None], ...] = (
     check_records,
     check_accounting,
@@ -208,6 +217,7 @@ CHECKS: tuple[Callable[[Inspection], None], ...] = (
     check_spool,
     check_links,
     check_files,
+    check_history,
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from kcachefs.store.entry_table import NOTHING, Holding, find_roots, held_by, namespace_of, new_entry, order_of, sums_of
+from kcachefs.store.history_records import making_key
 from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
 from kcachefs.store.inspection import Inspection
 from kcachefs.store.records import (
@@ -77,6 +78,13 @@ def check_namespaces(look: Inspection) -> None:
     for key, total in sums.items():
         mend = partial(look.put, key, total.pack())
         look.found("namespace", _account(key), "its entries are not counted", "counted afresh", mend)
+
+
+def check_makings(look: Inspection) -> None:
+    """What is known of the making of an entry belongs to an entry that is there."""
+    for key, _ in list(look.store.catalog.walk(b"d")):
+        if look.store.catalog.get(entry_key(number_of(key))) is None:
+            look.found("making", f"entry {number_of(key)}", "is gone", "removed", partial(look.delete, key))
 
 
 def check_groups(look: Inspection) -> None:
@@ -151,6 +159,7 @@ def _write(look: Inspection, entry: int, record: EntryRecord) -> None:
             txn.put(entry_key(entry), record.pack())
             return
         txn.delete(entry_key(entry))
+        txn.delete(making_key(entry))
         if entry >= GROUP_BASE:
             txn.delete(group_key(record.folder, record.name))
 

@@ -25,6 +25,7 @@ from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.history_records import making_key
 from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
 from kcachefs.store.records import (
+    META_RESET,
     TENANTS,
     EntryRecord,
     NamespaceRecord,
@@ -140,7 +141,8 @@ class EntryTable:
             txn.put(entry_key(entry), new.pack())
         elif old is not None:
             txn.delete(entry_key(entry))
-            txn.delete(making_key(entry))
+            if old.used:
+                txn.delete(making_key(entry))
             if entry >= GROUP_BASE:
                 txn.delete(group_key(old.folder, old.name))
 
@@ -275,6 +277,16 @@ class EntryTable:
         """What one user holds, by namespace, as of the last fold."""
         rows = self._catalog.scan(shares_prefix(uid))
         return [(share_of(key)[1], NamespaceRecord.unpack(raw)) for key, raw in rows]
+
+    def reset(self, txn: Transaction) -> int:
+        """Count what happens from 0 again, in every account; returns since when."""
+        for key in (*self._catalog.keys(b"c"), *self._catalog.keys(b"u")):
+            account = NamespaceRecord.unpack(txn.get(key))
+            account.hits = account.misses = account.evictions = account.evicted_bytes = account.served = 0
+            txn.put(key, account.pack())
+        now = time.time_ns()
+        txn.put(META_RESET, pack_number(now))
+        return now
 
     def group(self, folder: int, name: bytes, source: Catalog | Transaction | None = None) -> int:
         """The entry of a group of files; 0 when there is none."""

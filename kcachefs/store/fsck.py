@@ -13,13 +13,13 @@ from kcachefs.errors import NotAStore
 from kcachefs.store import salvage
 from kcachefs.store.checks import CHECKS as FILE_CHECKS
 from kcachefs.store.checks import check_content
-from kcachefs.store.entry_checks import check_entries, check_groups, check_namespaces, check_order
+from kcachefs.store.entry_checks import check_entries, check_groups, check_makings, check_namespaces, check_order
 from kcachefs.store.header import HEADER, locked, read_header, refuse_foreign, replace_damaged_header
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
 from kcachefs.store.lmdb_file import structure_problems
 from kcachefs.store.store import Options, Store
 
-CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_groups)
+CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_groups, check_makings)
 
 
 def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, done, total: None) -> Report:

@@ -8,6 +8,7 @@ history_records.py, all others are here.
 | table | key after the first byte | value |
 | --- | --- | --- |
 | `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: the open volume |
+| | `reset` | u64: when hits, misses and evictions were last counted from 0 |
 | | `synced` | u64: 1 once fsync(2) was called for any file |
 | | `answered` | u64 request, u64 inode: the last request that changed a name, and the inode it returned |
 | | `private` | 32 random bytes: the key with which private mounts hide inode numbers and users |
@@ -65,6 +66,7 @@ META_FOLDED = b"mfolded"
 META_ANSWERED = b"manswered"
 META_SYNCED = b"msynced"
 META_PRIVATE = b"mprivate"
+META_RESET = b"mreset"
 
 EXPENDABLE = frozenset(b"oind")
 """Tables whose damaged records count as absent: the file is gone then, and the framework makes it again. Taking a

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pytest
 
+from kcachefs.core.insight_info import RunInfo
 from kcachefs.daemon import control, registry
 from kcachefs.mounts.insight_reports import InsightReports, asking_folder
-from tests.engines.callers import OTHER, STRANGER, Identity, in_child
-from tests.engines.mounting import Mount, temporary_folder
+from tests.engines.callers import OTHER, STRANGER, Child, Identity, in_child
+from tests.engines.mounting import Mount, kill, temporary_folder
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -37,6 +42,74 @@ def write(mount: Mount, key: str, who: Identity | None = None, **files: bytes) -
             (folder / name).write_bytes(content)
 
     in_child(make, who)
+
+
+_OPEN: set[int] = set()
+"""Where programs get their orders."""
+
+
+def _obey(mountpoint: Path, orders: int, answers: int) -> None:
+    with open(orders) as lines:
+        for line in lines:
+            word, key = line.split()
+            folder = mountpoint / "triton" / key
+            if word == "make":
+                folder.mkdir()
+                (folder / "kernel.json").write_bytes(os.urandom(500))
+            else:
+                (folder / "kernel.json").read_bytes()
+            os.write(answers, f"{word}\n".encode())
+
+
+class Program:
+    """Another program, which makes and reads entries when it is told to. This process does not use the mount itself:
+    what is below a process that does is part of that one's run."""
+
+    def __init__(self, mount: Mount, who: Identity | None = None) -> None:
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+
+        def obey() -> None:
+            os.close(self._orders)
+            for line in list(_OPEN):  # other programs wait for their own end
+                os.close(line)
+            _obey(mount.mountpoint, orders, answers)
+
+        self._child = Child(obey, who)
+        _OPEN.add(self._orders)
+        os.close(orders)
+        os.close(answers)
+        self.pid = self._child.pid
+
+    def do(self, word: str, key: str) -> None:
+        os.write(self._orders, f"{word} {key}\n".encode())
+        assert os.read(self._answers, 100).decode().strip() == word
+
+    def hit(self, mount: Mount, key: str) -> None:
+        """Read an entry until that counts: for a second after it was made, the kernel asks nobody for its name."""
+
+        def counts() -> bool:
+            self.do("read", key)
+            return any(run.hits for run in told(mount).runs() if run.pid == self.pid)
+
+        until(counts)
+
+    def run(self, mount: Mount) -> RunInfo:
+        """What is known of it."""
+        [found] = until(lambda: [run for run in told(mount).runs() if run.pid == self.pid])
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _OPEN.discard(self._orders)
+        os.close(self._orders)
+        with self._child:
+            self._child.result()
+        os.close(self._answers)
 
 
 def ask(mount: Mount, verb: str, **arguments: Any) -> Any:
@@ -101,3 +174,88 @@ def test_names_that_are_no_report_are_not_found(mount: Mount) -> None:
     for name in ("artifacts.json", "artifacts.x.json", "artifacts.1.txt", "artifacts.99999999999999999999.json"):
         with pytest.raises(FileNotFoundError):
             (folder / name).read_bytes()
+
+
+# --- the past ---------------------------------------------------------------------------------------------------------
+
+
+def events(mount: Mount) -> list[tuple[str, str]]:
+    return [(one.kind, one.path) for one in told(mount).events()]
+
+
+def test_runs_entries_and_what_went_are_known_after_kills_and_remounts(mount: Mount) -> None:
+    with Program(mount) as maker, Program(mount) as reader:
+        maker.do("make", "FIRST")
+        run = maker.run(mount).run
+        told(mount).entries(settle=True)
+        reader.hit(mount, "FIRST")
+        assert ask(mount, "evict", patterns=["triton/KEPT"])["entries"] == ["triton/KEPT"]
+        if mount.engine == "direct":
+            _, worker = mount.daemon()
+            kill(worker)
+            until(lambda: mount.daemon()[1] != worker)
+            until(lambda: ("failover", "") in events(mount))
+        maker.do("make", "SECOND")
+        entries = {one.path: one for one in told(mount).entries(settle=True)}
+        assert entries["triton/FIRST"].run == entries["triton/SECOND"].run == run
+        assert maker.run(mount).misses == 2
+        ended = time.time()
+    mount.kill()
+    mount.remount()
+    [known] = [one for one in told(mount).runs() if one.run == run]
+    assert (known.misses, known.hits) == (2, 0)
+    tombstone = told(mount).tombstone_of("triton/KEPT")
+    assert tombstone is not None
+    assert tombstone.why == "evicted"
+    assert ("evicted", "triton/KEPT") in events(mount)
+    rows = [row for one in told(mount).history(ended - 3600) for row in one.rows]
+    assert sum(row.hits for row in rows) >= 1
+    assert sum(row.misses for row in rows) >= 2
+
+
+def test_a_reload_is_no_failover(mount: Mount) -> None:
+    if mount.engine != "direct":
+        pytest.skip("pyfuse3 has no reload")
+    before = events(mount)
+    supervisor, worker = mount.daemon()
+    os.kill(supervisor, signal.SIGUSR2)
+    until(lambda: mount.daemon()[1] != worker)
+    assert until(lambda: events(mount)[len(before) :]) == [("reloaded", "")]
+
+
+@as_root
+def test_each_user_is_told_of_their_own_runs(mount: Mount) -> None:
+    with Program(mount, OTHER) as theirs, Program(mount) as ours:
+        theirs.do("make", f"THEIRS-{mount.engine}")
+        ours.do("make", f"OURS-{mount.engine}")
+        assert theirs.run(mount).argv
+        assert ours.run(mount).uid == 0
+        entries = {one.path: one for one in told(mount).entries(settle=True)}
+        assert entries[f"triton/THEIRS-{mount.engine}"].run == theirs.run(mount).run
+
+        def look() -> tuple[list[int], list[str], set[int], list[str]]:
+            reports = InsightReports(asking_folder(mount.mountpoint))
+            runs = reports.runs()
+            rows = {row.uid for one in reports.history() for row in one.rows}
+            return [one.pid for one in runs], [one.argv for one in runs], rows, [one.path for one in reports.events()]
+
+        pids, argvs, uids, paths = in_child(look, OTHER)
+        assert pids[-1] == theirs.pid
+        assert argvs[-1] == theirs.run(mount).argv
+        assert ours.pid not in pids
+        assert (uids, paths) == ({OTHER.uid}, [])
+
+
+@as_root
+def test_hits_on_a_mount_that_others_only_read_are_theirs() -> None:
+    with temporary_folder() as base:
+        options = ("--allow-other", "--policy", "read-only", "--writers", "uid:0")
+        with Mount(base / "mount", base / "store", "direct", *options) as mount, Program(mount) as writer:
+            writer.do("make", "SHARED")
+            told(mount).entries(settle=True)
+            with Program(mount, STRANGER) as reader:
+                reader.hit(mount, "SHARED")
+                run = reader.run(mount)
+                assert (run.uid, run.hits, run.misses) == (STRANGER.uid, 1, 0)
+            [row] = [row for one in told(mount).history() for row in one.rows if row.uid == STRANGER.uid]
+            assert (row.namespace, row.hits, row.bytes_served) == ("triton", 1, 500)

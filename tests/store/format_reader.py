@@ -86,6 +86,7 @@ class Page:
         self.tables: dict[str, tuple[str, str]] = {}
         self.meta: dict[str, str] = {}
         self.header: dict[str, str] = {}
+        self.rings: dict[str, tuple[str, int, int]] = {}
         for heading, columns, rows in _tables_of(text):
             self._take(heading, columns, rows)
 
@@ -108,6 +109,8 @@ class Page:
             self.paths = {row[0]: _bare(row[1]) for row in rows}
         elif columns[:4] == ["table", "name", "key", "value"]:
             self.tables = {_bare(row[0]): (_bare(row[2]), _bare(row[3])) for row in rows}
+        elif columns == ["ring", "body", "slots", "slot size"]:
+            self.rings = {row[0]: (_bare(row[1]), int(row[2]), int(row[3])) for row in rows}
         elif columns[:2] == ["key", "value"]:
             self.meta = {_bare(row[0]): _bare(row[1]) for row in rows}
         elif columns[:2] == ["field", "type"]:
@@ -245,6 +248,31 @@ class StoreReader:
                 self.records.pop(key, None)
             else:
                 self.records[key], body = _split(body, change["value_length"])
+
+    # --- rings --------------------------------------------------------------------------------------------------------
+
+    def ring(self, name: str) -> dict[int, Fields]:
+        """The records of a ring file by their numbers; of a sample, `rows` is a list."""
+        body_layout, slots, size = self.page.rings[name]
+        what, _, seconds = name.partition(".")
+        path = self._path(what, *([int(seconds)] if seconds else []))
+        raw, head, found = path.read_bytes() if path.exists() else b"", self.page.layouts["ring_record"], {}
+        demand(len(raw) <= slots * size, f"{name} is longer than its slots")
+        for slot in range(-(-len(raw) // size)):
+            piece = raw[slot * size : (slot + 1) * size]
+            if not any(piece):
+                continue
+            fields = head.read(piece, prefix=True)
+            end = head.size + fields["length"]
+            demand(zlib.crc32(piece[4:end]) == fields["crc"], f"slot {slot} of {name} fails its checksum")
+            demand(fields["number"] % slots == slot, f"slot {slot} of {name} holds record {fields['number']}")
+            found[fields["number"]] = self._layout(body_layout, piece[head.size : end])
+        row = self.page.layouts["sample_row"]
+        for one in found.values():
+            if "rows" in one:
+                rows = one["rows"]
+                one["rows"] = [row.read(rows[at : at + row.size]) for at in range(0, len(rows), row.size)]
+        return found
 
     # --- names and bytes ----------------------------------------------------------------------------------------------
 

@@ -21,6 +21,15 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs import ContentStore
+from kcachefs.store import Store
+from kcachefs.store.history_records import (
+    EventRecord,
+    MakingRecord,
+    RunRecord,
+    SampleRecord,
+    SampleRowRecord,
+    TombstoneRecord,
+)
 from tests.cli.scene import Scene, scene
 from tests.store.kill import stop
 from tests.waiting import until
@@ -87,6 +96,7 @@ def stores() -> Iterator[tuple[Shown, Shown]]:
 
 def _fill(place: Scene) -> Shown:
     place.mount()
+    place.must("stats", "--reset")
     root = place.mountpoint
     entry = root / "triton" / "KEY"
     entry.mkdir()
@@ -124,8 +134,26 @@ def _fill(place: Scene) -> Shown:
     shown = Shown(place.store, paths, *_ask(place))
     with ContentStore(place.store) as store:
         shown.held = (store.put(HELD),)
+    _remember_more(place.store)
     shown.flags = {b"triton/OLD": {"ADOPTED"}, b"triton/KEY/kernel.cubin": set()}
     return shown
+
+
+def _remember_more(path: Path) -> None:
+    """One more record of each kind of the past, in which no two fields are equal."""
+    with Store(path) as store:
+        store.history.runs.append(RunRecord(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b"argv").pack())
+        store.history.events.append(EventRecord(1, 2, 3, 4, b"pathdetail").pack())
+        store.history.tombstones.append(TombstoneRecord(b"0123456789abcdef", 1, 2, 3).pack())
+        rows = [SampleRowRecord(*range(1, 10)), SampleRowRecord(*range(11, 20))]
+        for ring in store.history.samples.values():
+            ring.put(7, SampleRecord(1, 2, rows).pack())
+        key = store.catalog.keys(b"d")[0]
+        raw = store.catalog.get(key)
+        assert raw is not None
+        began = MakingRecord.unpack(raw).began
+        with store.transaction() as txn:
+            txn.put(key, MakingRecord(began, 2, 3, 4, 5, 6, 2, MakingRecord.REMADE).pack())
 
 
 def _use(place: Scene) -> Shown:

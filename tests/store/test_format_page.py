@@ -14,7 +14,16 @@ from typing import Any
 
 import pytest
 
-from kcachefs.store import frames, inode_numbers, journal, object_records, records, slots
+from kcachefs.store import (
+    frames,
+    history_files,
+    history_records,
+    inode_numbers,
+    journal,
+    object_records,
+    records,
+    slots,
+)
 from tests.disks import need_root
 from tests.store.format_reader import Fields, Page, StoreReader
 from tests.store.mounted_stores import Shown, stores
@@ -40,6 +49,7 @@ def check(page: Page, shown: Shown) -> StoreReader:
     check_entries(reader, shown)
     check_statistics(reader, shown)
     check_meta(reader, shown)
+    check_history(reader, shown)
     return reader
 
 
@@ -173,6 +183,35 @@ def check_meta(reader: StoreReader, shown: Shown) -> None:
         assert meta["manswered"]["request"] > 0
 
 
+RINGS: dict[str, Any] = {
+    "runs": history_records.RunRecord,
+    "events": history_records.EventRecord,
+    "tombstones": history_records.TombstoneRecord,
+    "samples.10": history_records.SampleRecord,
+    "samples.300": history_records.SampleRecord,
+    "samples.3600": history_records.SampleRecord,
+}
+
+
+def check_history(reader: StoreReader, shown: Shown) -> None:
+    """What the page reads of the past is what the code reads of it, and that is not all zeros or all the same."""
+    entries = reader.by_number("e")
+    makings = reader.by_number("d")
+    assert makings.keys() == {number for number, entry in entries.items() if entry["used"]}
+    for number, fields in makings.items():
+        raw = reader.records[b"d" + number.to_bytes(8, "big")]
+        assert fields == dataclasses.asdict(history_records.MakingRecord.unpack(raw))
+        inode = reader.by_number("i").get(number)
+        assert inode is None or fields["began"] == inode["atime"]
+    files = history_files.HistoryFiles(shown.store)
+    for ring in files.rings():
+        told = reader.ring(ring.path.name)
+        known = {number: RINGS[ring.path.name].unpack(raw) for number, raw in ring.records()}
+        assert told == {number: dataclasses.asdict(record) for number, record in known.items()}
+        assert len(told) >= 2, "there is a real record and one in which no two fields are equal"
+    files.close()
+
+
 def _is(reader: StoreReader, inode: Fields, content: str) -> bool:
     return bool(inode["content"] == reader.page.content[content])
 
@@ -235,7 +274,7 @@ def _other_numbers() -> Iterator[tuple[str, str]]:
 
 PRIVATE = {"mprivate"}
 """What only a private mount leaves in a store: its own test reads it."""
-NEVER_THERE = {"DAMAGED", "DOOMED", "LEAVING", "PUBLISHED", *PRIVATE}
+NEVER_THERE = {"DAMAGED", "DOOMED", "LEAVING", "PUBLISHED", "REMADE", *PRIVATE}
 """Flags that no file or entry of these stores has: the codecs' own numbers are compared below."""
 
 
@@ -274,6 +313,11 @@ def _passes(text: str, shown: tuple[Shown, Shown]) -> bool:
         ("inode", records.Inode),
         ("entry", records.EntryRecord),
         ("namespace", records.NamespaceRecord),
+        ("making", history_records.MakingRecord),
+        ("run", history_records.RunRecord),
+        ("event", history_records.EventRecord),
+        ("tombstone", history_records.TombstoneRecord),
+        ("sample_row", history_records.SampleRowRecord),
     ],
 )
 def test_records_have_the_fields_and_flags_of_the_page(layout: str, record: Any) -> None:
@@ -303,9 +347,17 @@ def test_constants_are_those_of_the_page() -> None:
     }
 
 
+def test_the_rings_are_those_of_the_page() -> None:
+    rings = history_files.HistoryFiles(Path("nowhere")).rings()
+    assert {ring.path.name: (ring.slots, ring.size) for ring in rings} == {
+        name: (slots, size) for name, (_, slots, size) in Page(TEXT).rings.items()
+    }
+
+
 def test_every_layout_of_the_page_is_used_and_every_used_one_is_there() -> None:
     page = Page(TEXT)
     used = {name for pair in page.tables.values() for name in pair} | set(page.meta.values())
-    used |= {"segment_header", "journal_record", "change", "frame_row", "trailer"}
+    used |= {"segment_header", "journal_record", "change", "frame_row", "trailer", "ring_record", "sample_row"}
+    used |= {body for body, _, _ in page.rings.values()}
     used = {name for name in used if not name.startswith("see ")}
     assert set(page.layouts) == used
