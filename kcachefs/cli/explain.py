@@ -63,23 +63,20 @@ def explain(
 def _explained(
     explainer: Explainer, entry: str | None, run: int | None, since: str | None
 ) -> tuple[list[Explanation], RunInfo | None]:
-    from kcachefs.insight.explaining import last_run
-
     if entry is not None:
         return explainer.explain([the_one(entry, explainer)]), None
     if since is not None:
         when = moment(since)
         return explainer.explain(explainer.made_since(when), boundary=when), None
-    runs = explainer.cache.runs()
     if run is not None:
-        chosen = next((one for one in runs if one.run == run), None)
+        chosen = next((one for one in explainer.cache.runs() if one.run == run), None)
         if chosen is None:
             raise UsageError(f"--run {run}: no such run; see: kcachefs runs")
     else:
-        chosen = last_run(runs)
+        chosen = explainer.last_run()
     if chosen is None:
         raise UsageError("no run is known here; give --since 1h, or an entry")
-    return explainer.explain(explainer.made_by(chosen.run)), chosen
+    return explainer.explain(explainer.made_by(chosen)), chosen
 
 
 def _print_json(found: list[Explanation], run: RunInfo | None) -> None:

@@ -21,6 +21,8 @@ from kcachefs.insight.rewriting import rewritten_cause
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 
 _ASKED_TO = ("evicted", "pruned")
+_WRITTEN_LATE_SECONDS = 5.0
+"""A run's last use is written down a little later than it is."""
 _READ_UNNAMED_MAX = 300
 """Entries that are read only to see whether a kernel was renamed."""
 
@@ -60,13 +62,23 @@ class Explainer:
         self.reader = Reader(cache, index, patience)
         self.entries = cache.entries()
         self._tombstones: dict[bytes, Tombstone] | None = None
+        self._rewritten: set[str] = set()
 
-    def made_by(self, run: int) -> list[MadeEntry]:
+    def made_by(self, run: RunInfo) -> list[MadeEntry]:
         """What a run compiled: entries that it made, and those that it wrote again."""
-        return [one for one in self.entries if run in (one.run, one.rewriter)]
+        again = [one for one in self.entries if one.rewriter == run.run or _is_written_within(one, run)]
+        self._rewritten |= {one.path for one in again}
+        return [one for one in self.entries if one.run == run.run or one.path in self._rewritten]
 
     def made_since(self, when: float) -> list[MadeEntry]:
-        return [one for one in self.entries if began(one) >= when or (one.rewritten or 0.0) >= when]
+        again = [one for one in self.entries if began(one) < when <= max(one.rewritten or 0.0, one.ended or 0.0)]
+        self._rewritten |= {one.path for one in again}
+        return [one for one in self.entries if began(one) >= when or one.path in self._rewritten]
+
+    def last_run(self) -> RunInfo | None:
+        """The newest run that compiled something; else the newest."""
+        runs = self.cache.runs()
+        return next((one for one in reversed(runs) if one.misses or self.made_by(one)), runs[-1] if runs else None)
 
     def explain(self, chosen: Sequence[MadeEntry], boundary: float | None = None) -> list[Explanation]:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
@@ -226,7 +238,7 @@ class Explainer:
 
     def _with_past(self, entry: MadeEntry, causes: list[Cause]) -> list[Cause]:
         """With what happened to an entry at the same path: evicted, damaged, or written again."""
-        if entry.rewritten is not None and entry.rewriter != entry.run:
+        if entry.path in self._rewritten or (entry.rewritten is not None and entry.rewriter != entry.run):
             return [rewritten_cause(entry, self.reader, self.entries), *causes]
         if self._tombstones is None:
             self._tombstones = {one.path_hash: one for one in self.cache.tombstones()}
@@ -240,9 +252,11 @@ class Explainer:
         return [Cause(Kind.EVICTED, f"it was here until {when}, when it was evicted: {why}"), *causes]
 
 
-def last_run(runs: Sequence[RunInfo]) -> RunInfo | None:
-    """The newest run that compiled something; else the newest."""
-    return next((one for one in reversed(runs) if one.misses), runs[-1] if runs else None)
+def _is_written_within(entry: MadeEntry, run: RunInfo) -> bool:
+    """Whether an old entry, of which nobody knows who made it, was last written while a run used the cache."""
+    if entry.run or entry.rewriter or entry.ended is None:
+        return False
+    return began(entry) < run.started <= entry.ended <= run.last_used + _WRITTEN_LATE_SECONDS
 
 
 def _garbled(error: ArtefactGarbled) -> Cause:

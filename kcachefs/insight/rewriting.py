@@ -31,9 +31,7 @@ def rewritten_cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntr
 def _kernel(entry: MadeEntry, kernel: Kernel, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
     """Triton finds a kernel's files by the paths that it wrote down, so that a cache that moved is not found."""
     here = os.path.dirname(kernel.lists_folder)
-    older = [
-        one for one in entries if kind_of(one.path) == "kernel" and one.path != entry.path and one.rewritten is None
-    ]
+    older = [one for one in entries if kind_of(one.path) == "kernel" and one.path != entry.path]
     older.sort(key=began)
     for sketch in reader.sketches(older[-_COMPARED:]).values():
         if isinstance(sketch, KernelSketch) and here and os.path.dirname(sketch.lists_folder) not in ("", here):

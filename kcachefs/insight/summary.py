@@ -23,6 +23,7 @@ def explain_since(mount: Path, when: float) -> list[Explanation]:
         explainer = Explainer(cache, Index(cache.place), patience=PATIENCE_SECONDS)
         chosen = explainer.made_since(when)
         ours = {one.run for one in cache.runs() if one.pid == os.getpid() or one.started >= when - 1.0}
-        return explainer.explain([one for one in chosen if not ours or {one.run, one.rewriter} & ours], boundary=when)
+        mine = [one for one in chosen if not ours or {one.run, one.rewriter} & ours or not one.run]
+        return explainer.explain(mine, boundary=when)
     except (KcachefsError, OSError):
         return []  # the command was run and counted all the same
