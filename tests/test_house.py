@@ -19,7 +19,7 @@ LAYERS = (
     # The surface, from here on.
     ("keys", "frameworks", "daemon"),
     ("caches", "fleet", "mounts"),
-    ("session", "doctor", "cuda", "torch", "triton"),
+    ("session", "doctor", "insight", "cuda", "torch", "triton"),
     ("cli",),
     ("__init__", "__main__"),
 )

@@ -16,7 +16,7 @@ from kcachefs.insight import autograd, graph_nearest, graphs, kernels
 from kcachefs.insight.causes import Cause
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.kernel_nearest import explain
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Grade:
         return any(cause.certain and not right for _, cause, right in self.said)
 
 
-def load(folder: Path, created: float | None = None) -> list[Kernel]:
+def load(folder: Path, created: float | None = None) -> list[TritonKernel]:
     """The kernels of a cache folder."""
     found = []
     for entry in sorted(folder.iterdir()):
@@ -51,7 +51,7 @@ def load(folder: Path, created: float | None = None) -> list[Kernel]:
     return found
 
 
-def grade(change: Change, new: Sequence[Kernel], base: Sequence[Kernel], *, with_source: bool) -> Grade:
+def grade(change: Change, new: Sequence[TritonKernel], base: Sequence[TritonKernel], *, with_source: bool) -> Grade:
     graded = Grade(change.name, change.what)
     expected = change.expected if with_source or change.without_source is None else change.without_source
     before, after = texts(None), texts(change)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.constants import NUMBER, differing_constants, evidence_of
-from kcachefs.insight.kernels import Kernel, base, shown
+from kcachefs.insight.kernels import TritonKernel, base, shown
 from kcachefs.insight.sources import Source, Sources, State, constants_of, is_literal, names_in, plain
 from kcachefs.insight.triton_ir import Function, Operation, Place
 
@@ -18,7 +18,7 @@ _COMPARED_MAX = 4000
 _LIBRARY = "triton.language."
 
 
-def body_causes(new: Kernel, old: Kernel, sources: Sources, *, alone: bool) -> list[Cause]:
+def body_causes(new: TritonKernel, old: TritonKernel, sources: Sources, *, alone: bool) -> list[Cause]:
     """The cause that the bodies tell, if any. `alone`: nothing else was found, so there must be one."""
     if new.main is None or old.main is None:
         return [_nothing_stored(new)] if alone else []
@@ -36,7 +36,7 @@ def body_causes(new: Kernel, old: Kernel, sources: Sources, *, alone: bool) -> l
     return [_only_text(new, old, sources)]
 
 
-def _nothing_stored(new: Kernel) -> Cause:
+def _nothing_stored(new: TritonKernel) -> Cause:
     return Cause(Kind.UNKNOWN, f"no IR is stored for {new.name}: a constant or the source differs", certain=False)
 
 
@@ -45,7 +45,7 @@ def _shapes(operations: Sequence[Operation]) -> list[str]:
     return [NUMBER.sub("#", one.text) for one in operations]
 
 
-def _pairs(new: Kernel, old: Kernel) -> list[tuple[Function, Function]]:
+def _pairs(new: TritonKernel, old: TritonKernel) -> list[tuple[Function, Function]]:
     """Functions that both kernels call, with the same types and constants, and that are not Triton's own."""
     theirs = {(one.name, one.given): one for one in old.functions if not one.public}
     return [
@@ -92,7 +92,7 @@ def _first_difference(new: Function, old: Function) -> _First:
     return _First(now, was, any(shift != (moved, 0) for shift in shifts))
 
 
-def _structure(kernel: Kernel, new: Function, old: Function, sources: Sources, *, is_kernel: bool) -> Cause:
+def _structure(kernel: TritonKernel, new: Function, old: Function, sources: Sources, *, is_kernel: bool) -> Cause:
     """The bodies have other operations: a constant switches some of them, or the source was edited."""
     first = _first_difference(new, old)
     source = sources.find(first.place.file)
@@ -192,7 +192,7 @@ def _decided(test: ast.expr, *, taken: bool) -> str:
 # --- functions that the kernel calls ---------------------------------------------------------------------------------
 
 
-def _helper(kernel: Kernel, new: Function, old: Function, sources: Sources) -> Cause:
+def _helper(kernel: TritonKernel, new: Function, old: Function, sources: Sources) -> Cause:
     """A function of the same types and constants has another body: its source differs, or a global that it reads."""
     if _shapes(new.operations) != _shapes(old.operations):
         return _structure(kernel, new, old, sources, is_kernel=False)
@@ -220,7 +220,7 @@ def _helper(kernel: Kernel, new: Function, old: Function, sources: Sources) -> C
 # --- the same code ---------------------------------------------------------------------------------------------------
 
 
-def _only_text(new: Kernel, old: Kernel, sources: Sources) -> Cause:
+def _only_text(new: TritonKernel, old: TritonKernel, sources: Sources) -> Cause:
     """The same code came out, so what differs is text, or nothing that the artefacts show."""
     no_effect = "with no effect on the code"
     moved = new.place.line - old.place.line
@@ -255,7 +255,7 @@ def _placed(new: Function | None, old: Function | None) -> list[tuple[Operation,
     return [(x, y) for x, y in both if x.place.file == new.place.file and x.place.line and y.place.line]
 
 
-def _not_seen(new: Kernel, sources: Sources) -> Cause:
+def _not_seen(new: TritonKernel, sources: Sources) -> Cause:
     files = list(dict.fromkeys(one.place.file for _, one in new.operations() if one.place.line))
     own = [file for file in files if "/triton/language/" not in file]
     edited = [base(file) for file in own if sources.state(file) is State.EDITED]

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kcachefs.insight.causes import Cause, Kind, clipped
-from kcachefs.insight.kernels import Kernel, shown
+from kcachefs.insight.kernels import TritonKernel, shown
 from kcachefs.insight.sources import (
     Source,
     Sources,
@@ -45,7 +45,7 @@ class Solved:
     place: Place = NOWHERE
 
 
-def differing_constants(new: Kernel, old: Kernel, sources: Sources) -> list[Cause]:
+def differing_constants(new: TritonKernel, old: TritonKernel, sources: Sources) -> list[Cause]:
     """The causes if the two kernels differ in numbers, or in what they pass to functions, and in nothing else."""
     if new.main is None or old.main is None:
         return []
@@ -60,7 +60,7 @@ def differing_constants(new: Kernel, old: Kernel, sources: Sources) -> list[Caus
 
 
 def _by_name(
-    new: Kernel, evidence: list[Evidence], changed: list[Evidence], source: Source, settled: bool
+    new: TritonKernel, evidence: list[Evidence], changed: list[Evidence], source: Source, settled: bool
 ) -> list[Cause]:
     function = source.function_at(new.place.line)
     if function is None:

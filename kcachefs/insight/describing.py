@@ -15,7 +15,7 @@ from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.kernel_differences import differences as kernel_differences
 from kcachefs.insight.kernel_differences import type_in_words
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.pickle_walk import Described
 from kcachefs.insight.reading import Recipe, began
 from kcachefs.insight.sketches import GraphSketch
@@ -27,7 +27,7 @@ def describe(explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
     """Facts by name, in the order in which people want them."""
     recipe = _recipe(explainer, entry)
     facts = {"entry": entry.path}
-    facts |= _of_kernel(recipe, explainer, entry) if isinstance(recipe, Kernel) else _of_graph(recipe)
+    facts |= _of_kernel(recipe, explainer, entry) if isinstance(recipe, TritonKernel) else _of_graph(recipe)
     facts["made"] = (
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began(entry)))
         + f" by user {entry.uid}"
@@ -59,7 +59,7 @@ def text_of(explainer: Explainer, entry: MadeEntry, which: str) -> str:
 def compare(explainer: Explainer, old: MadeEntry, new: MadeEntry) -> list[Told]:
     """Everything in which two entries differ."""
     theirs, ours = _recipe(explainer, old), _recipe(explainer, new)
-    if isinstance(ours, Kernel) and isinstance(theirs, Kernel):
+    if isinstance(ours, TritonKernel) and isinstance(theirs, TritonKernel):
         found = kernel_differences(ours, theirs)
     elif isinstance(ours, Graph) and isinstance(theirs, Graph):
         found = graph_differences(ours, theirs)
@@ -76,7 +76,7 @@ def _recipe(explainer: Explainer, entry: MadeEntry) -> Recipe:
     return explainer.reader.recipe(entry)
 
 
-def _of_kernel(kernel: Kernel, explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
+def _of_kernel(kernel: TritonKernel, explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
     binary = kernel.binary
     arguments = [
         f"{name}: {type_in_words(one.type)}" + (f" divisible by {one.divisible}" if one.divisible else "")

@@ -15,7 +15,7 @@ from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.rewriting import rewritten_cause
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
@@ -179,7 +179,7 @@ class Explainer:
             kernel = self.reader.recipe(entry)
         except ArtefactGarbled as error:
             return [_garbled(error)], entry.name
-        if not isinstance(kernel, Kernel):
+        if not isinstance(kernel, TritonKernel):
             return [], entry.name
         if nearest is None:
             return [kernel_nearest.IS_NEW], kernel.name
@@ -187,7 +187,7 @@ class Explainer:
             old = self.reader.recipe(nearest)
         except ArtefactGarbled as error:
             return [_garbled(error)], kernel.name
-        return (kernel_nearest.causes(kernel, old) if isinstance(old, Kernel) else []), kernel.name
+        return (kernel_nearest.causes(kernel, old) if isinstance(old, TritonKernel) else []), kernel.name
 
     def _nearest_kernel(
         self, entry: MadeEntry, by_name: dict[str, list[MadeEntry]], boundary: float | None

@@ -8,7 +8,7 @@ from typing import Any
 
 from kcachefs.insight.bodies import body_causes
 from kcachefs.insight.causes import Cause, Kind, clipped, in_order
-from kcachefs.insight.kernels import Kernel, base, shown
+from kcachefs.insight.kernels import TritonKernel, base, shown
 from kcachefs.insight.sources import Read, Sources, read_file
 
 _POINTER = re.compile(r"!tt\.ptr<(.+?)(?:, .*)?>")
@@ -29,7 +29,7 @@ _OF_THE_TARGET = frozenset(
 _ABSENT = object()
 
 
-def differences(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]:
+def differences(new: TritonKernel, old: TritonKernel, read: Read = read_file) -> list[Cause]:
     """All differences; empty if the two cannot be told apart."""
     other_tool = _versions(new, old)
     other_gpu = _architecture(new, old)
@@ -42,7 +42,7 @@ def differences(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]
     return in_order(causes)
 
 
-def _versions(new: Kernel, old: Kernel) -> list[Cause]:
+def _versions(new: TritonKernel, old: TritonKernel) -> list[Cause]:
     if new.version != old.version:
         return [Cause(Kind.VERSION, f"Triton {old.version or 'unknown'} → {new.version or 'unknown'}")]
     if new.arch != old.arch or new.options.get("ptx_version") != old.options.get("ptx_version"):
@@ -58,13 +58,13 @@ def _versions(new: Kernel, old: Kernel) -> list[Cause]:
     return []
 
 
-def _architecture(new: Kernel, old: Kernel) -> list[Cause]:
+def _architecture(new: TritonKernel, old: TritonKernel) -> list[Cause]:
     if new.target == old.target:
         return []
     return [Cause(Kind.ARCHITECTURE, f"GPU architecture {old.target} → {new.target}")]
 
 
-def _environment(new: Kernel, old: Kernel) -> list[Cause]:
+def _environment(new: TritonKernel, old: TritonKernel) -> list[Cause]:
     return [
         Cause(
             Kind.ENVIRONMENT,
@@ -75,7 +75,7 @@ def _environment(new: Kernel, old: Kernel) -> list[Cause]:
     ]
 
 
-def _options(new: Kernel, old: Kernel, *, derived: bool) -> list[Cause]:
+def _options(new: TritonKernel, old: TritonKernel, *, derived: bool) -> list[Cause]:
     found = []
     for name in dict.fromkeys((*new.options, *old.options)):
         was, now = old.options.get(name, _ABSENT), new.options.get(name, _ABSENT)
@@ -95,11 +95,11 @@ def _option(value: Any) -> str:
     return clipped(value if isinstance(value, str | bool) or value is None else json.dumps(value), 60)
 
 
-def _libraries(kernel: Kernel) -> str:
+def _libraries(kernel: TritonKernel) -> str:
     return clipped(", ".join(sorted(base(path) for path in kernel.libraries.values())) or "none")
 
 
-def _arguments(new: Kernel, old: Kernel) -> list[Cause]:
+def _arguments(new: TritonKernel, old: TritonKernel) -> list[Cause]:
     ours, theirs = new.arguments, old.arguments
     if not ours or not theirs or ours == theirs:
         return []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.kernel_differences import differences
-from kcachefs.insight.kernels import Kernel, shown
+from kcachefs.insight.kernels import TritonKernel, shown
 from kcachefs.insight.sketches import KernelSketch, kernel_distance, of_kernel
 from kcachefs.insight.sources import Read, read_file
 
@@ -15,7 +15,9 @@ IS_NEW = Cause(Kind.NEW, "new: no kernel of that name was here before")
 _NEAR_LINES = 3
 
 
-def explain(new: Kernel, older: Sequence[Kernel], read: Read = read_file) -> tuple[Kernel | None, list[Cause]]:
+def explain(
+    new: TritonKernel, older: Sequence[TritonKernel], read: Read = read_file
+) -> tuple[TritonKernel | None, list[Cause]]:
     """The nearest of `older` and what differs, the most telling first; no kernel if none is like it."""
     nearest = find_nearest(of_kernel(new), [(of_kernel(one), one.created) for one in older])
     if nearest is None:
@@ -30,7 +32,7 @@ def find_nearest(new: KernelSketch, older: Sequence[tuple[KernelSketch, float]])
     return min(candidates, key=lambda at: (kernel_distance(new, older[at][0]), -older[at][1]), default=None)
 
 
-def causes(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]:
+def causes(new: TritonKernel, old: TritonKernel, read: Read = read_file) -> list[Cause]:
     """Why `new` is not `old`, the most telling first; never empty."""
     found = differences(new, old, read)
     if new.name != old.name:
@@ -39,7 +41,7 @@ def causes(new: Kernel, old: Kernel, read: Read = read_file) -> list[Cause]:
     return found or [_unexplained(new)]
 
 
-def _unexplained(new: Kernel) -> Cause:
+def _unexplained(new: TritonKernel) -> Cause:
     words = f"all that Triton {new.version} wrote down is the same; what differs is not in the files"
     return Cause(Kind.UNKNOWN, words, certain=False)
 

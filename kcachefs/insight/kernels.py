@@ -53,7 +53,7 @@ _BINARIES = (".cubin", ".hsaco")
 
 
 @dataclass(slots=True)
-class Kernel:
+class TritonKernel:
     """One compiled kernel."""
 
     path: str
@@ -98,7 +98,7 @@ class Kernel:
     def target(self) -> str:
         """The GPU as people write it.
 
-        >>> Kernel("", 0, "", backend="cuda", arch="90").target
+        >>> TritonKernel("", 0, "", backend="cuda", arch="90").target
         'sm_90'
         """
         return f"sm_{self.arch}" if self.backend == "cuda" else f"{self.backend}:{self.arch}".strip(":")
@@ -117,14 +117,14 @@ def is_kernel(names: Collection[str]) -> bool:
     return any(name.startswith(_GROUP) and name.endswith(".json") for name in names)
 
 
-def read(path: str, created: float, names: Collection[str], file: ReadFile) -> Kernel:
+def read(path: str, created: float, names: Collection[str], file: ReadFile) -> TritonKernel:
     """The kernel whose files these are; `ArtefactGarbled` if they tell nothing."""
     group = next((name for name in sorted(names) if name.startswith(_GROUP) and name.endswith(".json")), None)
     if group is None:
         raise ArtefactGarbled("it has no list of its files (__grp__*.json)")
     stem = group[len(_GROUP) : -len(".json")]
     told = _json(file(stem + ".json"), stem + ".json")
-    kernel = Kernel(path, created, str(told.get("name", stem))[:500])
+    kernel = TritonKernel(path, created, str(told.get("name", stem))[:500])
     _take_told(kernel, told)
     listed = _json(file(group), group).get("child_paths")
     if isinstance(listed, dict):
@@ -150,7 +150,7 @@ def read(path: str, created: float, names: Collection[str], file: ReadFile) -> K
     return kernel
 
 
-def _take_told(kernel: Kernel, told: dict[str, Any]) -> None:
+def _take_told(kernel: TritonKernel, told: dict[str, Any]) -> None:
     target = told.get("target")
     if isinstance(target, dict):
         kernel.backend, kernel.arch = str(target.get("backend", ""))[:40], str(target.get("arch", ""))[:40]

@@ -13,9 +13,9 @@ from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.autograd import Autograd
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch, stamp_of
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 
-Recipe = Kernel | Graph
+Recipe = TritonKernel | Graph
 _KERNEL_FILES = ("*.json", "*.source", "*.ttir", "*.ptx", "*.cubin", "*.hsaco")
 _GRAPH_FILES = ("*",)
 
@@ -113,7 +113,7 @@ class Reader:
                 graph.forward_key = by_backward[graph.key].forward
 
 
-def read_kernel(entry: MadeEntry, files: dict[str, Artifact]) -> Kernel:
+def read_kernel(entry: MadeEntry, files: dict[str, Artifact]) -> TritonKernel:
     def content(name: str) -> bytes:
         file = files.get(name)
         return (file.content if file is not None else None) or b""
@@ -137,6 +137,6 @@ def _compiled(entry: MadeEntry, files: dict[str, Artifact]) -> float:
 
 
 def _sketch(recipe: Recipe | ArtefactGarbled) -> Sketch:
-    if isinstance(recipe, Kernel):
+    if isinstance(recipe, TritonKernel):
         return sketches.of_kernel(recipe)
     return sketches.of_graph(recipe) if isinstance(recipe, Graph) else str(recipe)

@@ -10,7 +10,7 @@ from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight.artefacts import kind_of
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.graphs import Graph
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.sketches import KernelSketch
 
@@ -23,12 +23,12 @@ def rewritten_cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntr
         recipe = reader.recipe(entry)
     except ArtefactGarbled as error:
         return Cause(Kind.DAMAGED, f"it was there and was written again; {error}", certain=False)
-    if isinstance(recipe, Kernel):
+    if isinstance(recipe, TritonKernel):
         return _kernel(entry, recipe, reader, entries)
     return _graph(recipe)
 
 
-def _kernel(entry: MadeEntry, kernel: Kernel, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
+def _kernel(entry: MadeEntry, kernel: TritonKernel, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
     """Triton finds a kernel's files by the paths that it wrote down, so that a cache that moved is not found."""
     here = os.path.dirname(kernel.lists_folder)
     older = [one for one in entries if kind_of(one.path) == "kernel" and one.path != entry.path]

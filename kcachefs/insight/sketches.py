@@ -12,7 +12,7 @@ import msgspec
 
 from kcachefs.insight.constants import NUMBER
 from kcachefs.insight.graphs import Graph
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 
 
 class KernelSketch(msgspec.Struct, frozen=True, array_like=True):
@@ -47,7 +47,7 @@ class GraphSketch(msgspec.Struct, frozen=True, array_like=True):
     facts: dict[str, Any]
 
 
-def of_kernel(kernel: Kernel) -> KernelSketch:
+def of_kernel(kernel: TritonKernel) -> KernelSketch:
     ingredients = {"version": kernel.version, "target": kernel.target}
     ingredients |= {f"variable {name}": value for name, value in kernel.environment.items()}
     ingredients |= {f"option {name}": json.dumps(value) for name, value in kernel.options.items()}

@@ -15,7 +15,7 @@ TRITON_SAMPLE = (
     *("bins", "head_and_heads", "interleaved", "bias", "odd_n", "overflow", "older_triton", "llvm_options"),
     *("beta", "operator", "helper_operator", "blank", "comment", "renamed", "new"),
 )
-INDUCTOR_SAMPLE = ("score_shape", "score_threads", "dimension")
+INDUCTOR_SAMPLE = ("score_shape", "dimension")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from benchmarks.explain_sets.triton_runner import CHANGES
 from kcachefs.insight.causes import Kind
 from kcachefs.insight.kernel_differences import differences
 from kcachefs.insight.kernel_nearest import explain
-from kcachefs.insight.kernels import Kernel
+from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.sources import read_file
 from tests.insight.conftest import TRITON_SAMPLE
 
@@ -23,20 +23,20 @@ pytest.importorskip("triton")
 
 
 @pytest.fixture(scope="module")
-def base(triton_changes: Path) -> list[Kernel]:
+def base(triton_changes: Path) -> list[TritonKernel]:
     return load(triton_changes / "base")
 
 
 @pytest.mark.parametrize("with_source", [True, False], ids=["source", "artefacts"])
 @pytest.mark.parametrize("name", TRITON_SAMPLE)
-def test_a_change_is_named(triton_changes: Path, base: list[Kernel], name: str, with_source: bool) -> None:
+def test_a_change_is_named(triton_changes: Path, base: list[TritonKernel], name: str, with_source: bool) -> None:
     change = next(one for one in CHANGES if one.name == name)
     graded = grade(change, load(triton_changes / name), base, with_source=with_source)
     assert graded.right, graded.said
     assert not graded.wrongly_certain
 
 
-def test_a_kernel_tells_what_it_needs_of_a_gpu(base: list[Kernel]) -> None:
+def test_a_kernel_tells_what_it_needs_of_a_gpu(base: list[TritonKernel]) -> None:
     norm = next(one for one in base if one.name == "layer_norm" and one.options["num_warps"] == 8)
     assert norm.binary is not None
     assert norm.binary.registers is not None
@@ -49,14 +49,14 @@ def test_a_kernel_tells_what_it_needs_of_a_gpu(base: list[Kernel]) -> None:
     assert (norm.arguments["x"].divisible, norm.arguments["x"].type) == (16, "!tt.ptr<f16>")
 
 
-def test_a_kernel_does_not_differ_from_itself(base: list[Kernel]) -> None:
+def test_a_kernel_does_not_differ_from_itself(base: list[TritonKernel]) -> None:
     for kernel in base:
         kinds = [one.kind for one in differences(kernel, kernel, lambda path: None)]
         assert kinds == [Kind.TEXT], kernel.name  # nothing but what no artefact shows
 
 
 def test_a_file_that_was_touched_later_does_not_explain(
-    triton_changes: Path, base: list[Kernel], tmp_path: Path
+    triton_changes: Path, base: list[TritonKernel], tmp_path: Path
 ) -> None:
     """Who edits a file after compiling must not be told that its lines were compiled."""
     new = next(one for one in load(triton_changes / "bins"))
