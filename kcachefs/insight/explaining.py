@@ -53,12 +53,15 @@ class Explanation(msgspec.Struct, frozen=True):
     """How long it took to make; None if nobody knows."""
 
 
+_DECODER = msgspec.msgpack.Decoder(Explanation)
+
+
 class Explainer:
     """Explains entries of one cache."""
 
     def __init__(self, cache: Cache, index: Index, patience: float | None = None) -> None:
         """With `patience`, no more is read after that many seconds: what is not read is as if it were not there."""
-        self.cache = cache
+        self.cache, self._index = cache, index
         self.reader = Reader(cache, index, patience)
         self.entries = cache.entries()
         self._tombstones: dict[bytes, Tombstone] | None = None
@@ -84,9 +87,17 @@ class Explainer:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
         graphs = [one for one in chosen if kind_of(one.path) == "graph"]
         kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
+        known = self._index.explanations([*graphs, *kernels])
+        if len(known) == len(graphs) + len(kernels):
+            return [_DECODER.decode(known[one.path]) for one in (*graphs, *kernels)]
         self.reader.sketches([*graphs, *kernels])
         explained = self._graphs(graphs, boundary)
-        return explained + self._kernels(kernels, boundary, explained)
+        explained += self._kernels(kernels, boundary, explained)
+        if not self.reader.ran_out_of_time:
+            by_path = {one.path: one for one in explained}
+            rows = [(one, msgspec.msgpack.encode(by_path[one.path])) for one in (*graphs, *kernels)]
+            self._index.put_explanations(rows)
+        return explained
 
     # --- graphs -------------------------------------------------------------------------------------------------------
 

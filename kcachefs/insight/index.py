@@ -19,11 +19,14 @@ from kcachefs.core.insight_info import MadeEntry
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 
 FORMAT = 1
-"""Changes whenever a sketch holds something else than before."""
+"""Changes whenever a sketch holds something else than before, or something is explained in another way."""
 _MADE = """
 CREATE TABLE IF NOT EXISTS sketches (
     path TEXT PRIMARY KEY, stamp TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL
 ) WITHOUT ROWID
+"""
+_EXPLAINED = """
+CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, data BLOB NOT NULL) WITHOUT ROWID
 """
 _QUERY_MAX = 500
 
@@ -64,6 +67,21 @@ class Index:
                     if stamp == stamps[path] and kind in _DECODERS:
                         found[path] = _DECODERS[kind](data)
         return found
+
+    def explanations(self, entries: Iterable[MadeEntry]) -> dict[str, bytes]:
+        """What was said of these entries before, by path. It does not change: what was older than an entry stays so."""
+        found: dict[str, bytes] = {}
+        for entry in entries:
+            with contextlib.suppress(sqlite3.Error):
+                query = "SELECT data FROM explained WHERE path = ? AND stamp = ?"
+                for (data,) in self._connection.execute(query, (entry.path, stamp_of(entry))):
+                    found[entry.path] = data
+        return found
+
+    def put_explanations(self, explained: Iterable[tuple[MadeEntry, bytes]]) -> None:
+        rows = [(entry.path, stamp_of(entry), data) for entry, data in explained]
+        with contextlib.suppress(sqlite3.Error), self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO explained VALUES (?, ?, ?)", rows)
 
     def names(self) -> dict[str, tuple[str, str]]:
         """What every indexed entry is called, with its stamp, by path."""
@@ -128,8 +146,10 @@ def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version != FORMAT:
         connection.execute("DROP TABLE IF EXISTS sketches")
+        connection.execute("DROP TABLE IF EXISTS explained")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
     connection.execute("PRAGMA synchronous = OFF")
     connection.execute(_MADE)
+    connection.execute(_EXPLAINED)
     connection.commit()
     return connection

@@ -25,6 +25,7 @@ class Reader:
 
     def __init__(self, cache: Cache, index: Index, patience: float | None = None) -> None:
         self.cache, self._index = cache, index
+        self.ran_out_of_time = False
         self._until = None if patience is None else time.monotonic() + patience
         self._recipes: dict[str, Recipe | ArtefactGarbled] = {}
 
@@ -59,6 +60,7 @@ class Reader:
         for number, found in groupby(self.cache.artefacts(entries, patterns), key=lambda one: one.entry):
             yield by_number[number], {one.file: one for one in found}
             if self._until is not None and time.monotonic() > self._until:
+                self.ran_out_of_time = True
                 return
 
     def sketches(self, entries: Sequence[MadeEntry]) -> dict[str, Sketch]:
