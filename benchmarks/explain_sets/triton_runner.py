@@ -18,8 +18,9 @@ from benchmarks.explain_sets.changing import Change
 from benchmarks.explain_sets.triton_calls import BASE, FILES, Call
 from benchmarks.explain_sets.triton_changes import CALL_CHANGES
 from benchmarks.explain_sets.triton_edits import SOURCE_CHANGES
+from benchmarks.explain_sets.triton_more import MORE_CHANGES
 
-CHANGES = (*CALL_CHANGES, *SOURCE_CHANGES)
+CHANGES = (*CALL_CHANGES, *SOURCE_CHANGES, *MORE_CHANGES)
 KERNELS = Path(__file__).parent / "kernels"
 
 
