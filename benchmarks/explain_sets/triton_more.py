@@ -287,7 +287,8 @@ MORE_CHANGES = (
             (
                 "tiles.py",
                 "BLOCK: tl.constexpr):\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    total",
-                'BLOCK: tl.constexpr):\n    """Average."""\n    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    total',
+                'BLOCK: tl.constexpr):\n    """Average."""\n'
+                "    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)\n    total",
             )
         ],
     ),
@@ -349,7 +350,9 @@ MORE_CHANGES = (
             (
                 "tiles.py",
                 "@triton.jit\ndef pool(",
-                "@triton.jit\ndef scale(x, n, BLOCK: tl.constexpr):\n    at = tl.arange(0, BLOCK)\n    tl.store(x + at, tl.load(x + at, mask=at < n) * 2.0, mask=at < n)\n\n\n@triton.jit\ndef pool(",
+                "@triton.jit\ndef scale(x, n, BLOCK: tl.constexpr):\n    at = tl.arange(0, BLOCK)\n"
+                "    tl.store(x + at, tl.load(x + at, mask=at < n) * 2.0, mask=at < n)\n\n\n"
+                "@triton.jit\ndef pool(",
             )
         ],
     ),

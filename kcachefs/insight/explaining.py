@@ -9,7 +9,7 @@ import msgspec
 
 from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, path_hash
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import graph_nearest, kernel_nearest
+from kcachefs.insight import graph_nearest, kernel_nearest, models
 from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.graph_differences import differences as graph_differences
@@ -40,7 +40,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     path: str
     kind: str
-    """graph or kernel."""
+    """model, graph or kernel."""
     name: str
     causes: list[Told]
     """The most telling first."""
@@ -87,16 +87,38 @@ class Explainer:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
         graphs = [one for one in chosen if kind_of(one.path) == "graph"]
         kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
-        known = self._index.explanations([*graphs, *kernels])
-        if len(known) == len(graphs) + len(kernels):
-            return [_DECODER.decode(known[one.path]) for one in (*graphs, *kernels)]
+        whole = [one for one in chosen if kind_of(one.path) == "model"]
+        every = [*whole, *graphs, *kernels]
+        known = self._index.explanations(every)
+        if len(known) == len(every):
+            return [_DECODER.decode(known[one.path]) for one in every]
         self.reader.sketches([*graphs, *kernels])
         explained = self._graphs(graphs, boundary)
         explained += self._kernels(kernels, boundary, explained)
+        explained = self._models(whole, boundary) + explained
         if not self.reader.ran_out_of_time:
             by_path = {one.path: one for one in explained}
-            rows = [(one, msgspec.msgpack.encode(by_path[one.path])) for one in (*graphs, *kernels)]
+            rows = [(one, msgspec.msgpack.encode(by_path[one.path])) for one in every if one.path in by_path]
             self._index.put_explanations(rows)
+        return explained
+
+    # --- models -------------------------------------------------------------------------------------------------------
+
+    def _models(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
+        """What vLLM wrote down of models that it compiled; other entries of its folder tell nothing."""
+        if not chosen:
+            return []
+        every = [one for one in self.entries if kind_of(one.path) == "model"]
+        recipes = self.reader.models(every)
+        explained = []
+        for entry in chosen:
+            if entry.path in recipes:
+                older = {one.path: one for one in self._older(entry, every, boundary) if one.path in recipes}
+                nearest, causes = models.explain(recipes[entry.path], [recipes[path] for path in older])
+                near = older[nearest.path] if nearest is not None else None
+                explained.append(
+                    _explanation(entry, "model", entry.name, near, self._with_past(entry, causes), entry.cost)
+                )
         return explained
 
     # --- graphs -------------------------------------------------------------------------------------------------------

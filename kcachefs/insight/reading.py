@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from kcachefs.core.insight_info import Artifact, MadeEntry
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import autograd, graphs, kernels, sketches
+from kcachefs.insight import autograd, graphs, kernels, models, sketches
 from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.autograd import Autograd
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch, stamp_of
 from kcachefs.insight.kernels import TritonKernel
+from kcachefs.insight.models import Model
 
 Recipe = TritonKernel | Graph
 _KERNEL_FILES = ("*.json", "*.source", "*.ttir", "*.ptx", "*.cubin", "*.hsaco")
@@ -94,6 +96,15 @@ class Reader:
         for entry, name in named:
             found.setdefault(name, []).append(entry)
         self._index.put_names(named)
+        return found
+
+    def models(self, entries: Sequence[MadeEntry]) -> dict[str, Model]:
+        """What vLLM wrote down, by the path of the entry."""
+        found = {}
+        for entry, files in self.files(entries, (models.FILE,)):
+            newest = max(files.values(), key=lambda one: one.modified)
+            with contextlib.suppress(ArtefactGarbled):
+                found[entry.path] = models.read(entry.path, began(entry), newest.content or b"")
         return found
 
     def link(self, found: Sequence[Graph], entries: Sequence[MadeEntry]) -> None:
