@@ -28,11 +28,13 @@ os.environ["XDG_CONFIG_HOME"] = str(_OWN / "config")
 for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
     os.environ.pop(_name, None)
 
-# One seed for the whole run; the processes of `-n 2` inherit it.
+# One seed for the whole run; the processes of `-n 3` inherit it.
 os.environ.setdefault("KCACHEFS_SEED", str(random.SystemRandom().getrandbits(32)))
 
-# A shell starts what runs in its background with SIGINT ignored, and every command under test would inherit that.
+# A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP; every command under test would
+# inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,14 +61,14 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is known to be slow, and have the longest begin where several processes (`-n 2`) share the tests:
+    """Mark what is known to be slow, and have the longest begin where several processes (`-n 3`) share the tests:
     none may sit at a long one when the others are done."""
     known = durations.read()
     for item in items:
         if durations.of(item, known) >= durations.SLOW_SECONDS:
             item.add_marker(pytest.mark.slow)
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: durations.rank(durations.of(item, known)))
+        durations.order(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

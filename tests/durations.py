@@ -18,6 +18,8 @@ FILE = Path(__file__).with_name("durations.txt")
 SLOW_SECONDS = 0.5
 """From here on a test is marked `slow`."""
 LISTED_SECONDS = 0.3
+LONG_SECONDS = 6.0
+"""From here on a test begins before others."""
 
 
 def read() -> dict[str, float]:
@@ -30,9 +32,13 @@ def of(item: pytest.Item, known: Mapping[str, float]) -> float:
     return known.get(_function(item.nodeid), 0.0)
 
 
-def rank(seconds: float) -> int:
-    """The longer, the lower. Tests of about the same length stay in their order, in which they share fixtures."""
-    return -round(math.log2(max(seconds, 1.0)))
+def order(items: list[pytest.Item]) -> None:
+    """The modules with the longest tests first. The others stay in their order, and so do the tests of a module, which
+    share what was made for them."""
+    known, longest = read(), defaultdict[Path, float](float)
+    for item in items:
+        longest[item.path] = max(longest[item.path], of(item, known))
+    items.sort(key=lambda item: -round(math.log2(max(longest[item.path], LONG_SECONDS))))
 
 
 def write(reports: Mapping[str, Sequence[Any]], path: Path) -> None:

@@ -6,14 +6,15 @@ The checksum is BLAKE3 over everything after it, so a flipped, missing or added 
 the record: a file moved to another key's name is not served. Metadata is MessagePack of plain data. Nothing is ever a
 pickle: whoever may write to a shared folder must not thereby run code in everyone who reads it.
 
-`Cache` is imported by programs that count milliseconds: dataclasses and msgspec cost more of them than all of it.
+`Cache` is imported by programs that count milliseconds: a dataclass, a named tuple or msgspec costs more
+of them than all of it.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from blake3 import blake3
 
@@ -59,8 +60,10 @@ class Entry:
         return f"Entry({self.value!r}, {self.meta!r}, text_key={self.text_key})"
 
 
-class Head(NamedTuple):
+class Head:
     """Everything of a record but the value."""
+
+    __slots__ = ("checked", "checksum", "is_text", "key", "meta", "value_at", "value_size")
 
     checked: bytes
     """The bytes from the end of the checksum to the value, which the checksum covers too."""
@@ -70,6 +73,17 @@ class Head(NamedTuple):
     is_text: bool
     value_at: int
     value_size: int
+
+    def __init__(
+        self, checked: bytes, checksum: bytes, key: bytes, meta: bytes, is_text: bool, value_at: int, value_size: int
+    ) -> None:
+        self.checked = checked
+        self.checksum = checksum
+        self.key = key
+        self.meta = meta
+        self.is_text = is_text
+        self.value_at = value_at
+        self.value_size = value_size
 
     @property
     def size(self) -> int:

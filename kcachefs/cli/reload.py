@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
 
 from kcachefs.cli import target
 from kcachefs.cli.printing import print_json
 from kcachefs.errors import DaemonError, MountError
 from kcachefs.printable import printable
+
+if TYPE_CHECKING:
+    from kcachefs.daemon.registry import MountState
 
 PATIENCE_SECONDS = 120.0
 
@@ -19,10 +23,22 @@ def reload(
     as_json: target.Json = False,
 ) -> None:
     """Replace the worker behind DIR by one that runs the code installed now, while DIR stays in use."""
-    from kcachefs.daemon import registry
     from kcachefs.mounts.finding import the_only_one
 
     mountpoint = os.path.realpath(directory or the_only_one())
+    before, now = hand_over(mountpoint)
+    if as_json:
+        pids = {"worker_pid": now.worker_pid, "former_worker_pid": before.worker_pid}
+        print_json({"mountpoint": mountpoint, **pids, "version": now.version})
+    else:
+        taken_over = f"process {now.worker_pid} (kcachefs {now.version}) took over from {before.worker_pid}"
+        print(f"{printable(mountpoint)}: {taken_over}")
+
+
+def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
+    """Have another worker take over; returns the mount's state before and after."""
+    from kcachefs.daemon import registry
+
     before = registry.read(mountpoint)
     if before is None or not before.alive:
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
@@ -37,13 +53,7 @@ def reload(
         if now is None:
             raise DaemonError(f"{mountpoint}: was unmounted in the meantime; see {before.log}")
         if now.reloads > before.reloads:
-            pids = {"worker_pid": now.worker_pid, "former_worker_pid": before.worker_pid}
-            if as_json:
-                print_json({"mountpoint": mountpoint, **pids, "version": now.version})
-            else:
-                taken_over = f"process {now.worker_pid} (kcachefs {now.version}) took over from {before.worker_pid}"
-                print(f"{printable(mountpoint)}: {taken_over}")
-            return
+            return before, now
         if now.reloads_failed > before.reloads_failed:
             raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving; see {now.log}")
         time.sleep(0.02)

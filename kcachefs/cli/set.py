@@ -54,6 +54,7 @@ def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) ->
     """Have the daemon of the mount change these options; returns the configuration that holds then."""
     import msgspec
 
+    from kcachefs.cli.reload import hand_over
     from kcachefs.daemon import control, registry
     from kcachefs.daemon.options import option_named
     from kcachefs.daemon.registry import MountConfig
@@ -67,5 +68,10 @@ def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) ->
         if mount_at(directory) is not None:
             raise MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root change it")
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
-    raw = control.ask(registry.socket_path(mountpoint), "set", {"options": changes, "forget": forget})
-    return msgspec.json.decode(raw, type=MountConfig)
+    address = registry.socket_path(mountpoint)
+    before = msgspec.json.decode(control.ask(address, "settings", {}), type=MountConfig)
+    raw = control.ask(address, "set", {"options": changes, "forget": forget})
+    after = msgspec.json.decode(raw, type=MountConfig)
+    if bool(before.limits.max_size_per_uid) != bool(after.limits.max_size_per_uid):
+        hand_over(mountpoint)  # only a new worker begins, or ends, to count users
+    return after

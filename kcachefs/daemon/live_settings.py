@@ -37,7 +37,10 @@ class LiveSettings:
         self._lock = threading.Lock()
 
     def change(self, fs: Filesystem, changes: Mapping[str, Any]) -> MountConfig:
-        """Change options by name. All of them or, after an error, none."""
+        """Change options by name. All of them or, after an error, none.
+
+        A quota for each user begins or ends with the next worker: whoever asked for it then asks for that worker.
+        """
         with self._lock:
             return self._change(fs, changes)
 
@@ -48,11 +51,12 @@ class LiveSettings:
             if not option.is_live:
                 raise UsageError(f"{option.flag}: cannot be changed while mounted; unmount and mount again")
             values[option.name] = option.value(given)
-        per_user = self.config.limits.max_size_per_uid
-        if bool(values.get("max_size_per_uid", per_user)) != bool(per_user):
+        counted = self.config.limits.max_size_per_uid
+        begins_or_ends = bool(values.get("max_size_per_uid", counted)) != bool(counted)
+        if begins_or_ends and self.config.engine != "direct":
             raise UsageError(
-                "--max-size-per-uid: users are counted from the beginning of a mount or not at all; "
-                "unmount and mount again"
+                f"--max-size-per-uid: a worker counts users from its beginning or not at all, and the "
+                f"{self.config.engine} engine cannot hand over to another one; unmount and mount again"
             )
         new = msgspec.structs.replace(
             self.config,
@@ -61,7 +65,7 @@ class LiveSettings:
             origins={**self.config.origins, **dict.fromkeys(values, SET)},
         )
         self.config = new
-        fs.set_limits(new.limits)
+        fs.set_limits(msgspec.structs.replace(new.limits, max_size_per_uid=counted) if begins_or_ends else new.limits)
         logs.set_level(new.log_level)
         kept_settings.write(Path(new.store), msgspec.to_builtins(new), kept_settings.LIVE)
         if values:

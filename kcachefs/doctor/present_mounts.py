@@ -23,6 +23,7 @@ from kcachefs.doctor.places import disk_space
 from kcachefs.engines import mounting
 from kcachefs.errors import KcachefsError
 from kcachefs.mounts import ending
+from kcachefs.mounts.insight_reports import InsightReports
 
 ANSWER_SECONDS = 5.0
 GROUPS_SAMPLED = 20
@@ -104,12 +105,12 @@ def _engine(mountpoint: Path) -> str:
 def _filled_at(mountpoint: Path) -> str | None:
     """Another path at which Triton wrote into this mount, as its group files show; None if it was this one."""
     others: list[str] = []
-    for group in _some_groups(mountpoint / "triton"):
+    for group in _some_groups(mountpoint):
         try:
-            paths = list(json.loads(group.read_bytes())["child_paths"].values())
-        except (OSError, ValueError, KeyError, AttributeError):
+            paths = list(json.loads(group)["child_paths"].values())
+        except (ValueError, KeyError, AttributeError, TypeError):
             continue
-        if not paths:
+        if not paths or not isinstance(paths[0], str):
             continue
         written_to = Path(paths[0]).parent.parent
         if written_to == mountpoint / "triton":
@@ -119,15 +120,11 @@ def _filled_at(mountpoint: Path) -> str | None:
     return others[0] if others else None
 
 
-def _some_groups(folder: Path) -> Iterator[Path]:
-    seen = 0
-    try:
-        with os.scandir(folder) as kernels:
-            for kernel_folder in kernels:
-                for group in Path(kernel_folder.path).glob("__grp__*.json"):
-                    yield group
-                    seen += 1
-                if seen >= GROUPS_SAMPLED:
-                    return
-    except OSError:
-        return
+def _some_groups(mountpoint: Path) -> Iterator[bytes]:
+    """Group files of Triton, as the mount hands them out: to open them would be a use of their entries."""
+    with contextlib.suppress(KcachefsError, OSError):
+        asked = InsightReports.of(mountpoint)
+        entries = [one.entry for one in asked.entries() if one.path.startswith("triton/")]
+        for group in asked.artifacts(entries[:GROUPS_SAMPLED], ["__grp__*.json"]):
+            if group.content is not None:
+                yield group.content

@@ -102,6 +102,10 @@ class Scene:
     def umount(self, *options: str | Path) -> None:
         self.must("umount", self.mountpoint, *options)
 
+    def settle(self) -> None:
+        """Return once everything written so far is sealed, and so is an entry."""
+        self.must("stats", "--json")
+
     def bind(self, name: str) -> Path:
         """Bind the mount to another place, where it stays after an unmount."""
         place = self.folder / name

@@ -13,7 +13,6 @@ import typer
 from kcachefs.cli import app
 from kcachefs.cli.manual import pages
 from tests.cli.scene import KCACHEFS, Scene, scene
-from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 MANUAL = ROOT / "docs" / "man" / "man1"
@@ -32,7 +31,7 @@ def place() -> Iterator[Scene]:
         folder = made.mount()
         (folder / "KEY").mkdir()
         (folder / "KEY" / "kernel.cubin").write_bytes(b"cubin")
-        until(lambda: "triton/KEY" in made.must("ls"))
+        made.settle()
         yield made
 
 

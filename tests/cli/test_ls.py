@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import pytest
 
 from tests.cli.scene import Scene, holding
-from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -22,7 +20,7 @@ def test_control_characters_are_shown_as_escapes(scene: Scene) -> None:
     for name in (HOSTILE, "\x1b[31mred/kernel"):
         (scene.mountpoint / name).parent.mkdir(exist_ok=True)
         (scene.mountpoint / name).write_text("kernel")
-    until(lambda: len(json.loads(scene.must("ls", "--json"))) == 2)
+    scene.settle()
     for command in ("ls", "stats"):
         shown = scene.must(command)
         assert all(line.isprintable() for line in shown.splitlines()), shown
@@ -33,7 +31,7 @@ def test_control_characters_are_shown_as_escapes(scene: Scene) -> None:
 def test_what_is_evicted_or_keeps_a_mount_busy_is_shown_the_same_way(scene: Scene) -> None:
     scene.mount()
     (scene.mountpoint / HOSTILE).write_text("kernel")
-    until(lambda: len(json.loads(scene.must("ls", "--json"))) == 1)
+    scene.settle()
     for command in (
         ("pin", "triton/*"),
         ("evict", "triton/*"),
@@ -64,7 +62,7 @@ def test_names_are_shown_as_they_are(scene: Scene) -> None:
     for name in ODD:
         (scene.mountpoint / name).parent.mkdir(exist_ok=True)
         (scene.mountpoint / name).write_text("kernel")
-    until(lambda: len(json.loads(scene.must("ls", "--json"))) == len(ODD))
+    scene.settle()
     scene.must("pin", "triton/plain")
     shown = [line.split("  ")[0] for line in scene.must("ls").splitlines()]
     assert sorted(shown) == sorted(["entry", *ODD[:-1], "triton/plain [pinned]"])

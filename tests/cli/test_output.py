@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 import typer
 
 from kcachefs.cli import app
+from kcachefs.core.uses import HEARTBEAT_SECONDS
 from tests.cli.scene import KCACHEFS, Scene
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.mount
 
@@ -35,7 +37,7 @@ def filled(scene: Scene) -> Scene:
     for number in range(3):
         (folder / f"KEY{number}").mkdir()
         (folder / f"KEY{number}" / "kernel.cubin").write_bytes(b"cubin%d" % number * 100)
-    until(lambda: len(json.loads(scene.must("ls", "--json"))) == 3)
+    scene.settle()
     return scene
 
 
@@ -57,6 +59,7 @@ def test_what_changes_something_tells_it_as_json(filled: Scene, tmp_path: Path) 
 
 
 def test_a_run_ends_with_a_line_of_json(filled: Scene) -> None:
+    time.sleep(HEARTBEAT_SECONDS)  # until then the kernel knows the name from its writer, and asks nobody
     script = f"cat {filled.mountpoint}/triton/KEY1/kernel.cubin; echo talk >&2; exit 3"
     outcome = filled.run("run", "--json", "--", "sh", "-c", script)
     assert (outcome.code, outcome.out) == (3, "cubin1" * 100)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -22,7 +24,7 @@ from kcachefs.errors import DaemonError
 from kcachefs.store import kept_settings
 from tests.cli.scene import HELPER, Scene
 from tests.cli.test_mount_helper import installed_helper
-from tests.engines.callers import OTHER, in_child
+from tests.engines.callers import OTHER, Child, in_child
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -54,6 +56,11 @@ def quota(scene: Scene) -> int:
     """The quota that the mount goes by, as df shows it."""
     state = os.statvfs(scene.mountpoint)
     return state.f_blocks * state.f_frsize
+
+
+def used(scene: Scene) -> int:
+    state = os.statvfs(scene.mountpoint)
+    return (state.f_blocks - state.f_bfree) * state.f_frsize
 
 
 # --- one list of options ----------------------------------------------------------------------------------------------
@@ -214,13 +221,51 @@ def test_a_smaller_quota_evicts_at_once_and_without_a_remount(scene: Scene) -> N
 
 
 @as_root
-def test_the_quota_of_each_user_changes_but_neither_begins_nor_ends(scene: Scene) -> None:
-    scene.mount("--max-size-per-uid", "1GiB")
+def test_the_quota_of_each_user_begins_changes_and_ends_while_mounted(scene: Scene) -> None:
+    folder = scene.mount("--max-size", "1GiB")
+    in_child(lambda: fill(folder, 4, 1 << 20), OTHER)
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "64MiB")
+    assert in_child(lambda: quota(scene), OTHER) == 64 << 20
+    assert in_child(lambda: used(scene), OTHER) >= 4 << 20, "what was there before counts"
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "2MiB", "--grace", "0")
+    until(lambda: in_child(lambda: used(scene), OTHER) <= 2 << 20, "the user's entries went")
+    scene.must("set", scene.mountpoint, "--max-size-per-uid", "0")
     assert in_child(lambda: quota(scene), OTHER) == 1 << 30
-    scene.must("set", scene.mountpoint, "--max-size-per-uid", "2GiB")
-    assert in_child(lambda: quota(scene), OTHER) == 2 << 30
-    scene.run("set", scene.mountpoint, "--max-size-per-uid", "0").refused_with(2, "--max-size-per-uid", "unmount")
-    assert in_child(lambda: quota(scene), OTHER) == 2 << 30
+    in_child(lambda: (folder / "more").write_bytes(os.urandom(4 << 20)), OTHER)
+    assert [scene.status()[0][name] for name in ("reloads", "restarts")] == [2, 0]
+
+
+def test_without_a_worker_that_hands_over_a_quota_of_each_user_needs_a_new_mount(scene: Scene) -> None:
+    scene.mount("--engine", "pyfuse3")
+    refused = scene.run("set", scene.mountpoint, "--max-size-per-uid", "1GiB", "--max-size", "5GiB")
+    refused.refused_with(2, "--max-size-per-uid", "unmount")
+    assert quota(scene) == 20 << 30
+
+
+@as_root
+def test_a_user_at_the_quota_writes_again_as_soon_as_it_is_raised(scene: Scene) -> None:
+    folder = scene.mount("--max-size-per-uid", "8MiB", "--max-size", "1GiB", "--min-free", "1MiB")
+    (full, tell_full), (raised, tell_raised) = os.pipe(), os.pipe()
+
+    def grow(file: BinaryIO, count: int) -> None:
+        for _ in range(count):
+            file.write(os.urandom(1 << 20))
+            os.fsync(file.fileno())
+
+    def grow_beyond() -> None:
+        (folder / "KEY").mkdir()
+        with (folder / "KEY" / "kernel.cubin").open("wb") as file:
+            with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
+                grow(file, 32)
+            os.write(tell_full, b"x")
+            assert os.read(raised, 1)
+            grow(file, 16)
+
+    with Child(grow_beyond, OTHER) as child:
+        until(lambda: child.is_ready(0) or select.select([full], [], [], 0)[0], "it is refused")
+        scene.must("set", scene.mountpoint, "--max-size-per-uid", "64MiB")
+        os.write(tell_raised, b"x")
+        child.result()
 
 
 def test_what_was_set_survives_the_worker_a_reload_and_the_mount(scene: Scene) -> None:

@@ -19,7 +19,7 @@ from kcachefs.core.filesystem import Filesystem
 from kcachefs.errors import UsageError
 from kcachefs.store import Options, Store
 from tests.cli.scene import KCACHEFS, Scene, scene
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 NUMBERS = ("12345", "1023.9 MiB", "999.9 GiB", "18446744073709551615", "23 h")
 NAMES = ("triton/" + "K" * 52, "a_kernel_with_a_long_name sm_90, 4 warps, 3 stages", "日本語のカーネル" * 9, "")
@@ -70,7 +70,7 @@ def kernels() -> Iterator[Scene]:
         folder = place.mount()
         for key, name, shared in (("AAAA1111", "softmax", 0), ("BBBB2222", "softmax", 4096), ("CCCC3333", "matmul", 0)):
             make_kernel(folder / key, name, shared)
-        until(lambda: len(json.loads(place.must("ls", "--json"))) == 3)
+        place.settle()
         yield place
 
 
@@ -142,7 +142,7 @@ def test_a_pipe_gets_one_line_for_each_entry_and_all_columns(kernels: Scene) -> 
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"}])
 def test_an_ascii_locale_gets_ascii(kernels: Scene, locale: dict[str, str]) -> None:
     (kernels.mountpoint / "triton" / "日本").write_text("kernel")
-    until(lambda: len(json.loads(kernels.must("ls", "--json"))) == 4)
+    kernels.settle()
     for verb in ("stats", "status", "doctor", "ls"):
         ended = subprocess.run([*KCACHEFS, verb], env={**kernels.environment, **locale}, capture_output=True)
         assert (ended.returncode in (0, 1), ended.stderr) == (True, b"")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.scene import Scene
-from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -19,7 +18,7 @@ def mount_with_an_entry(scene: Scene, name: str) -> Path:
     scene.must("mount", mountpoint, "--store", f"{name}-store")
     (mountpoint / "triton" / name).mkdir()
     (mountpoint / "triton" / name / "kernel.cubin").write_bytes(b"cubin")
-    until(lambda: entries(scene, "--mount", name))  # it is listed once it is sealed
+    scene.must("stats", "--mount", name, "--json")  # it is listed once it is sealed
     return mountpoint
 
 

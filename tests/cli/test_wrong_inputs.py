@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.scene import Scene, scene
-from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -105,7 +104,7 @@ def mounted() -> Iterator[Scene]:
         place.must("mount", place.mountpoint)
         (place.mountpoint / "triton" / "KEY").mkdir()
         (place.mountpoint / "triton" / "KEY" / "kernel.cubin").write_bytes(b"cubin")
-        until(lambda: "triton/KEY" in place.must("ls"))  # it is listed once it is sealed
+        place.settle()
         (place.folder / "file").write_text("untouched")
         (place.folder / "full").mkdir()
         (place.folder / "full" / "something").write_text("untouched")

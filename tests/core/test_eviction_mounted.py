@@ -18,6 +18,7 @@ import pytest
 
 from tests import command_server
 from tests.core.cachers import SUFFIXES, Cacher, content
+from tests.core.policies.mounts import settled
 from tests.disks import ext4, need_root
 from tests.engines.callers import Child, in_child
 from tests.engines.mounting import Mount, kill, temporary_folder
@@ -53,8 +54,9 @@ def _told(mount: Mount) -> dict[str, dict[str, int]]:
     return told
 
 
-def _files(mount: Mount) -> int:
-    return _told(mount)["total"]["files"]
+def _sealed_files(mount: Mount) -> int:
+    """How many files entries have, once everything written so far is sealed."""
+    return settled(mount).total.files
 
 
 def kernel(root: Path, key: str, size: int = 40_000) -> None:
@@ -177,7 +179,7 @@ def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:
                     (root / f"triton/K{number}/kernel.{suffix}").read_bytes()
 
         in_child(write)
-        until(lambda: _files(mount) == 30 * (len(SUFFIXES) + 1))
+        assert _sealed_files(mount) == 30 * (len(SUFFIXES) + 1)
         mount.remount()  # so that the kernel asks for each name again
         in_child(read)
         in_child(lambda: (root / "triton/absent").exists())
@@ -195,7 +197,7 @@ def test_the_numbers_are_in_the_mount_and_always_fresh(base: Path) -> None:
         assert ".kcachefs" in os.listdir(mount.mountpoint)
         assert json.loads((report / "stats.json").read_text())["total"]["entries"] == 0
         kernel(mount.mountpoint, "KEY")
-        until(lambda: _files(mount) == len(SUFFIXES) + 1)
+        assert _sealed_files(mount) == len(SUFFIXES) + 1
         lines = (report / "metrics").read_text().splitlines()
         assert 'kcachefs_entries{namespace="triton"} 1' in lines
         with pytest.raises(PermissionError):
@@ -214,7 +216,7 @@ def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
                 assert free.f_bavail * free.f_frsize > 0
                 if number % 10 == 0:
                     until(lambda: _free(disk.path) > 4 << 20)
-            until(lambda: _told(mount)["total"]["misses"] == 300)  # the last one counts once it is sealed
+            assert settled(mount).total.misses == 300
             assert _evictions(mount) > 0
             assert (mount.mountpoint / "triton/K299/kernel.ptx").read_bytes() == content("K299", "ptx", 60_000)
         clean(mount.store)
@@ -234,7 +236,8 @@ def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None
             assert attempt < 20, "no kill landed while entries were being evicted"
             for number in range(count):
                 kernel(mount.mountpoint, f"{attempt}-{number}", 4000)
-            until(lambda: _sealed(mount))
+            there = len(list((mount.mountpoint / "triton").iterdir()))
+            assert _sealed_files(mount) == there * (len(SUFFIXES) + 1)
             daemon = mount.daemon()
             before = _evictions(mount)
             with Child(partial(_evict, mount, f"triton/{attempt}-*")) as evictor:
@@ -255,11 +258,6 @@ def _evictions(mount: Mount) -> int:
     return _told(mount)["total"]["evictions"]
 
 
-def _sealed(mount: Mount) -> bool:
-    found = len(list((mount.mountpoint / "triton").iterdir()))
-    return _files(mount) == found * (len(SUFFIXES) + 1)
-
-
 def _evict(mount: Mount, pattern: str) -> None:
     command_server.run("evict", "--mount", mount.mountpoint, pattern)
 
@@ -268,7 +266,7 @@ def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         for key in ("A", "B", "C"):
             kernel(mount.mountpoint, key)
-        until(lambda: _files(mount) == 3 * (len(SUFFIXES) + 1))
+        assert _sealed_files(mount) == 3 * (len(SUFFIXES) + 1)
         where = ("--mount", str(mount.mountpoint))
         listed = json.loads(kcachefs("ls", "triton", "--json", *where))
         assert sorted(info["path"] for info in listed) == ["triton/A", "triton/B", "triton/C"]
@@ -294,7 +292,7 @@ def test_real_caches_shrink_as_measured_and_every_use_is_counted(base: Path) -> 
     with Mount(base / "mount", base / "store", "direct") as mount:
         # The child that unpacks them counts: looking for the files here would be a use of every entry.
         files = in_child(lambda: _unpack_corpus(mount.mountpoint))
-        until(lambda: _files(mount) == files)
+        assert _sealed_files(mount) == files
         numbers = stats(mount)
         total, beneath = numbers["total"], numbers["store"]
         assert 6.0 < total["compression_ratio"] < 9.0

@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.waiting import until
 
 WRITERS = READERS = 8
+KILLS = 10
 OPTIONS = ("--max-size", "12MiB", "--grace", "1", "--floor", f"{OWN}=11MiB")
 """A quota so small that entries are evicted all the time, but none of those that the writers keep to themselves."""
 
@@ -80,6 +81,17 @@ def kill_worker(mount: Mount) -> float:
     pause = time.monotonic() - began
     wait_for_another(mount, before.worker_pid)
     return pause
+
+
+def kill_while_it_runs(mount: Mount, process: subprocess.Popen[str], pause: float = 0.3) -> int:
+    """Kill the worker at most `KILLS` times, with pauses; returns how many times the process still ran afterwards."""
+    killed = 0
+    while killed < KILLS and process.poll() is None:
+        kill_worker(mount)
+        killed += process.poll() is None
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(pause)
+    return killed
 
 
 def wait_for_another(mount: Mount, worker: int) -> MountState:

@@ -18,8 +18,8 @@ from typing import Any
 
 import kcachefs
 from kcachefs.frameworks import headers
-from tests.engines.callers import Identity
-from tests.frameworks.programs import finish_program, start_program
+from tests.engines.callers import Child, Identity
+from tests.frameworks.programs import PATIENCE, finish_program, start_program
 from tests.frameworks.worlds import World
 
 _CLONE_NEWNS = 0x20000
@@ -44,6 +44,12 @@ def as_tenant(made: World, who: Identity, program: str, *arguments: str) -> Call
         return finish_program(start_program(program, environment, *arguments))
 
     return run
+
+
+def ran(made: World, who: Identity, program: str, *arguments: str) -> dict[str, Any]:
+    """What a program said that ran as this user."""
+    with Child(as_tenant(made, who, program, *arguments)) as child:
+        return child.result(PATIENCE)
 
 
 def _open_what_is_closed(home: Path) -> None:

@@ -1,59 +1,25 @@
-"""Real compilers do not notice when the worker of their mount is killed ten times."""
+"""Triton does not notice when the worker of its mount is killed ten times. test_inductor.py has that of torch."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.daemon.kills import fsck, kill_worker
+from tests.daemon.kills import KILLS, fsck, kill_while_it_runs
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import PATIENCE
-from tests.frameworks.programs import INDUCTOR, finish_program, start_program
-from tests.frameworks.worlds import world
 from tests.waiting import until
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
-KILLS = 10
 STORM = (
     "import json, sys; from pathlib import Path; from tests.frameworks.triton_storm import storm;"
     "print(json.dumps(storm(Path(sys.argv[1]), Path(sys.argv[2]), 8, 4, 5)))"
 )
-
-
-def kill_while_it_runs(mount: Mount, process: subprocess.Popen[str], pause: float = 0.3) -> int:
-    """Kill the worker at most ten times, with pauses; returns how many times the process still ran afterwards."""
-    killed = 0
-    while killed < KILLS and process.poll() is None:
-        kill_worker(mount)
-        killed += process.poll() is None
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(pause)
-    return killed
-
-
-@pytest.mark.timeout(600)
-def test_torch_compile_does_not_notice() -> None:
-    with world("direct") as made:
-        process = start_program(INDUCTOR, made.environment, "mlp")
-        killed = kill_while_it_runs(made.mount, process, pause=0.7)
-        cold = finish_program(process)
-        assert killed > 0
-        assert cold["built"] > 0
-        while killed < 2 * KILLS:  # on a quick machine one run is over before
-            process = start_program(INDUCTOR, made.environment, "mlp")
-            killed += kill_while_it_runs(made.mount, process, pause=0.1)
-            warm = finish_program(process)
-            assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
-            assert warm["results"] == cold["results"]
-        store = made.mount.store
-        made.mount.umount()
-        fsck(store)
 
 
 @pytest.mark.timeout(600)

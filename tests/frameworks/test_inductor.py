@@ -1,4 +1,7 @@
-"""Real TorchInductor on the CPU: g++ builds its kernels and precompiled headers in the mount."""
+"""Real TorchInductor on the CPU: g++ builds its kernels and precompiled headers in the mount.
+
+The tests share one mount: to precompile torch's header takes longer than the rest of a cold start.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.frameworks.programs import INDUCTOR
+from tests.core.policies.mounts import ALICE, needs_root, reopened, settled
+from tests.daemon.kills import KILLS, fsck, kill_while_it_runs
+from tests.engines.callers import Identity
+from tests.frameworks.programs import INDUCTOR, finish_program, start_program
+from tests.frameworks.tenants import ran
 from tests.frameworks.worlds import World, files_below, world
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
@@ -23,6 +30,11 @@ def made() -> Iterator[World]:
         yield made
 
 
+def evict_all(made: World) -> None:
+    if files_below(made.folder("inductor")):
+        made.evict("inductor/*")
+
+
 @pytest.mark.timeout(600)
 def test_a_new_process_finds_every_graph_and_builds_nothing(
     made: World, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -30,8 +42,7 @@ def test_a_new_process_finds_every_graph_and_builds_nothing(
     artifacts = str(tmp_path_factory.mktemp("mega") / "artifacts")
     for name in ("TORCHINDUCTOR_VEC_ISA_OK", "TORCHINDUCTOR_COMPILE_THREADS"):
         monkeypatch.delitem(made.environment, name)
-    if files_below(made.folder("inductor")):
-        made.evict("inductor/*")
+    evict_all(made)
     cold = made.run(INDUCTOR, MODELS, "save", artifacts)
     assert cold["built"] > 0
     assert (cold["graph_hits"], cold["autograd_hits"]) == (0, 0)
@@ -60,8 +71,7 @@ def test_a_new_process_finds_every_graph_and_builds_nothing(
 
 @pytest.mark.timeout(600)
 def test_many_ranks_start_cold_at_once(made: World) -> None:
-    if files_below(made.folder("inductor")):
-        made.evict("inductor/*")
+    evict_all(made)
     first = made.run(INDUCTOR, f"ranks{RANKS}")["ranks"]
     assert len(first) == RANKS
     assert len({rank["results"]["mlp"] for rank in first}) == 1
@@ -78,3 +88,38 @@ def test_many_ranks_start_cold_at_once(made: World) -> None:
         assert (rank["built"], rank["graph_misses"], rank["autograd_misses"]) == (0, 0, 0)
         assert rank["results"] == first[0]["results"]
     assert {name for name in files_below(made.folder("inductor")) if name.endswith(".so")} == libraries
+
+
+@needs_root
+@pytest.mark.timeout(600)
+def test_a_full_hit_needs_no_right_to_write(made: World) -> None:
+    before = ran(made, Identity(0, 0), INDUCTOR, "mlp")
+    locks = made.folder("inductor") / "locks"
+    for lock in locks.iterdir():
+        lock.unlink()
+    settled(made.mount)
+    reopened(made.mount, "--read-only")
+    warm = ran(made, ALICE, INDUCTOR, "mlp")
+    assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
+    assert warm["graph_hits"] == before["graph_hits"] + before["graph_misses"] == 1
+    assert warm["results"] == before["results"]
+    reopened(made.mount)
+    assert os.listdir(locks) == [], "its locks were in memory alone"
+
+
+@pytest.mark.timeout(600)
+def test_killed_workers_are_not_noticed(made: World) -> None:
+    evict_all(made)
+    process = start_program(INDUCTOR, made.environment, "mlp")
+    killed = kill_while_it_runs(made.mount, process, pause=0.7)
+    cold = finish_program(process)
+    assert killed > 0
+    assert cold["built"] > 0
+    while killed < 2 * KILLS:  # on a quick machine one run is over before
+        process = start_program(INDUCTOR, made.environment, "mlp")
+        killed += kill_while_it_runs(made.mount, process, pause=0.1)
+        warm = finish_program(process)
+        assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
+        assert warm["results"] == cold["results"]
+    made.mount.umount()
+    fsck(made.mount.store)

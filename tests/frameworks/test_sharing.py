@@ -1,19 +1,18 @@
-"""Real compilers of two users on one mount: sharing, kept apart, and where nothing can be written."""
+"""Triton of two users on one mount: sharing, kept apart. test_inductor.py tries torch where nothing can be written."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from tests.core.policies.mounts import ALICE, BOB, needs_root, reopened, settled
-from tests.engines.callers import Child, Identity
+from tests.core.policies.mounts import ALICE, BOB, needs_root, settled
+from tests.engines.callers import Child
 from tests.engines.mounting import Mount, temporary_folder
-from tests.frameworks.programs import INDUCTOR, PATIENCE, TRITON
-from tests.frameworks.tenants import as_tenant
+from tests.frameworks.programs import PATIENCE, TRITON
+from tests.frameworks.tenants import as_tenant, ran
 from tests.frameworks.worlds import World
 
 pytestmark = [pytest.mark.mount, needs_root]
@@ -26,11 +25,6 @@ def world(*options: str) -> Iterator[World]:
     with temporary_folder() as base, Mount(base / "mount", base / "store", "direct", *options) as mount:
         (base / "programs").mkdir()
         yield World(mount, base / "programs")
-
-
-def ran(made: World, who: Identity, program: str, *arguments: str) -> dict[str, Any]:
-    with Child(as_tenant(made, who, program, *arguments)) as child:
-        return child.result(PATIENCE)
 
 
 def test_what_one_user_published_another_finds() -> None:
@@ -57,23 +51,3 @@ def test_private_users_compile_for_themselves_and_share_the_bytes() -> None:
         stats = settled(made.mount)
         assert stats.total.entries == 2 * KERNELS
         assert stats.store.dedup_ratio == 2.0, "at the same path the same kernels are the same bytes"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_full_hit_of_inductor_needs_no_right_to_write() -> None:
-    with world() as made:
-        as_root = Identity(0, 0)
-        cold = ran(made, as_root, INDUCTOR, "mlp")
-        assert cold["built"] > 0
-        locks = made.folder("inductor") / "locks"
-        for lock in locks.iterdir():
-            lock.unlink()
-        settled(made.mount)
-        reopened(made.mount, "--read-only")
-        warm = ran(made, ALICE, INDUCTOR, "mlp")
-        assert (warm["built"], warm["graph_misses"], warm["autograd_misses"]) == (0, 0, 0)
-        assert warm["graph_hits"] == cold["graph_misses"]
-        assert warm["results"] == cold["results"]
-        reopened(made.mount)
-        assert os.listdir(locks) == [], "its locks were in memory alone"

@@ -13,6 +13,7 @@ import pytest
 from tests.keys.cases import CASES
 from tests.keys.cases.case import Case
 from tests.keys.interpreters import ROOT, VERSIONS, interpreter
+from tests.made_once import made_once
 
 # Two of the processes import torch and all that its compiler needs, which takes long beside other load.
 pytestmark = pytest.mark.timeout(900)
@@ -21,17 +22,20 @@ Keys = dict[str, list[str]]
 BY_NAME = {case.name: case for case in CASES}
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Keys, Keys]:
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[Keys]:
     """All keys, in two processes with other hash seeds and other checkouts; they run side by side."""
-    one = tmp_path_factory.mktemp("here")
-    two = tmp_path_factory.mktemp("elsewhere") / "and deeper" / "checkout"
-    with started(one, "1") as first, started(two, "77") as second:
-        return finished(first), finished(second)
+    return made_once(tmp_path_factory, "keys", walked_twice)
 
 
-@pytest.fixture(scope="module")
-def keys(both: tuple[Keys, Keys]) -> Keys:
+def walked_twice(folder: Path) -> list[Keys]:
+    elsewhere = folder / "elsewhere" / "and deeper" / "checkout"
+    with started(folder / "here", "1") as first, started(elsewhere, "77") as second:
+        return [finished(first), finished(second)]
+
+
+@pytest.fixture(scope="session")
+def keys(both: list[Keys]) -> Keys:
     return both[0]
 
 
@@ -76,7 +80,7 @@ def test_a_refusal_says_what_to_do(keys: Keys) -> None:
     assert [message for message in told if not any(words in message for words in advice)] == []
 
 
-def test_neither_the_hash_seed_nor_the_checkout_shows(both: tuple[Keys, Keys]) -> None:
+def test_neither_the_hash_seed_nor_the_checkout_shows(both: list[Keys]) -> None:
     one, two = both
     assert one.keys() == two.keys()
     assert differing(one, two) == {}
