@@ -99,6 +99,8 @@ def _show(found: list[Explanation], run: RunInfo | None, *, everything: bool) ->
     from kcachefs.insight.telling import advice, grouped, heading, in_full, lines
 
     print(heading(found, run))
+    if not found:
+        print("Nothing of it is a kernel, graph or model that can be read.")
     groups = grouped(found)
     if everything:
         for one in found:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
@@ -37,6 +37,9 @@ class Cache(Protocol):
         """The runs, the newest last; none where nobody writes them down."""
 
     def tombstones(self) -> list[Tombstone]: ...
+
+    def note_costs(self, seconds: Mapping[int, float]) -> None:
+        """Say what entries cost, as their artefacts have it, so that what a hit on them saves is counted by this."""
 
 
 def kind_of(path: str) -> str:
@@ -93,6 +96,9 @@ class FolderCache:
 
     def tombstones(self) -> list[Tombstone]:
         return []
+
+    def note_costs(self, seconds: Mapping[int, float]) -> None:
+        pass
 
     def _tops(self) -> list[tuple[str, Path]]:
         named = [(name, self._root / name) for name in ("triton", "inductor") if (self._root / name).is_dir()]

@@ -148,6 +148,14 @@ class Explainer:
                     if isinstance(sketch := sketches.get(one.path), GraphSketch)
                 ]
                 found[entry.path] = self._graph(entry, recipes[entry.path], older, sketches)
+        measured = {
+            entry.entry: recipes[entry.path].seconds
+            for entry in chosen
+            if entry.path in recipes and entry.basis != "artefact"
+        }
+        costs = {entry: seconds for entry, seconds in measured.items() if seconds is not None}
+        if costs:
+            self.cache.note_costs(costs)
         forward = {one.key: path for path, one in recipes.items() if one.kind != "backward" and one.key}
         explained = []
         for entry in chosen:
@@ -157,7 +165,7 @@ class Explainer:
             if leading is not None:
                 causes = graph_nearest.following(causes, found[leading][1])
             name = graph.name if graph is not None else entry.name
-            seconds = entry.cost if entry.cost is not None else graph.seconds if graph is not None else None
+            seconds = costs.get(entry.entry, entry.cost)
             explained.append(_explanation(entry, "graph", name, nearest, self._with_past(entry, causes), seconds))
         return explained
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 
 from kcachefs.core.insight_info import Artifact, MadeEntry, RunInfo, Tombstone
+from kcachefs.errors import KcachefsError
 from kcachefs.insight.artefacts import FILE_MAX
 from kcachefs.mounts.insight_reports import InsightReports
 
@@ -30,3 +32,7 @@ class MountedCache:
 
     def tombstones(self) -> list[Tombstone]:
         return list(self._reports.tombstones().values())
+
+    def note_costs(self, seconds: Mapping[int, float]) -> None:
+        with contextlib.suppress(KcachefsError):  # who may not say so explains all the same
+            self._reports.note_costs(seconds)
