@@ -56,7 +56,8 @@ def differing_constants(new: TritonKernel, old: TritonKernel, sources: Sources) 
         return []
     settled = all(a.place == b.place for a, b in zip(new.main.operations, old.main.operations, strict=False))
     named = _by_name(new, evidence, changed, source, settled) if source is not None else []
-    return named or [_by_place(changed[0], source)]
+    placed = next((one for one in changed if one.place.line), changed[0])
+    return named or [_by_place(placed, source)]
 
 
 def _by_name(
