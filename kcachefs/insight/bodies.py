@@ -131,7 +131,7 @@ def _switch(first: _First, function: ast.FunctionDef, names: set[str], source: S
     untouched = source.state is State.UNTOUCHED
     for test, node in source.guards(function, first.place.line):
         decided = sorted(names_in(test) & names)
-        if not decided or not _is_switched(node, first):
+        if not decided or not _is_switched(node, first, untouched=untouched):
             continue
         if isinstance(node, ast.For):
             loop = f"{base(first.place.file)}:{node.lineno}"
@@ -152,10 +152,10 @@ def _switch(first: _First, function: ast.FunctionDef, names: set[str], source: S
     return None
 
 
-def _is_switched(node: ast.AST, first: _First) -> bool:
+def _is_switched(node: ast.AST, first: _First, *, untouched: bool) -> bool:
     """Whether what differs came or went with this branch or unrolled loop, rather than being another code in it."""
     if isinstance(node, ast.For):
-        return "static_range" in ast.unparse(node.iter) or node.lineno == first.place.line
+        return "static_range" in ast.unparse(node.iter) or (untouched and node.lineno == first.place.line)
     if isinstance(node, ast.IfExp):
         return True
     lines = [one.place.line for one in (first.now, first.was) if one is not None]
