@@ -100,7 +100,7 @@ def _show(found: list[Explanation], run: RunInfo | None, *, everything: bool) ->
 
     print(heading(found, run))
     if not found:
-        print("Nothing of it is a kernel, graph or model that can be read.")
+        print("Nothing of it can be read: no kernel, graph, model or program of the driver.")
     groups = grouped(found)
     if everything:
         for one in found:

@@ -9,13 +9,15 @@ import msgspec
 
 from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, path_hash
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import graph_nearest, kernel_nearest, models
+from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, models
 from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.causes import Cause, Kind
+from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch
 from kcachefs.insight.kernels import TritonKernel
+from kcachefs.insight.models import Model
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.rewriting import rewritten_cause
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
@@ -40,7 +42,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     path: str
     kind: str
-    """model, graph or kernel."""
+    """model, program, graph or kernel."""
     name: str
     causes: list[Told]
     """The most telling first."""
@@ -87,38 +89,41 @@ class Explainer:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
         graphs = [one for one in chosen if kind_of(one.path) == "graph"]
         kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
-        whole = [one for one in chosen if kind_of(one.path) == "model"]
-        every = [*whole, *graphs, *kernels]
+        others = [one for one in chosen if kind_of(one.path) in ("model", "driver")]
+        every = [*others, *graphs, *kernels]
         known = self._index.explanations(every)
         if len(known) == len(every):
-            return [_DECODER.decode(known[one.path]) for one in every]
+            return [one for entry in every if (one := _DECODER.decode(known[entry.path])).causes]
         self.reader.sketches([*graphs, *kernels])
         explained = self._graphs(graphs, boundary)
         explained += self._kernels(kernels, boundary, explained)
-        explained = self._models(whole, boundary) + explained
+        explained = self._others(others, boundary) + explained
         if not self.reader.ran_out_of_time:
             by_path = {one.path: one for one in explained}
-            rows = [(one, msgspec.msgpack.encode(by_path[one.path])) for one in every if one.path in by_path]
+            nothing = Explanation("", "", "", [])
+            rows = [(one, msgspec.msgpack.encode(by_path.get(one.path, nothing))) for one in every]
             self._index.put_explanations(rows)
         return explained
 
-    # --- models -------------------------------------------------------------------------------------------------------
+    # --- models and the driver's programs -----------------------------------------------------------------------------
 
-    def _models(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
-        """What vLLM wrote down of models that it compiled; other entries of its folder tell nothing."""
-        if not chosen:
-            return []
-        every = [one for one in self.entries if kind_of(one.path) == "model"]
-        recipes = self.reader.models(every)
+    def _others(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
+        """What vLLM and the CUDA driver wrote down; entries that tell nothing are left out."""
         explained = []
-        for entry in chosen:
-            if entry.path in recipes:
-                older = {one.path: one for one in self._older(entry, every, boundary) if one.path in recipes}
-                nearest, causes = models.explain(recipes[entry.path], [recipes[path] for path in older])
-                near = older[nearest.path] if nearest is not None else None
-                explained.append(
-                    _explanation(entry, "model", entry.name, near, self._with_past(entry, causes), entry.cost)
-                )
+        for kind in ("model", "driver"):
+            wanted = [one for one in chosen if kind_of(one.path) == kind]
+            every = [one for one in self.entries if kind_of(one.path) == kind] if wanted else []
+            found: Mapping[str, Model | DriverProgram] = (
+                self.reader.models(every) if kind == "model" else self.reader.driver_programs(every)
+            )
+            for entry in wanted:
+                if entry.path in found:
+                    older = {one.path: one for one in self._older(entry, every, boundary) if one.path in found}
+                    nearest, causes = _explain_other(found[entry.path], [found[path] for path in older])
+                    near = older[nearest] if nearest is not None else None
+                    causes = self._with_past(entry, causes)
+                    word = "model" if kind == "model" else "program"
+                    explained.append(_explanation(entry, word, found[entry.path].name, near, causes, entry.cost))
         return explained
 
     # --- graphs -------------------------------------------------------------------------------------------------------
@@ -291,6 +296,18 @@ class Explainer:
             return [Cause(Kind.DAMAGED, f"it was here until {when}, when its bytes were found damaged"), *causes]
         why = f"somebody asked for it ({stone.why})" if stone.why in _ASKED_TO else f"to make room ({stone.why})"
         return [Cause(Kind.EVICTED, f"it was here until {when}, when it was evicted: {why}"), *causes]
+
+
+def _explain_other(
+    new: Model | DriverProgram, older: Sequence[Model | DriverProgram]
+) -> tuple[str | None, list[Cause]]:
+    """The path of the nearest, and what differs."""
+    nearest: Model | DriverProgram | None
+    if isinstance(new, Model):
+        nearest, causes = models.explain(new, [one for one in older if isinstance(one, Model)])
+    else:
+        nearest, causes = driver_cache.explain(new, [one for one in older if isinstance(one, DriverProgram)])
+    return nearest.path if nearest is not None else None, causes
 
 
 def _is_written_within(entry: MadeEntry, run: RunInfo) -> bool:

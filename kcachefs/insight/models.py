@@ -11,6 +11,7 @@ from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight.causes import Cause, Kind, clipped, in_order
 
 FILE = "cache_key_factors.json"
+FILES = (FILE,)
 IS_NEW = Cause(Kind.NEW, "new: no model was compiled here before")
 _SIZE_MAX = 8 << 20
 _FACTORS_MAX = 20_000
@@ -31,6 +32,10 @@ class Model:
     created: float
     factors: dict[str, str] = field(default_factory=dict)
     """By their path in the file, with dots."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
 
 def read(path: str, created: float, data: bytes) -> Model:

@@ -9,9 +9,10 @@ from itertools import groupby
 
 from kcachefs.core.insight_info import Artifact, MadeEntry
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import autograd, graphs, kernels, models, sketches
+from kcachefs.insight import autograd, driver_cache, graphs, kernels, models, sketches
 from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.autograd import Autograd
+from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch, stamp_of
 from kcachefs.insight.kernels import TritonKernel
@@ -99,13 +100,25 @@ class Reader:
         return found
 
     def models(self, entries: Sequence[MadeEntry]) -> dict[str, Model]:
-        """What vLLM wrote down, by the path of the entry."""
+        """What vLLM wrote down, by the path of the entry; entries that tell nothing are left out."""
         found = {}
-        for entry, files in self.files(entries, (models.FILE,)):
-            newest = max(files.values(), key=lambda one: one.modified)
+        for path, when, data in self._newest(entries, models.FILES):
             with contextlib.suppress(ArtefactGarbled):
-                found[entry.path] = models.read(entry.path, began(entry), newest.content or b"")
+                found[path] = models.read(path, when, data)
         return found
+
+    def driver_programs(self, entries: Sequence[MadeEntry]) -> dict[str, DriverProgram]:
+        """What the CUDA driver wrote down, in the same way."""
+        found = {}
+        for path, when, data in self._newest(entries, driver_cache.FILES):
+            with contextlib.suppress(ArtefactGarbled):
+                found[path] = driver_cache.read(path, when, data)
+        return found
+
+    def _newest(self, entries: Sequence[MadeEntry], patterns: Sequence[str]) -> Iterator[tuple[str, float, bytes]]:
+        for entry, files in self.files(entries, patterns):
+            newest = max(files.values(), key=lambda one: one.modified)
+            yield entry.path, began(entry), newest.content or b""
 
     def link(self, found: Sequence[Graph], entries: Sequence[MadeEntry]) -> None:
         """Give graphs what the autograd entries that lead to them know."""

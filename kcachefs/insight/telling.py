@@ -28,7 +28,7 @@ class Group:
         '1 graph, 1 kernel'
         """
         found = []
-        for kind in ("model", "graph", "kernel"):
+        for kind in ("model", "program", "graph", "kernel"):
             number = sum(one.kind == kind for one in self.members)
             if number:
                 found.append(f"{number:,} {kind}{'' if number == 1 else 's'}")
