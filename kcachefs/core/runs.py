@@ -68,6 +68,8 @@ class Runs:
         """The run of a thread, 0 while nobody knows, and when it was last asked for."""
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._asked = self._answered = 0
+        self.latest = 0
+        """The thread that was seen last since the last flush: whoever sees it again need not say so."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._by_process: BoundedDict[Process, int] = BoundedDict(_REMEMBERED)
@@ -81,6 +83,7 @@ class Runs:
 
     def seen(self, thread: int) -> None:
         """A thread makes or hits an entry. Quick: the process is looked up elsewhere."""
+        self.latest = thread
         known, now = self._known.get(thread), time.monotonic()
         is_known = known is not None and now - known[1] <= _RECHECK_SECONDS
         if thread and not is_known and self._asked - self._answered < _WAITING:
@@ -223,6 +226,7 @@ class Runs:
 
     def flush(self) -> None:
         """Write down what was counted since the last time."""
+        self.latest = 0
         with self._lock:
             for number in [number for number, run in self._counted.items() if run.is_changed]:
                 self._write(number)

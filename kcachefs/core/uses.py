@@ -86,8 +86,9 @@ class Uses:
 
     def note_writer(self, entry: int, caller: Caller) -> None:
         """The caller gave something in an entry its name: what it then reads of it is no hit."""
-        self._writers[entry] = caller.pid
-        self._runs.seen(caller.pid)
+        self._writers[entry] = pid = caller.pid
+        if pid != self._runs.latest:
+            self._runs.seen(pid)
 
     def note_addition(self, entry: int, caller: Caller) -> None:
         """The caller made something inside of an entry, perhaps of one that another process had made."""
