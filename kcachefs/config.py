@@ -133,6 +133,11 @@ def library_directory(name: str) -> Path:
     return _user_cache("kcachefs-library") / name
 
 
+def insight_directory() -> Path:
+    """Where `kcachefs explain` keeps what it has read. It may be deleted at any time."""
+    return _user_cache("kcachefs-insight")
+
+
 def _user_cache(name: str) -> Path:
     import platformdirs  # slow to import, and needed only where no variable says where things are
 

@@ -88,6 +88,16 @@ class RecordDamaged(StoreError):
     """A record of the catalog fails its checksum."""
 
 
+# --- what compilers stored --------------------------------------------------------------------------------------------
+
+
+class ArtefactGarbled(KcachefsError):
+    """A stored artefact is not what its name promises, or holds more than a reader would ever have to read."""
+
+    errno = errno.EBADMSG
+    exit_code = 1
+
+
 # --- the filesystem --------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ LAYERS = (
     ("fleet",),
     ("daemon",),
     ("caches", "mounts"),
-    ("session", "doctor", "cuda", "torch", "triton"),
+    ("session", "doctor", "insight", "cuda", "torch", "triton"),
     ("cli",),
     ("__init__", "__main__"),
 )

@@ -14,15 +14,18 @@ import kcachefs
 from kcachefs.cli.adopt import adopt
 from kcachefs.cli.completion import completion
 from kcachefs.cli.config import config
+from kcachefs.cli.diff import diff
 from kcachefs.cli.doctor import doctor
 from kcachefs.cli.env import env
 from kcachefs.cli.evict import evict
+from kcachefs.cli.explain import explain
 from kcachefs.cli.fleet import fleet_app
 from kcachefs.cli.frameworks import frameworks
 from kcachefs.cli.fsck import fsck
 from kcachefs.cli.gc import gc
 from kcachefs.cli.help import help
 from kcachefs.cli.install_helper import install_helper
+from kcachefs.cli.kernels import kernels
 from kcachefs.cli.ls import ls
 from kcachefs.cli.mount import mount
 from kcachefs.cli.pack import pack_app
@@ -32,6 +35,7 @@ from kcachefs.cli.reload import reload
 from kcachefs.cli.run import run
 from kcachefs.cli.runs import runs
 from kcachefs.cli.set import set as set_
+from kcachefs.cli.show import show
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
@@ -69,6 +73,10 @@ for _verb in (
     stats,
     runs,
     ls,
+    explain,
+    kernels,
+    show,
+    diff,
     pin,
     unpin,
     evict,

@@ -86,13 +86,13 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "--format": _formats,
     "--policy": _policies,
     "--for": lambda: ("read", "publish", "gc"),
-    "--sort": lambda: ("used", "size", "hits", "age"),
+    "--sort": lambda: ("used", "size", "hits", "age", "registers", "shared", "cost"),
     "--by": lambda: ("namespace", "user", "run"),
     "--engine": lambda: ("direct", "pyfuse3"),
     "--log-format": lambda: ("text", "json"),
 }
 _ARGUMENTS: dict[str, Callable[[], Iterable[str]]] = {
-    **dict.fromkeys(("ls", "pin", "unpin", "evict"), _entries),
+    **dict.fromkeys(("ls", "pin", "unpin", "evict", "explain", "kernels", "show", "diff"), _entries),
     **dict.fromkeys(("umount", "reload", "set"), _mounts),
     "completion": lambda: SHELLS,
 }

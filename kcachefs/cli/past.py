@@ -51,7 +51,7 @@ def look_back(mount: Path | None, store: Path | None, since: float, by: str = "n
     """What happened since then, in seconds since 1970."""
     insight = target.insight(mount, store)
     if by == "run":
-        rows = [_of_run(run) for run in insight.runs() if run.last_used >= since]
+        rows = [_of_run(run) for run in insight.runs(settle=True) if run.last_used >= since]
     else:
         rows = _summed(insight.history(since), _user if by == "user" else lambda row: row.namespace)
     total = PastRow(name="total")
@@ -84,15 +84,16 @@ def table(past: Past) -> Table:
 
 def summary(past: Past) -> list[str]:
     """In words: what was saved, and whether the quota is too small."""
-    span, total, lines = format_seconds(time.time() - past.since), past.total, []
-    if total.seconds_saved:
+    total, lines = past.total, []
+    span = f" in {format_seconds(time.time() - past.since)}" if past.since else ""
+    if total.seconds_saved >= 0.1:
         saved = format_seconds(total.seconds_saved)
-        lines.append(f"saved    {saved} of compiling not repeated in {span} (added up over parallel compilers)")
+        lines.append(f"saved    {saved} of compiling not repeated{span} (added up over parallel compilers)")
     if total.evictions and past.by != "run":
         gone = counted(total.evictions, "entry", "entries")
         again = f"{total.remade} compiled again after being evicted to make room"
         verdict = "a larger quota would have kept them" if total.remade else "the quota is large enough"
-        lines.append(f"evicted  {gone} in {span}, {again}: {verdict}")
+        lines.append(f"evicted  {gone}{span}, {again}: {verdict}")
     return lines
 
 

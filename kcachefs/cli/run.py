@@ -14,6 +14,7 @@ from kcachefs.cli.printing import counted
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
+    from kcachefs.insight.telling import Group
     from kcachefs.session.account import Account
 
 NOT_WARM = 1
@@ -75,6 +76,8 @@ def run(
             _say(f"{command[0]}: cannot be executed")
             sys.exit(NOT_EXECUTABLE)
         after = _account(where, is_watched)
+        missed = before is not None and after is not None and after.misses > before.misses
+        causes = _causes(where, began) if missed and not quiet else []
         if pack is not None and status == 0:
             from kcachefs.cli.pack import pack_used
 
@@ -83,13 +86,17 @@ def run(
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
         if as_json:
-            _print_summary(done, where, NOT_WARM if complaint else os.waitstatus_to_exitcode(status))
+            exit_code = NOT_WARM if complaint else os.waitstatus_to_exitcode(status)
+            _print_summary(done, where, exit_code, causes)
         elif not quiet:
             _say(str(done))
         if complaint:
             if not as_json:
                 _say(complaint)
+                _say_causes(causes)
             sys.exit(NOT_WARM)
+        if not as_json and not quiet:
+            _say_causes(causes)
     sys.stdout.flush()
     end_like(status)
 
@@ -102,13 +109,30 @@ def _why_not_warm(done: Account) -> str:
     return ""
 
 
-def _print_summary(done: Account, mount: Path, exit_code: int) -> None:
+def _causes(mount: Path, began: float) -> list[Group]:
+    """Why something was compiled, that of the most entries first."""
+    from kcachefs.insight.summary import explain_since
+    from kcachefs.insight.telling import grouped
+
+    return grouped(explain_since(mount, began))
+
+
+def _say_causes(causes: list[Group]) -> None:
+    from kcachefs.insight.summary import SHOWN
+    from kcachefs.insight.telling import lines
+
+    for line in lines(causes, SHOWN):
+        _say(f"  {line}")
+
+
+def _print_summary(done: Account, mount: Path, exit_code: int, causes: list[Group]) -> None:
     """One line, so that `tail -1` finds it behind whatever the command printed. A signal's code is negative."""
     import dataclasses
     import json
 
     facts = {**dataclasses.asdict(done), "warm": not _why_not_warm(done)}
-    line = json.dumps({"mountpoint": str(mount), **facts, "exit_code": exit_code})
+    told = [{"kind": one.cause.kind, "words": one.cause.words, "entries": len(one.members)} for one in causes]
+    line = json.dumps({"mountpoint": str(mount), **facts, "causes": told, "exit_code": exit_code})
     print(line, file=sys.stderr, flush=True)
 
 

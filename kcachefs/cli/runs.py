@@ -26,7 +26,7 @@ def runs(
     from kcachefs.cli.tables import Table, show
 
     horizon = time.time() - parse_age(since) if since is not None else 0.0
-    found = [run for run in target.insight(mount, store).runs() if run.last_used >= horizon]
+    found = [run for run in target.insight(mount, store).runs(settle=True) if run.last_used >= horizon]
     if as_json:
         import msgspec
 

@@ -36,8 +36,10 @@ class Insight(Administration):
         found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid))
         return [self._fs.makings.tell(info) for info in found]
 
-    def runs(self, uid: int | None = None) -> list[RunInfo]:
-        """The last runs, of one user or of all, the oldest first."""
+    def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:
+        """The last runs, of one user or of all, the oldest first; with `settle` what waits is sealed first."""
+        if settle:
+            self._fs.settle()
         self._fs.write_down()
         return self._fs.runs.all(uid, self._fs.options.uid)
 
@@ -66,7 +68,7 @@ class Insight(Administration):
         seconds = {int(entry): cost for entry, cost in costs.items()}
         if any(not 0 <= cost <= LONGEST_NS / 1e9 for cost in seconds.values()):
             raise UsageError("a cost is a number of seconds, and not more than six hours")
-        return sum(self._fs.makings.set_cost(entry, int(cost * 1e9)) for entry, cost in seconds.items())
+        return self._fs.makings.set_costs({entry: int(cost * 1e9) for entry, cost in seconds.items()})
 
     def artifacts(
         self,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,7 @@ from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.history_records import UNKNOWN_COST, MakingRecord, making_key
 from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import EntryRecord, Inode
+from kcachefs.store.records import EntryRecord, Inode, entry_key
 
 SPAN, ARTEFACT = BASES.index("span"), BASES.index("artefact")
 LONGEST_NS = 6 * 3600 * 10**9
@@ -142,19 +143,38 @@ class Makings:
             return (label == "triton" and len(path) == 1) or (label == "inductor" and path[:1] == (b"triton",))
         return False
 
-    def set_cost(self, entry: int, cost: int) -> bool:
-        """The artefact says what an entry cost, in nanoseconds. False if there is no such entry."""
+    def set_costs(self, costs: dict[int, int]) -> int:
+        """Artefacts say what their entries cost, in nanoseconds; returns how many of the entries there are."""
+        self._catalog.fold()
+        spans = [self._covered(one) for one in self._all() if one.basis == SPAN and one.run]
+        return sum([self._set_artefacts_cost(entry, cost, spans) for entry, cost in costs.items()])
+
+    def _set_artefacts_cost(self, entry: int, cost: int, spans: list[Covered]) -> bool:
         with self._nodes.change() as txn:
-            making = self.get(entry, txn)
-            if making is None:
+            making, raw = self.get(entry, txn), txn.get(entry_key(entry))
+            if making is None or raw is None:
                 return False
-            if making.basis != ARTEFACT:
-                known = max(0, making.cost)
-                was_unknown = making.cost == UNKNOWN_COST
-                self._runs.add(making.run, compiled=cost - known, unknown_compiled=-was_unknown)
+            was_unknown, known = making.cost == UNKNOWN_COST, max(0, making.cost)
+            is_new = making.basis != ARTEFACT
             making.cost, making.basis = cost, ARTEFACT
             txn.put(making_key(entry), making.pack())
+            if is_new:
+                own = self._covered(making)
+                known += sum(one.ended - one.began for one in spans if _contains(own, one))
+                record, more = EntryRecord.unpack(raw), max(0, cost - known)
+                self._history.row(record.namespace, record.uid).compiled += more
+                self._runs.add(making.run, compiled=more, unknown_compiled=-was_unknown)
         return True
+
+    def _all(self) -> Iterator[MakingRecord]:
+        for _, raw in self._catalog.walk(b"d"):
+            if raw is not None:
+                yield MakingRecord.unpack(raw)
+
+    def _covered(self, making: MakingRecord) -> Covered:
+        """When an entry was being made, and by which run."""
+        began = making.ended - making.cost if making.basis == ARTEFACT else making.began
+        return Covered(self._runs.current(making.run), began, making.ended)
 
     # --- hits ---------------------------------------------------------------------------------------------------------
 
@@ -181,8 +201,7 @@ class Makings:
         """What a hit of a run saves; None if nobody knows."""
         if making is None or making.cost == UNKNOWN_COST:
             return None
-        began = making.ended - making.cost if making.basis == ARTEFACT else making.began
-        own = Covered(self._runs.current(making.run), began, making.ended)
+        own = self._covered(making)
         if making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
             return 0
         if making.basis == ARTEFACT:

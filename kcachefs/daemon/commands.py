@@ -34,7 +34,7 @@ class Commands(Insight):
         fs.report.slow_files |= {
             b"entries.json": self._entries_for,
             b"made.json": self._made_for,
-            b"runs.json": lambda caller: _as_line(self.runs(uid=self._seen_by(caller))),
+            b"runs.json": self._runs_for,
             b"tombstones.json": lambda caller: _as_line(self.tombstones(uid=self._seen_by(caller))),
             b"events.json": lambda caller: _as_line(self.events(uid=self._seen_by(caller))),
             b"history.json": lambda caller: _as_line(self.history(uid=self._seen_by(caller))),
@@ -49,6 +49,10 @@ class Commands(Insight):
     def _made_for(self, caller: Caller) -> bytes:
         self._fs.settle_for(caller)
         return _as_line(self.entries(uid=self._seen_by(caller)))
+
+    def _runs_for(self, caller: Caller) -> bytes:
+        self._fs.settle_for(caller)
+        return _as_line(self.runs(uid=self._seen_by(caller)))
 
     def _artifacts_for(self, caller: Caller, entry: int) -> bytes:
         return _as_line(self.artifacts([entry], uid=self._seen_by(caller)))

@@ -71,9 +71,12 @@ class InsightReports:
             yield from told.found
             left = told.rest + left
 
-    def runs(self) -> list[RunInfo]:
-        """The last 2,000 runs, the oldest first; `MadeEntry.run` refers to `RunInfo.run`."""
-        return self._told("runs", list[RunInfo])
+    def runs(self, *, settle: bool = False) -> list[RunInfo]:
+        """The last 2,000 runs, the oldest first; `MadeEntry.run` refers to `RunInfo.run`.
+
+        With `settle`, what was written a moment ago is counted as well.
+        """
+        return self._told("runs", list[RunInfo], settle=settle)
 
     def tombstones(self) -> dict[bytes, Tombstone]:
         """What went, by `path_hash` of its path: for each path when it last went, and why."""

@@ -63,6 +63,7 @@ class Scene:
             "KCACHEFS_STORE": str(self.store),
             "KCACHEFS_SYSTEM_CONFIG": str(folder / "etc" / "config.toml"),
             "XDG_CONFIG_HOME": str(folder / "config"),
+            "XDG_CACHE_HOME": str(folder / "cache"),
             "PYTHONPATH": f"{PACKAGE.parent}:{os.environ.get('PYTHONPATH', '')}",
         }
         self.environment.pop("NOTIFY_SOCKET", None)

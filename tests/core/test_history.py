@@ -33,7 +33,7 @@ def entry(fs: Filesystem, path: str) -> MadeEntry:
 
 
 def runs(fs: Filesystem, uid: int | None = None) -> dict[int, RunInfo]:
-    return {one.pid: one for one in Insight(fs).runs(uid)}
+    return {one.pid: one for one in Insight(fs).runs(uid=uid)}
 
 
 def made(fs: Filesystem, path: str, seconds: float, *, pid: int = WRITER, uid: int = 0, size: int = 1000) -> None:
@@ -137,6 +137,10 @@ def test_the_kernels_of_a_graph_that_was_hit_are_not_counted_again(tmp_path: Pat
         made(fs, "inductor/fxgraph/ab/GRAPH", 0.0, pid=maker)
         made(fs, "triton/OUTSIDE", 30.0, pid=maker)
         Insight(fs).note_costs({str(entry(fs, "inductor/fxgraph/ab/GRAPH").entry): 8.0})
+        assert runs(fs)[maker].seconds_compiled == pytest.approx(8.0 + 30.0, abs=1.0)
+        assert runs(fs)[maker].unknown_compiled == 0
+        rows = [row for one in Insight(fs).history() for row in one.rows]
+        assert sum(row.seconds_compiled for row in rows) == pytest.approx(8.0 + 30.0, abs=1.0)
         for path in ("inductor/triton/0/INSIDE", "inductor/fxgraph/ab/GRAPH", "triton/OUTSIDE"):
             look_up(fs, f"{path}/kernel.cubin", reader)
         fs.settle()

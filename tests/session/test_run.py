@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -264,9 +265,11 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     quiet = {"TRITON_DEFAULT_FP_FUSION": "1"}
     cold = kcachefs("run", "--assert-warm", *command, env=quiet, check=False)
     assert cold.returncode == 1
-    first, second = cold.stderr.splitlines()
+    first, second, *causes = cold.stderr.splitlines()
     assert first.startswith("kcachefs: 0 hits, 4 misses (0.0 % hits), 0 B served, ")
     assert second == "kcachefs: not warm: 4 entries had to be compiled"
+    assert len(causes) == 1
+    assert re.match(r"kcachefs:   4 kernels  new: no kernel of that name was here before", causes[0])
     warm = kcachefs("run", "--assert-warm", *command, env=quiet)
     total = json.loads(kcachefs("stats", "--store", base / "s", "--json").stdout)["total"]
     assert total["bytes_served"] == total["plain_bytes"] > 0

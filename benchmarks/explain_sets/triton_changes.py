@@ -1,0 +1,236 @@
+"""Changes to how the Triton kernels are called: constants, types, options, environment, versions."""
+
+from __future__ import annotations
+
+from benchmarks.explain_sets.changing import Change, Line, all_of
+from benchmarks.explain_sets.triton_calls import HALF
+
+CALL_CHANGES = (
+    # Constants of the call.
+    Change(
+        "width",
+        "WIDTH 1024 or 4096 → 2048",
+        all_of("constant", "WIDTH", "2048", "1024|4096"),
+        only=["layer_norm"],
+        constants={"WIDTH": 2048},
+        without_source=all_of("constant", "2048", "1024|4096", Line("rows.py", "at = tl.arange(0, WIDTH)")),
+    ),
+    Change(
+        "head",
+        "HEAD 64 → 128",
+        all_of("constant", r"HEAD\b", "128", "64"),
+        only=["rotate"],
+        constants={"HEAD": 128},
+        without_source=all_of("constant", "128|64", "64|32", r"rows.py:\d+"),
+    ),
+    Change(
+        "heads",
+        "HEADS 8 → 16",
+        all_of("constant", "HEADS", "16", "8"),
+        only=["rotate"],
+        constants={"HEADS": 16},
+        without_source=all_of("constant", "16", "8", Line("rows.py", "lane = tl.arange(0, HEADS)")),
+    ),
+    Change(
+        "head_and_heads",
+        "HEAD 64 → 32, HEADS 8 → 32",
+        all_of("constant", r"HEAD\b", "HEADS", "32"),
+        only=["rotate"],
+        constants={"HEAD": 32, "HEADS": 32},
+        without_source=all_of("constant", r"rows.py:\d+"),
+    ),
+    Change(
+        "interleaved",
+        "INTERLEAVED True",
+        all_of("constant", "INTERLEAVED"),
+        only=["rotate"],
+        constants={"INTERLEAVED": True},
+        without_source=all_of("constant source", r"rows.py:(39|4\d)"),
+    ),
+    Change(
+        "affine",
+        "AFFINE False",
+        all_of("constant", "AFFINE"),
+        only=["layer_norm"],
+        constants={"AFFINE": False},
+        without_source=all_of("constant source", r"rows.py:(19|2\d)"),
+    ),
+    Change(
+        "act_bounded",
+        "ACT swish → bounded",
+        all_of("constant", "ACT"),
+        only=["layer_norm"],
+        constants={"ACT": "bounded"},
+        without_source=all_of("constant source", r"rows.py:2\d"),
+    ),
+    Change(
+        "act_none",
+        "ACT swish → none",
+        all_of("constant", "ACT"),
+        only=["layer_norm"],
+        constants={"ACT": "none"},
+        without_source=all_of("constant source", r"rows.py:2\d"),
+    ),
+    Change(
+        "group",
+        "GROUP 8 → 4, passed on to a function",
+        all_of("constant", "GROUP", "4", "8"),
+        only=["gemm"],
+        constants={"GROUP": 4},
+        without_source=all_of("constant", "4", "8", "swizzled|tiles.py|pieces.py"),
+    ),
+    Change(
+        "bm",
+        "BM → 32",
+        all_of("constant", r"\bBM\b", "32", "64|128"),
+        only=["gemm"],
+        constants={"BM": 32},
+        without_source=all_of("constant", "32", "64|128", r"tiles.py:\d+"),
+    ),
+    Change(
+        "bn_bk",
+        "BN → 32, BK → 16",
+        all_of("constant", r"\bBN\b|\bBK\b", "32|16"),
+        only=["gemm"],
+        constants={"BN": 32, "BK": 16},
+        without_source=all_of("constant", r"tiles.py:\d+"),
+    ),
+    Change(
+        "dot_precision",
+        "PRECISION tf32 → ieee",
+        all_of("constant", "PRECISION"),
+        only=["gemm"],
+        constants={"PRECISION": "ieee"},
+        without_source=all_of("constant source", Line("tiles.py", "total = tl.dot(")),
+    ),
+    Change(
+        "taps",
+        "TAPS 3 → 5, an unrolled loop",
+        all_of("constant", "TAPS"),
+        only=["pool"],
+        constants={"TAPS": 5},
+        without_source=all_of("constant source", r"tiles.py:\d+"),
+    ),
+    Change(
+        "bins",
+        "BINS 64 → 32",
+        all_of("constant", "BINS", "32", "64"),
+        only=["tally"],
+        constants={"BINS": 32},
+        without_source=all_of("constant", "32", "64", Line("tiles.py", "values % BINS")),
+    ),
+    Change(
+        "code_type",
+        "TO int8 → float8e4nv, with its pointer",
+        all_of("type", "codes", "f8|e4m3|float8", "i8"),
+        only=["quantize"],
+        constants={"TO": "float8e4nv"},
+        types={"codes": "*fp8e4nv"},
+    ),
+    # Types, divisibility, constants in place of arguments.
+    Change(
+        "bias",
+        "a bias is given",
+        all_of("type", "bias", "pointer"),
+        only=["layer_norm"],
+        types={"bias": HALF},
+    ),
+    Change(
+        "double",
+        "fp64 in and out of a pooling",
+        all_of("type", r"\bx\b", "f64", "f32"),
+        only=["pool"],
+        types={"x": "*fp64", "y": "*fp64"},
+    ),
+    Change("seed64", "a seed of 64 bits", all_of("type", "seed", "i64", "i32"), only=["drop"], types={"seed": "i64"}),
+    Change(
+        "odd_n",
+        "n not divisible by 16 any more",
+        all_of("type", r"\bn\b", "divisible"),
+        only=["drop"],
+        divisible=(0, 1),
+    ),
+    Change(
+        "even_heads",
+        "heads divisible by 16 now",
+        all_of("type", "heads", "divisible"),
+        only=["rotate"],
+        divisible=(0, 1, 2, 3),
+    ),
+    Change(
+        "unaligned",
+        "a pointer that is not aligned",
+        all_of("type", "counts", "divisible|aligned"),
+        only=["tally"],
+        divisible=(0, 2),
+    ),
+    Change(
+        "one_head",
+        "heads is 1: a constant",
+        all_of("type", "heads", "constant"),
+        only=["rotate"],
+        types={"heads": "constexpr"},
+        constants={"heads": 1},
+    ),
+    Change(
+        "no_weight",
+        "weight is None",
+        all_of("type", "weight", "constant|None"),
+        only=["layer_norm"],
+        types={"weight": "constexpr"},
+        constants={"weight": None, "AFFINE": False},
+    ),
+    # Options, environment, versions, architecture.
+    Change(
+        "warps",
+        "num_warps=2",
+        all_of("option", "num_warps", "2"),
+        only=["drop", "pool", "gemm"],
+        options={"num_warps": 2},
+    ),
+    Change(
+        "stages", "num_stages=2", all_of("option", "num_stages", "2", "3|4"), only=["gemm"], options={"num_stages": 2}
+    ),
+    Change(
+        "registers", "maxnreg=64", all_of("option", "maxnreg", "64"), only=["gemm", "tally"], options={"maxnreg": 64}
+    ),
+    Change(
+        "fusion",
+        "enable_fp_fusion=False",
+        all_of("option environment", "enable_fp_fusion|FP_FUSION", "False|false|0"),
+        only=["pool"],
+        options={"enable_fp_fusion": False},
+    ),
+    Change(
+        "overflow",
+        "sanitize_overflow=False",
+        all_of("option", "sanitize_overflow", "False"),
+        only=["pool"],
+        options={"sanitize_overflow": False},
+    ),
+    Change("ada", "sm_89 instead of sm_90", all_of("architecture", "90", "89"), arch=89, only=["gemm", "pool"]),
+    Change(
+        "blackwell", "sm_120 instead of sm_90", all_of("architecture", "90", "120"), arch=120, only=["drop", "gemm"]
+    ),
+    Change(
+        "older_triton",
+        "Triton 3.9.0 → 3.8.1",
+        all_of("version", "3.8.1", "3.9.0"),
+        version="3.8.1",
+        only=["pool", "tally"],
+    ),
+    Change(
+        "llvm_options",
+        "DISABLE_LLVM_OPT=1",
+        all_of("environment", "DISABLE_LLVM_OPT"),
+        environment={"DISABLE_LLVM_OPT": "1"},
+        only=["tally"],
+    ),
+    Change(
+        "line_info",
+        "TRITON_DISABLE_LINE_INFO=1",
+        all_of("environment", "TRITON_DISABLE_LINE_INFO"),
+        environment={"TRITON_DISABLE_LINE_INFO": "1"},
+        only=["drop"],
+    ),
+)

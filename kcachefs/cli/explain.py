@@ -1,0 +1,129 @@
+"""`kcachefs explain`: says why something had to be compiled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.cli.explained import Folder, moment, open_cache, the_one
+from kcachefs.errors import UsageError
+
+if TYPE_CHECKING:
+    from kcachefs.core.insight_info import RunInfo
+    from kcachefs.insight.explaining import Explainer, Explanation
+
+
+def explain(
+    entry: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ENTRY]",
+            help="As `ls` shows it: triton/KEY, or a kernel's name. Without it, the last run that compiled.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        int | None, typer.Option("--run", metavar="N", help="What this run compiled; see `kcachefs runs`.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="What was compiled since then: 30m, 2h, 7d.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Each entry with all that differs.")] = False,
+    waste: Annotated[bool, typer.Option("--waste", help="What is there twice instead.")] = False,
+    mount: target.Mount = None,
+    store: target.Store = None,
+    folder: Folder = None,
+    as_json: target.Json = False,
+) -> None:
+    """Say why something had to be compiled.
+
+    Each new kernel or graph is compared with the nearest one that was there before the run. The first difference is the
+    cause: evicted, damaged, moved, version, GPU, environment, options, types, constants, source, text. "Likely" marks a
+    guess.
+    """
+    if (entry is not None) + (run is not None) + (since is not None) + waste > 1:
+        raise UsageError("give only one of ENTRY, --run, --since and --waste")
+    from kcachefs.insight.explaining import Explainer
+    from kcachefs.insight.index import Index
+
+    cache = open_cache(mount, store, folder)
+    explainer = Explainer(cache, Index(cache.place))
+    if waste:
+        _show_waste(explainer, as_json=as_json)
+        return
+    found, of_run = _explained(explainer, entry, run, since)
+    if as_json:
+        _print_json(found, of_run)
+    else:
+        _show(found, of_run, everything=everything or entry is not None)
+
+
+def _explained(
+    explainer: Explainer, entry: str | None, run: int | None, since: str | None
+) -> tuple[list[Explanation], RunInfo | None]:
+    if entry is not None:
+        return explainer.explain([the_one(entry, explainer)]), None
+    if since is not None:
+        when = moment(since)
+        return explainer.explain(explainer.made_since(when), boundary=when), None
+    if run is not None:
+        chosen = next((one for one in explainer.cache.runs() if one.run == run), None)
+        if chosen is None:
+            raise UsageError(f"--run {run}: no such run; see: kcachefs runs")
+    else:
+        chosen = explainer.last_run()
+    if chosen is None:
+        raise UsageError("no run is known here; give --since 1h, or an entry")
+    return explainer.explain(explainer.made_by(chosen)), chosen
+
+
+def _print_json(found: list[Explanation], run: RunInfo | None) -> None:
+    from kcachefs.cli.printing import print_json
+    from kcachefs.insight.telling import grouped
+
+    causes = [
+        {
+            "kind": group.cause.kind,
+            "words": group.cause.words,
+            "certain": group.cause.certain,
+            "entries": len(group.members),
+        }
+        for group in grouped(found)
+    ]
+    print_json({"run": run, "causes": causes, "entries": found})
+
+
+def _show(found: list[Explanation], run: RunInfo | None, *, everything: bool) -> None:
+    from kcachefs.insight.telling import advice, grouped, heading, in_full, lines
+
+    print(heading(found, run))
+    if not found:
+        print("Nothing of it can be read: no kernel, graph, model or program of the driver.")
+    groups = grouped(found)
+    if everything:
+        for one in found:
+            print("\n".join(["", *in_full(one)]))
+        return
+    print("\n".join(["", *lines(groups)]) if groups else "")
+    for line in advice(groups):
+        print(f"  {line}")
+
+
+def _show_waste(explainer: Explainer, *, as_json: bool) -> None:
+    from kcachefs.cli.printing import print_json
+    from kcachefs.config import format_size
+    from kcachefs.insight.waste import find_waste
+    from kcachefs.printable import printable
+
+    found = find_waste(explainer)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print("nothing is there twice")
+    for one in found:
+        print(f"{format_size(one.bytes):>10}  {printable(one.words)}")
+        for path in one.entries[:4]:
+            print(f"{'':>12}{printable(path)}")

@@ -1,0 +1,147 @@
+"""Where entries and their artefacts come from: a mount or store that is asked, or a plain folder of a cache.
+
+Looking uses nothing: a mount hands artefacts over without counting a hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Protocol
+
+from kcachefs.core.insight_info import Artifact, MadeEntry, RunInfo, Tombstone
+from kcachefs.errors import UsageError
+
+FILE_MAX = 64 << 20
+KINDS = ("graph", "kernel", "autograd", "model", "driver", "other")
+
+
+class Cache(Protocol):
+    """Entries that can be explained."""
+
+    @property
+    def place(self) -> str:
+        """Which cache it is: an index is kept for each."""
+
+    def entries(self) -> list[MadeEntry]: ...
+
+    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
+        """The files whose names match one of the patterns, entry by entry."""
+
+    def runs(self) -> list[RunInfo]:
+        """The runs, the newest last; none where nobody writes them down."""
+
+    def tombstones(self) -> list[Tombstone]: ...
+
+    def note_costs(self, seconds: Mapping[int, float]) -> None:
+        """Say what entries cost, as their artefacts have it, so that what a hit on them saves is counted by this."""
+
+
+def kind_of(path: str) -> str:
+    """What an entry is, by its path.
+
+    >>> kind_of("triton/ABC"), kind_of("inductor/fxgraph/ab/fabc"), kind_of("inductor/triton/0/ABC"), kind_of("jax/x")
+    ('kernel', 'graph', 'kernel', 'other')
+    """
+    namespace, _, rest = path.partition("/")
+    if namespace == "triton" or (namespace == "inductor" and rest.startswith("triton/")):
+        return "kernel"
+    if namespace == "inductor":
+        return {"fxgraph": "graph", "aotautograd": "autograd"}.get(rest.partition("/")[0], "other")
+    return {"vllm": "model", "cuda": "driver"}.get(namespace, "other")
+
+
+class FolderCache:
+    """A plain folder: a mount's layout, or the cache folder of Triton or of Inductor alone."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UsageError(f"{root}: is no folder")
+        self._root = root
+        self._folders: dict[int, Path] = {}
+
+    @property
+    def place(self) -> str:
+        return os.path.realpath(self._root)
+
+    def entries(self) -> list[MadeEntry]:
+        found: list[MadeEntry] = []
+        for prefix, top in self._tops():
+            for folder in _entry_folders(top):
+                path = f"{prefix}/{folder.relative_to(top)}"
+                with contextlib.suppress(OSError):
+                    found.append(self._entry(len(found) + 1, path, folder))
+        return found
+
+    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
+        for entry in entries:
+            folder = self._folders[entry.entry]
+            for file in sorted(_files(folder)):
+                if any(fnmatchcase(file.name, one) for one in files):
+                    with contextlib.suppress(OSError):
+                        told = file.stat()
+                        content = file.read_bytes() if told.st_size <= FILE_MAX else None
+                        name = str(file.relative_to(folder))
+                        yield Artifact(
+                            entry=entry.entry, file=name, size=told.st_size, modified=told.st_mtime, content=content
+                        )
+
+    def runs(self) -> list[RunInfo]:
+        return []
+
+    def tombstones(self) -> list[Tombstone]:
+        return []
+
+    def note_costs(self, seconds: Mapping[int, float]) -> None:
+        pass
+
+    def _tops(self) -> list[tuple[str, Path]]:
+        named = [(name, self._root / name) for name in ("triton", "inductor") if (self._root / name).is_dir()]
+        if (self._root / "fxgraph").is_dir() or (self._root / "aotautograd").is_dir():
+            return [("inductor", self._root)]
+        return named or [("triton", self._root)]
+
+    def _entry(self, number: int, path: str, folder: Path) -> MadeEntry:
+        told = [one.stat() for one in _files(folder)]
+        self._folders[number] = folder
+        times = [one.st_mtime for one in told] or [folder.stat().st_mtime]
+        size = sum(one.st_size for one in told)
+        return MadeEntry(
+            path=path,
+            name=path,
+            namespace=path.partition("/")[0],
+            files=len(told),
+            plain_bytes=size,
+            stored_bytes=size,
+            hits=0,
+            created=min(times),
+            used=max(one.st_atime for one in told) if told else time.time(),
+            pinned=False,
+            uid=told[0].st_uid if told else os.getuid(),
+            entry=number,
+            began=min(times),
+            ended=max(times),
+        )
+
+
+def _entry_folders(top: Path) -> Iterator[Path]:
+    """The folders below that are kernels or graphs."""
+    for pattern in ("*", "triton/*/*", "fxgraph/*/*", "aotautograd/*"):
+        for folder in sorted(top.glob(pattern)):
+            inside = folder.relative_to(top).parts
+            if folder.is_dir() and (len(inside) > 1 or any(folder.glob("__grp__*.json"))):
+                yield folder
+
+
+def _files(folder: Path) -> list[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for one in os.scandir(folder):
+            if stat.S_ISREG(one.stat(follow_symlinks=False).st_mode):
+                found.append(Path(one.path))
+    return found

@@ -1,0 +1,67 @@
+"""What an autograd entry of torch tells: which graphs it leads to, and what the program calls their inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kcachefs.errors import ArtefactGarbled
+from kcachefs.insight import pickle_walk
+from kcachefs.insight.pickle_walk import Described
+
+_DEPTH_MAX = 30
+_INPUTS_MAX = 10_000
+_NOT_SAID = ("_modules", "_parameters", "_buffers", "__dict__")
+
+
+@dataclass(slots=True)
+class Autograd:
+    path: str
+    created: float
+    forward: str = ""
+    """The key of the forward graph, or of the only one."""
+    backward: str = ""
+    inputs: list[str] = field(default_factory=list)
+    seconds: float | None = None
+
+
+def read(path: str, created: float, data: bytes) -> Autograd:
+    """The entry in a file of `aotautograd`; `ArtefactGarbled` if there is none."""
+    made = pickle_walk.read(data)
+    if not isinstance(made, Described) or "AOTAutograd" not in made.name:
+        raise ArtefactGarbled("it holds no autograd entry")
+    entry = Autograd(path, created)
+    entry.forward, entry.backward = (_graph_key(made.state.get(name)) for name in ("compiled_fw", "compiled_bw"))
+    config = made.state.get("sanitized_aot_config")
+    sources = config.state.get("aot_autograd_arg_pos_to_source") if isinstance(config, Described) else None
+    if isinstance(sources, list):
+        entry.inputs = [_source_name(one) for one in sources[:_INPUTS_MAX]]
+    times = [made.state.get(name) for name in ("forward_time_taken_ns", "backward_time_taken_ns")]
+    known = [one for one in times if isinstance(one, int) and 0 < one < 1 << 62]
+    entry.seconds = sum(known) / 1e9 if known else None
+    return entry
+
+
+def _graph_key(compiled: Any) -> str:
+    if not isinstance(compiled, Described):
+        return ""
+    info = compiled.state.get("fx_graph_cache_info") or compiled.state.get("fx_graph_cache_key")
+    first = info[0] if isinstance(info, tuple | list) and info else info
+    return first[:100] if isinstance(first, str) else ""
+
+
+def _source_name(source: Any) -> str:
+    """What a program would write for it, as `self.up.weight`."""
+    parts: list[str] = []
+    for _ in range(_DEPTH_MAX):
+        if not isinstance(source, Described):
+            break
+        values = [*source.state.values(), *(source.args if isinstance(source.args, tuple) else ())]
+        flat = [one for value in values for one in (value[:8] if isinstance(value, list | tuple) else (value,))]
+        member = next((one for one in flat if isinstance(one, str | int) and not isinstance(one, bool)), "")
+        if member != "" and member not in _NOT_SAID:
+            parts.append(str(member)[:80])
+        if source.short_name == "LocalSource":
+            break
+        source = next((one for one in flat if isinstance(one, Described)), None)
+    return ".".join(reversed(parts))

@@ -1,0 +1,329 @@
+"""Explains the misses of a run, or since some time: each by the nearest entry that the same run did not make."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, path_hash
+from kcachefs.errors import ArtefactGarbled
+from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, models
+from kcachefs.insight.artefacts import Cache, kind_of
+from kcachefs.insight.causes import Cause, Kind
+from kcachefs.insight.driver_cache import DriverProgram
+from kcachefs.insight.graph_differences import differences as graph_differences
+from kcachefs.insight.graphs import Graph
+from kcachefs.insight.index import Index, Sketch
+from kcachefs.insight.kernels import TritonKernel
+from kcachefs.insight.models import Model
+from kcachefs.insight.reading import Reader, began
+from kcachefs.insight.rewriting import rewritten_cause
+from kcachefs.insight.sketches import GraphSketch, KernelSketch
+
+_ASKED_TO = ("evicted", "pruned")
+_WRITTEN_LATE_SECONDS = 5.0
+"""A run's last use is written down a little later than it is."""
+_READ_UNNAMED_MAX = 300
+"""Entries that are read only to see whether a kernel was renamed."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A cause, as JSON has it."""
+
+    kind: str
+    words: str
+    certain: bool
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why one entry had to be compiled."""
+
+    path: str
+    kind: str
+    """model, program, graph or kernel."""
+    name: str
+    causes: list[Told]
+    """The most telling first."""
+    nearest: str | None = None
+    """The entry that it is compared with."""
+    graph: str | None = None
+    """Of a kernel: the new graph that it was compiled for, whose cause is told first."""
+    run: int = 0
+    seconds: float | None = None
+    """How long it took to make; None if nobody knows."""
+
+
+_DECODER = msgspec.msgpack.Decoder(Explanation)
+
+
+class Explainer:
+    """Explains entries of one cache."""
+
+    def __init__(self, cache: Cache, index: Index, patience: float | None = None) -> None:
+        """With `patience`, no more is read after that many seconds: what is not read is as if it were not there."""
+        self.cache, self._index = cache, index
+        self.reader = Reader(cache, index, patience)
+        self.entries = cache.entries()
+        self._tombstones: dict[bytes, Tombstone] | None = None
+        self._rewritten: set[str] = set()
+
+    def made_by(self, run: RunInfo) -> list[MadeEntry]:
+        """What a run compiled: entries that it made, and those that it wrote again."""
+        again = [one for one in self.entries if one.rewriter == run.run or _is_written_within(one, run)]
+        self._rewritten |= {one.path for one in again}
+        return [one for one in self.entries if one.run == run.run or one.path in self._rewritten]
+
+    def made_since(self, when: float) -> list[MadeEntry]:
+        again = [one for one in self.entries if began(one) < when <= max(one.rewritten or 0.0, one.ended or 0.0)]
+        self._rewritten |= {one.path for one in again}
+        return [one for one in self.entries if began(one) >= when or one.path in self._rewritten]
+
+    def last_run(self) -> RunInfo | None:
+        """The newest run that compiled something; else the newest."""
+        runs = self.cache.runs()
+        return next((one for one in reversed(runs) if one.misses or self.made_by(one)), runs[-1] if runs else None)
+
+    def explain(self, chosen: Sequence[MadeEntry], boundary: float | None = None) -> list[Explanation]:
+        """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
+        graphs = [one for one in chosen if kind_of(one.path) == "graph"]
+        kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
+        others = [one for one in chosen if kind_of(one.path) in ("model", "driver")]
+        every = [*others, *graphs, *kernels]
+        known = self._index.explanations(every)
+        if len(known) == len(every):
+            return [one for entry in every if (one := _DECODER.decode(known[entry.path])).causes]
+        self.reader.sketches([*graphs, *kernels])
+        explained = self._graphs(graphs, boundary)
+        explained += self._kernels(kernels, boundary, explained)
+        explained = self._others(others, boundary) + explained
+        if not self.reader.ran_out_of_time:
+            by_path = {one.path: one for one in explained}
+            nothing = Explanation("", "", "", [])
+            rows = [(one, msgspec.msgpack.encode(by_path.get(one.path, nothing))) for one in every]
+            self._index.put_explanations(rows)
+        return explained
+
+    # --- models and the driver's programs -----------------------------------------------------------------------------
+
+    def _others(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
+        """What vLLM and the CUDA driver wrote down; entries that tell nothing are left out."""
+        explained = []
+        for kind in ("model", "driver"):
+            wanted = [one for one in chosen if kind_of(one.path) == kind]
+            every = [one for one in self.entries if kind_of(one.path) == kind] if wanted else []
+            found: Mapping[str, Model | DriverProgram] = (
+                self.reader.models(every) if kind == "model" else self.reader.driver_programs(every)
+            )
+            for entry in wanted:
+                if entry.path in found:
+                    older = {one.path: one for one in self._older(entry, every, boundary) if one.path in found}
+                    nearest, causes = _explain_other(found[entry.path], [found[path] for path in older])
+                    near = older[nearest] if nearest is not None else None
+                    causes = self._with_past(entry, causes)
+                    word = "model" if kind == "model" else "program"
+                    explained.append(_explanation(entry, word, found[entry.path].name, near, causes, entry.cost))
+        return explained
+
+    # --- graphs -------------------------------------------------------------------------------------------------------
+
+    def _graphs(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
+        if not chosen:
+            return []
+        every = [one for one in self.entries if kind_of(one.path) == "graph"]
+        sketches = self.reader.sketches(every)
+        self.reader.read(chosen)
+        found: dict[str, tuple[MadeEntry | None, list[Cause]]] = {}
+        recipes: dict[str, Graph] = {}
+        for entry in chosen:
+            try:
+                recipe = self.reader.recipe(entry)
+            except ArtefactGarbled as error:
+                found[entry.path] = None, [_garbled(error)]
+                continue
+            if isinstance(recipe, Graph):
+                recipes[entry.path] = recipe
+        self.reader.link(list(recipes.values()), [one for one in self.entries if self._is_of(one, chosen, boundary)])
+        for entry in chosen:
+            if entry.path in recipes:
+                older = [
+                    (one, sketch)
+                    for one in self._older(entry, every, boundary)
+                    if isinstance(sketch := sketches.get(one.path), GraphSketch)
+                ]
+                found[entry.path] = self._graph(entry, recipes[entry.path], older, sketches)
+        measured = {
+            entry.entry: recipes[entry.path].seconds
+            for entry in chosen
+            if entry.path in recipes and entry.basis != "artefact"
+        }
+        costs = {entry: seconds for entry, seconds in measured.items() if seconds is not None}
+        if costs:
+            self.cache.note_costs(costs)
+        forward = {one.key: path for path, one in recipes.items() if one.kind != "backward" and one.key}
+        explained = []
+        for entry in chosen:
+            nearest, causes = found[entry.path]
+            graph = recipes.get(entry.path)
+            leading = forward.get(graph.forward_key) if graph is not None and graph.kind == "backward" else None
+            if leading is not None:
+                causes = graph_nearest.following(causes, found[leading][1])
+            name = graph.name if graph is not None else entry.name
+            seconds = costs.get(entry.entry, entry.cost)
+            explained.append(_explanation(entry, "graph", name, nearest, self._with_past(entry, causes), seconds))
+        return explained
+
+    def _graph(
+        self,
+        entry: MadeEntry,
+        graph: Graph,
+        older: Sequence[tuple[MadeEntry, GraphSketch]],
+        sketches: Mapping[str, Sketch],
+    ) -> tuple[MadeEntry | None, list[Cause]]:
+        own = sketches.get(entry.path)
+        if not isinstance(own, GraphSketch):
+            return None, [graph_nearest.IS_NEW]
+        at = graph_nearest.find_nearest(own, [(sketch, began(one)) for one, sketch in older])
+        if at is None:
+            return None, [graph_nearest.IS_NEW]
+        nearest = older[at][0]
+        try:
+            recipe = self.reader.recipe(nearest)
+        except ArtefactGarbled as error:
+            return nearest, [_garbled(error)]
+        return nearest, graph_differences(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.IS_NEW]
+
+    # --- kernels ------------------------------------------------------------------------------------------------------
+
+    def _kernels(
+        self, chosen: Sequence[MadeEntry], boundary: float | None, graphs: Sequence[Explanation]
+    ) -> list[Explanation]:
+        if not chosen:
+            return []
+        by_name = self.reader.kernels_by_name(self.entries)
+        owners = self._owners(graphs)
+        self.reader.read(chosen)
+        nearest: dict[str, MadeEntry | None] = {}
+        for entry in chosen:
+            nearest[entry.path] = self._nearest_kernel(entry, by_name, boundary)
+        self.reader.read([one for one in nearest.values() if one is not None])
+        explained = []
+        for entry in chosen:
+            causes, name = self._kernel(entry, nearest[entry.path])
+            owner = owners.get(entry.path.rpartition("/")[2])
+            if owner is not None:
+                first = owner.causes[0]
+                causes = [Cause(Kind(first.kind), first.words, first.certain), *causes]
+            causes = self._with_past(entry, causes)
+            one = _explanation(entry, "kernel", name, nearest[entry.path], causes, entry.cost)
+            explained.append(msgspec.structs.replace(one, graph=owner.path if owner is not None else None))
+        return explained
+
+    def _kernel(self, entry: MadeEntry, nearest: MadeEntry | None) -> tuple[list[Cause], str]:
+        try:
+            kernel = self.reader.recipe(entry)
+        except ArtefactGarbled as error:
+            return [_garbled(error)], entry.name
+        if not isinstance(kernel, TritonKernel):
+            return [], entry.name
+        if nearest is None:
+            return [kernel_nearest.IS_NEW], kernel.name
+        try:
+            old = self.reader.recipe(nearest)
+        except ArtefactGarbled as error:
+            return [_garbled(error)], kernel.name
+        return (kernel_nearest.causes(kernel, old) if isinstance(old, TritonKernel) else []), kernel.name
+
+    def _nearest_kernel(
+        self, entry: MadeEntry, by_name: dict[str, list[MadeEntry]], boundary: float | None
+    ) -> MadeEntry | None:
+        own = self.reader.sketches([entry]).get(entry.path)
+        if not isinstance(own, KernelSketch):
+            return None
+        candidates = self._older(entry, by_name.get(own.name, ()), boundary)
+        if not candidates:
+            others = [one for ones in by_name.values() for one in ones]
+            candidates = sorted(self._older(entry, others, boundary), key=began)[-_READ_UNNAMED_MAX:]
+        sketches = self.reader.sketches(candidates)
+        older = [(one, sketch) for one in candidates if isinstance(sketch := sketches.get(one.path), KernelSketch)]
+        at = kernel_nearest.find_nearest(own, [(sketch, began(one)) for one, sketch in older])
+        return older[at][0] if at is not None else None
+
+    def _owners(self, graphs: Sequence[Explanation]) -> dict[str, Explanation]:
+        """Of the kernels of new graphs: the graph, by the kernel's key."""
+        known = {one.path: one for one in self.entries}
+        sketches = self.reader.sketches([known[one.path] for one in graphs])
+        return {
+            key.rpartition("/")[2]: graph
+            for graph in graphs
+            if isinstance(sketch := sketches.get(graph.path), GraphSketch)
+            for key in sketch.kernels
+        }
+
+    # --- what is older, and the past ----------------------------------------------------------------------------------
+
+    def _older(self, entry: MadeEntry, others: Iterable[MadeEntry], boundary: float | None) -> list[MadeEntry]:
+        """Those that could have been found: autotuning makes siblings, which hide the cause."""
+        if boundary is not None:
+            return [one for one in others if began(one) < boundary and one.path != entry.path]
+        start = began(entry)
+        return [
+            one
+            for one in others
+            if began(one) < start and one.path != entry.path and (one.run != entry.run or not entry.run)
+        ]
+
+    def _is_of(self, one: MadeEntry, chosen: Sequence[MadeEntry], boundary: float | None) -> bool:
+        """Whether an autograd entry was made along with the chosen ones."""
+        if kind_of(one.path) != "autograd":
+            return False
+        runs = {entry.run for entry in chosen} - {0}
+        first = min(began(entry) for entry in chosen)
+        return one.run in runs or began(one) >= (boundary if boundary is not None else first)
+
+    def _with_past(self, entry: MadeEntry, causes: list[Cause]) -> list[Cause]:
+        """With what happened to an entry at the same path: evicted, damaged, or written again."""
+        if entry.path in self._rewritten or (entry.rewritten is not None and entry.rewriter != entry.run):
+            return [rewritten_cause(entry, self.reader, self.entries), *causes]
+        if self._tombstones is None:
+            self._tombstones = {one.path_hash: one for one in self.cache.tombstones()}
+        stone = self._tombstones.get(path_hash(entry.path))
+        if stone is None or stone.when > max(began(entry), entry.created) + 1.0:
+            return causes
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stone.when))
+        if stone.why == "damaged":
+            return [Cause(Kind.DAMAGED, f"it was here until {when}, when its bytes were found damaged"), *causes]
+        why = f"somebody asked for it ({stone.why})" if stone.why in _ASKED_TO else f"to make room ({stone.why})"
+        return [Cause(Kind.EVICTED, f"it was here until {when}, when it was evicted: {why}"), *causes]
+
+
+def _explain_other(
+    new: Model | DriverProgram, older: Sequence[Model | DriverProgram]
+) -> tuple[str | None, list[Cause]]:
+    """The path of the nearest, and what differs."""
+    nearest: Model | DriverProgram | None
+    if isinstance(new, Model):
+        nearest, causes = models.explain(new, [one for one in older if isinstance(one, Model)])
+    else:
+        nearest, causes = driver_cache.explain(new, [one for one in older if isinstance(one, DriverProgram)])
+    return nearest.path if nearest is not None else None, causes
+
+
+def _is_written_within(entry: MadeEntry, run: RunInfo) -> bool:
+    """Whether an old entry, of which nobody knows who made it, was last written while a run used the cache."""
+    if entry.run or entry.rewriter or entry.ended is None:
+        return False
+    return began(entry) < run.started <= entry.ended <= run.last_used + _WRITTEN_LATE_SECONDS
+
+
+def _garbled(error: ArtefactGarbled) -> Cause:
+    return Cause(Kind.UNKNOWN, f"its files cannot be understood: {error}", certain=False)
+
+
+def _explanation(
+    entry: MadeEntry, kind: str, name: str, nearest: MadeEntry | None, causes: list[Cause], seconds: float | None
+) -> Explanation:
+    told = [Told(one.kind.value, one.words, one.certain) for one in causes]
+    run = entry.rewriter if entry.rewritten is not None else entry.run
+    return Explanation(entry.path, kind, name, told, nearest.path if nearest else None, None, run, seconds)

@@ -1,0 +1,45 @@
+"""The older compiled graph that a new one is most like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kcachefs.insight.causes import Cause, Kind
+from kcachefs.insight.graph_differences import differences
+from kcachefs.insight.graphs import Graph
+from kcachefs.insight.sketches import GraphSketch, alike, graph_distance, of_graph
+
+IS_NEW = Cause(Kind.NEW, "new: no graph like it was compiled here before")
+_ALIKE_MIN = 0.3
+"""Less than this share of operations in common, and a graph is called new."""
+
+
+def explain_all(new: Sequence[Graph], older: Sequence[Graph]) -> list[tuple[Graph, Graph | None, list[Cause]]]:
+    """Each of the new graphs. A backward graph has the cause of its forward graph, if that is new as well."""
+    found = {one.path: explain(one, older) for one in new}
+    forward = {one.key: one for one in new if one.kind != "backward" and one.key}
+    explained = []
+    for one in new:
+        leading = forward.get(one.forward_key) if one.kind == "backward" else None
+        nearest, causes = found[one.path]
+        explained.append((one, nearest, following(causes, found[leading.path][1]) if leading else causes))
+    return explained
+
+
+def following(own: list[Cause], forward: list[Cause]) -> list[Cause]:
+    """The causes of a backward graph: first what its forward graph says, from which most of its own follow."""
+    return [forward[0], *(one for one in own if one.words != forward[0].words)]
+
+
+def explain(new: Graph, older: Sequence[Graph]) -> tuple[Graph | None, list[Cause]]:
+    """The nearest of `older` and what differs, the most telling first; no graph if none is like it."""
+    nearest = find_nearest(of_graph(new), [(of_graph(one), one.created) for one in older])
+    if nearest is None:
+        return None, [IS_NEW]
+    return older[nearest], differences(new, older[nearest])
+
+
+def find_nearest(new: GraphSketch, older: Sequence[tuple[GraphSketch, float]]) -> int | None:
+    """Which of the older ones, each with when it was made."""
+    candidates = [at for at, (one, _) in enumerate(older) if alike(new, one) >= _ALIKE_MIN]
+    return min(candidates, key=lambda at: (graph_distance(new, older[at][0]), -older[at][1]), default=None)

@@ -1,0 +1,155 @@
+"""What is known of entries from reading them once: an SQLite file in the user's cache folder, which may be deleted.
+
+A damaged or foreign file is replaced; without a place to write to, nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from kcachefs import config
+from kcachefs.core.insight_info import MadeEntry
+from kcachefs.insight.sketches import GraphSketch, KernelSketch
+
+FORMAT = 1
+"""Changes whenever a sketch holds something else than before, or something is explained in another way."""
+_MADE = """
+CREATE TABLE IF NOT EXISTS sketches (
+    path TEXT PRIMARY KEY, stamp TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL
+) WITHOUT ROWID
+"""
+_EXPLAINED = """
+CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, data BLOB NOT NULL) WITHOUT ROWID
+"""
+_QUERY_MAX = 500
+
+Sketch = KernelSketch | GraphSketch | str
+"""What is known of an entry; a text says why it cannot be read."""
+
+_DECODERS: dict[str, Callable[[bytes], Sketch]] = {
+    "kernel": msgspec.msgpack.Decoder(KernelSketch).decode,
+    "graph": msgspec.msgpack.Decoder(GraphSketch).decode,
+    "garbled": msgspec.msgpack.Decoder(str).decode,
+}
+
+
+def stamp_of(entry: MadeEntry) -> str:
+    """Changes whenever an entry's files do."""
+    return f"{entry.created:.3f} {entry.ended or 0:.3f} {entry.rewritten or 0:.3f} {entry.files} {entry.plain_bytes}"
+
+
+class Index:
+    """The sketches of one cache."""
+
+    def __init__(self, place: str, folder: Path | None = None) -> None:
+        self.path = (
+            folder or config.insight_directory()
+        ) / f"{hashlib.blake2b(place.encode(), digest_size=12).hexdigest()}.sqlite"
+        self._connection = _open(self.path)
+
+    def get(self, entries: Iterable[MadeEntry]) -> dict[str, Sketch]:
+        """The sketches of these entries, by path; those that are not known, or of other files, are left out."""
+        stamps = {entry.path: stamp_of(entry) for entry in entries}
+        found: dict[str, Sketch] = {}
+        paths = list(stamps)
+        for at in range(0, len(paths), _QUERY_MAX):
+            some = paths[at : at + _QUERY_MAX]
+            query = f"SELECT path, stamp, kind, data FROM sketches WHERE path IN ({','.join('?' * len(some))})"
+            with contextlib.suppress(sqlite3.Error, msgspec.DecodeError):
+                for path, stamp, kind, data in self._connection.execute(query, some):
+                    if stamp == stamps[path] and kind in _DECODERS:
+                        found[path] = _DECODERS[kind](data)
+        return found
+
+    def explanations(self, entries: Iterable[MadeEntry]) -> dict[str, bytes]:
+        """What was said of these entries before, by path. It does not change: what was older than an entry stays so."""
+        found: dict[str, bytes] = {}
+        for entry in entries:
+            with contextlib.suppress(sqlite3.Error):
+                query = "SELECT data FROM explained WHERE path = ? AND stamp = ?"
+                for (data,) in self._connection.execute(query, (entry.path, stamp_of(entry))):
+                    found[entry.path] = data
+        return found
+
+    def put_explanations(self, explained: Iterable[tuple[MadeEntry, bytes]]) -> None:
+        rows = [(entry.path, stamp_of(entry), data) for entry, data in explained]
+        with contextlib.suppress(sqlite3.Error), self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO explained VALUES (?, ?, ?)", rows)
+
+    def names(self) -> dict[str, tuple[str, str]]:
+        """What every indexed entry is called, with its stamp, by path."""
+        with contextlib.suppress(sqlite3.Error):
+            rows = self._connection.execute("SELECT path, stamp, name FROM sketches").fetchall()
+            return {path: (stamp, name) for path, stamp, name in rows}
+        return {}
+
+    def put(self, sketches: Iterable[tuple[MadeEntry, Sketch]]) -> None:
+        rows = [
+            (
+                entry.path,
+                stamp_of(entry),
+                _kind(one),
+                "" if isinstance(one, str) else one.name,
+                msgspec.msgpack.encode(one),
+            )
+            for entry, one in sketches
+        ]
+        self._insert(rows)
+
+    def put_names(self, names: Iterable[tuple[MadeEntry, str]]) -> None:
+        """Note what entries are called that are not read yet."""
+        self._insert([(entry.path, stamp_of(entry), "name", name, b"") for entry, name in names])
+
+    def _insert(self, rows: list[tuple[str, str, str, str, bytes]]) -> None:
+        with contextlib.suppress(sqlite3.Error), self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO sketches VALUES (?, ?, ?, ?, ?)", rows)
+
+    def forget_all_but(self, paths: set[str]) -> None:
+        """Drop what is known of entries that are gone."""
+        gone = [(path,) for path in self.names() if path not in paths]
+        if len(gone) > len(paths) // 4:
+            with contextlib.suppress(sqlite3.Error), self._connection:
+                self._connection.executemany("DELETE FROM sketches WHERE path = ?", gone)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _kind(sketch: Sketch) -> str:
+    if isinstance(sketch, str):
+        return "garbled"
+    return "kernel" if isinstance(sketch, KernelSketch) else "graph"
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The file, made anew if it is damaged or of another format; in memory if it cannot be written."""
+    for _ in range(2):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return _prepared(sqlite3.connect(path, timeout=2.0))
+        except sqlite3.OperationalError:
+            break  # locked, or no place to write to
+        except (sqlite3.DatabaseError, OSError):
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+    return _prepared(sqlite3.connect(":memory:"))
+
+
+def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != FORMAT:
+        connection.execute("DROP TABLE IF EXISTS sketches")
+        connection.execute("DROP TABLE IF EXISTS explained")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute(_MADE)
+    connection.execute(_EXPLAINED)
+    connection.commit()
+    return connection

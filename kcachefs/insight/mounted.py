@@ -1,0 +1,38 @@
+"""The entries of a mount, or of a store at rest, as something that can be explained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from kcachefs.core.insight_info import Artifact, MadeEntry, RunInfo, Tombstone
+from kcachefs.errors import KcachefsError
+from kcachefs.insight.artefacts import FILE_MAX
+from kcachefs.mounts.insight_reports import InsightReports
+
+
+class MountedCache:
+    """Asks a mount. What was written a moment ago is counted first."""
+
+    def __init__(self, reports: InsightReports, place: str) -> None:
+        self._reports, self._place = reports, place
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    def entries(self) -> list[MadeEntry]:
+        return self._reports.entries(settle=True)
+
+    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
+        return self._reports.artifacts([one.entry for one in entries], files, max_file=FILE_MAX)
+
+    def runs(self) -> list[RunInfo]:
+        return self._reports.runs()
+
+    def tombstones(self) -> list[Tombstone]:
+        return list(self._reports.tombstones().values())
+
+    def note_costs(self, seconds: Mapping[int, float]) -> None:
+        with contextlib.suppress(KcachefsError):  # who may not say so explains all the same
+            self._reports.note_costs(seconds)

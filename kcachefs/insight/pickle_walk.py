@@ -1,0 +1,195 @@
+"""Reads what a pickle describes without making it: its opcodes are walked as data, and nothing is imported or called.
+
+Strings, numbers, lists, dicts and tuples become what they are. An object becomes a `Described`: the name of its class,
+what it would be called with, and its state.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import struct
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kcachefs.errors import ArtefactGarbled
+
+_OPCODES_MAX = 600_000
+_SIZE_MAX = 256 << 20
+_BYTES_KEPT = 4096
+"""Longer byte strings are code or weights, which nobody compares: they become their length."""
+
+
+@dataclass(slots=True, eq=False)
+class Described:
+    """An object that unpickling would make."""
+
+    name: str
+    """Module and class."""
+    args: Any = None
+    state: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+def read(data: bytes) -> Any:
+    """What the pickle describes; `ArtefactGarbled` if it is none, or one that takes too long to read."""
+    if len(data) > _SIZE_MAX:
+        raise ArtefactGarbled(f"it is too large to read ({len(data)} bytes)")
+    walk = _Walk()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escapes in strings that nobody meant as such
+            return _walked(walk, data)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError, struct.error) as error:
+        raise ArtefactGarbled(f"it is not a pickle that can be read ({type(error).__name__})") from None
+
+
+def _walked(walk: _Walk, data: bytes) -> Any:
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if number > _OPCODES_MAX:
+            raise ArtefactGarbled("it has too many opcodes")
+        if opcode.name == "STOP":
+            return walk.stack[-1]
+        walk.step(opcode.name, argument)
+    raise ArtefactGarbled("it is a pickle without an end")
+
+
+_MARK: Final = object()
+_VALUES = frozenset(
+    (
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+        *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    )
+)
+_BYTES = frozenset(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"))
+_SINGLES: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_NOTHING = frozenset(("PROTO", "FRAME", "READONLY_BUFFER"))
+
+
+class _Walk:
+    """The stack and the memo of an unpickler that makes nothing."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def step(self, name: str, argument: Any) -> None:
+        stack = self.stack
+        if name in _VALUES:
+            stack.append(argument)
+        elif name == "MEMOIZE":
+            self._memo[len(self._memo)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET", "GET"):
+            stack.append(self._memo[int(argument)])
+        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
+            self._memo[int(argument)] = stack[-1]
+        elif name in _SINGLES:
+            stack.append(_SINGLES[name])
+        elif name == "MARK":
+            self._marks.append(len(stack))
+        elif name in _BYTES:
+            stack.append(bytes(argument) if len(argument) <= _BYTES_KEPT else len(argument))
+        elif name not in _NOTHING:
+            _STEPS[name](self, argument)
+
+    def from_mark(self) -> list[Any]:
+        at = self._marks.pop()
+        items = self.stack[at:]
+        del self.stack[at:]
+        return items
+
+    def push_tuple(self, size: int) -> None:
+        items = tuple(self.stack[-size:])
+        if len(items) != size:
+            raise ValueError(size)
+        del self.stack[-size:]
+        self.stack.append(items)
+
+    def push_dict(self, items: list[Any]) -> None:
+        self.stack.append({})
+        self.set_items(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        state = target.state if isinstance(target, Described) else target
+        if isinstance(state, dict):
+            for key, value in zip(items[::2], items[1::2], strict=False):
+                state[_key(key)] = value
+
+    def extend(self, items: list[Any]) -> None:
+        if isinstance(self.stack[-1], list):
+            self.stack[-1].extend(items)
+
+    def push_class(self, module: Any, name: Any) -> None:
+        self.stack.append(Described(f"{module}.{name}"[:500]))
+
+    def push_object(self, parts: int) -> None:
+        """An object: its class lies below what it is called with."""
+        args = self.stack.pop() if parts == 1 else (self.stack.pop(-2), self.stack.pop())
+        made = self.stack.pop()
+        self.stack.append(Described(made.name if isinstance(made, Described) else "?", args))
+
+    def build(self) -> None:
+        state = self.stack.pop()
+        target = self.stack[-1]
+        if isinstance(target, Described):
+            for part in state if isinstance(state, tuple) else (state,):
+                if isinstance(part, dict):
+                    target.state.update(part)
+                elif part is not None:
+                    target.state.setdefault("", part)
+
+    def pop(self) -> None:
+        if self._marks and self._marks[-1] == len(self.stack):
+            self._marks.pop()
+        else:
+            self.stack.pop()
+
+    def old_object(self) -> None:
+        """An object of protocol 0: class and arguments lie above a mark."""
+        first, *args = self.from_mark()
+        self.stack.append(Described(first.name if isinstance(first, Described) else "?", tuple(args)))
+
+
+_STEPS: dict[str, Callable[[_Walk, Any], Any]] = {
+    "EMPTY_LIST": lambda walk, _: walk.stack.append([]),
+    "EMPTY_SET": lambda walk, _: walk.stack.append([]),
+    "EMPTY_DICT": lambda walk, _: walk.stack.append({}),
+    "EMPTY_TUPLE": lambda walk, _: walk.stack.append(()),
+    "TUPLE1": lambda walk, _: walk.push_tuple(1),
+    "TUPLE2": lambda walk, _: walk.push_tuple(2),
+    "TUPLE3": lambda walk, _: walk.push_tuple(3),
+    "TUPLE": lambda walk, _: walk.stack.append(tuple(walk.from_mark())),
+    "LIST": lambda walk, _: walk.stack.append(walk.from_mark()),
+    "FROZENSET": lambda walk, _: walk.stack.append(walk.from_mark()),
+    "DICT": lambda walk, _: walk.push_dict(walk.from_mark()),
+    "APPEND": lambda walk, _: walk.extend([walk.stack.pop()]),
+    "APPENDS": lambda walk, _: walk.extend(walk.from_mark()),
+    "ADDITEMS": lambda walk, _: walk.extend(walk.from_mark()),
+    "SETITEM": lambda walk, _: walk.set_items([walk.stack.pop(-2), walk.stack.pop()]),
+    "SETITEMS": lambda walk, _: walk.set_items(walk.from_mark()),
+    "GLOBAL": lambda walk, argument: walk.push_class(*str(argument).split(" ", 1)),
+    "STACK_GLOBAL": lambda walk, _: walk.push_class(walk.stack.pop(-2), walk.stack.pop()),
+    "REDUCE": lambda walk, _: walk.push_object(1),
+    "NEWOBJ": lambda walk, _: walk.push_object(1),
+    "NEWOBJ_EX": lambda walk, _: walk.push_object(2),
+    "OBJ": lambda walk, _: walk.old_object(),
+    "INST": lambda walk, argument: walk.stack.append(Described(str(argument), tuple(walk.from_mark()))),
+    "BUILD": lambda walk, _: walk.build(),
+    "POP": lambda walk, _: walk.pop(),
+    "POP_MARK": lambda walk, _: walk.from_mark(),
+    "DUP": lambda walk, _: walk.stack.append(walk.stack[-1]),
+    "PERSID": lambda walk, _: walk.stack.append(Described("persistent")),
+    "BINPERSID": lambda walk, _: walk.stack.append(Described("persistent", walk.stack.pop())),
+    "NEXT_BUFFER": lambda walk, _: walk.stack.append(Described("buffer")),
+}
+
+
+def _key(key: Any) -> Any:
+    """A key that is quick to hash: a tuple made of itself many times over would take forever."""
+    return key if isinstance(key, str | int | float | bytes | None) else object()

@@ -1,0 +1,190 @@
+"""Source files that artefacts name, as they are now: whether they are what was compiled, and what a place in them says.
+
+They are read and parsed, never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from kcachefs.insight.triton_ir import Place
+
+_SIZE_MAX = 1 << 20
+_SLACK_SECONDS = 1.0
+"""A file that was written this long after an entry was begun may still be what was compiled: clocks are coarse."""
+
+Read = Callable[[str], "tuple[str, float] | None"]
+"""Gives the text of a file and when it was last changed, or None."""
+
+
+def read_file(path: str) -> tuple[str, float] | None:
+    """A Python file with the time of its last change, whoever changed it and however.
+
+    The path comes from an artefact that anybody may have written: only a regular file of moderate size is opened.
+    """
+    if not path.endswith(".py"):
+        return None
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    with open(handle, "rb") as file:
+        told = os.fstat(handle)
+        if not stat.S_ISREG(told.st_mode) or told.st_size > _SIZE_MAX:
+            return None
+        # A copy may keep an old mtime, but not the ctime.
+        return file.read(_SIZE_MAX).decode("utf-8", "replace"), max(told.st_mtime, told.st_ctime)
+
+
+class State(Enum):
+    """How a source file stands to an older entry that was compiled from it."""
+
+    UNTOUCHED = "untouched"
+    EDITED = "edited"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A name that a module gives a value."""
+
+    name: str
+    value: str
+    line: int
+
+
+class Source:
+    """The text of one file and what stands where in it."""
+
+    def __init__(self, text: str, state: State) -> None:
+        self.text, self.state = text, state
+        self._lines = text.splitlines()
+        try:
+            self.tree: ast.Module | None = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self.tree = None
+        self._starts: dict[tuple[int, int], list[ast.AST]] = {}
+        for node in ast.walk(self.tree) if self.tree else ():
+            if isinstance(node, ast.expr | ast.stmt):
+                # Triton counts columns from 1 since 3.4 or so, from 0 before.
+                self._starts.setdefault((node.lineno, node.col_offset), []).append(node)
+
+    def line(self, number: int) -> str:
+        return self._lines[number - 1].strip()[:100] if 0 < number <= len(self._lines) else ""
+
+    def nodes_at(self, place: Place) -> list[ast.AST]:
+        """What begins there, the largest first."""
+        return self._starts.get((place.line, place.column - 1)) or self._starts.get((place.line, place.column)) or []
+
+    def function_at(self, line: int) -> ast.FunctionDef | None:
+        """The function whose `def`, or one of its decorators, is on that line."""
+        for node in self.tree.body if self.tree else ():
+            for one in ast.walk(node) if isinstance(node, ast.ClassDef) else (node,):
+                if isinstance(one, ast.FunctionDef):
+                    first = min((mark.lineno for mark in one.decorator_list), default=one.lineno)
+                    if first <= line <= one.lineno:
+                        return one
+        return None
+
+    def constant(self, name: str) -> Constant | None:
+        """The module's own constant of that name, if it is given a plain value."""
+        for node in self.tree.body if self.tree else ():
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            value = getattr(node, "value", None)
+            if value is not None and any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                plain = value.args[0] if isinstance(value, ast.Call) and value.args else value
+                if isinstance(plain, ast.UnaryOp) and isinstance(plain.op, ast.USub):
+                    plain = plain.operand
+                if isinstance(plain, ast.Constant):
+                    return Constant(name, str(plain.value), node.lineno)
+        return None
+
+    def guards(self, function: ast.FunctionDef, line: int) -> Iterator[tuple[ast.expr, ast.AST]]:
+        """The conditions and unrolled loops around a line of a function, the innermost first."""
+        around: list[tuple[int, ast.expr, ast.AST]] = []
+        for node in ast.walk(function):
+            if isinstance(node, ast.If | ast.IfExp | ast.While):
+                test = node.test
+            elif isinstance(node, ast.For):
+                test = node.iter
+            else:
+                continue
+            if node.lineno <= line <= (node.end_lineno or node.lineno):
+                around.append(((node.end_lineno or node.lineno) - node.lineno, test, node))
+        for _, test, node in sorted(around, key=lambda one: one[0]):
+            yield test, node
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    return [one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+
+
+def constants_of(function: ast.FunctionDef, passed: set[str]) -> set[str]:
+    """Names that stand for constants in a kernel: parameters not passed at run time, and what is made of them."""
+    names = {name for name in parameters(function) if name not in passed}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            used = names_in(node.value)
+            if used and used <= names and not any(isinstance(one, ast.Call) for one in ast.walk(node.value)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names |= {one.id for one in targets if isinstance(one, ast.Name)}
+    return names
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def literals_in(node: ast.AST) -> set[str]:
+    return {
+        str(one.value)
+        for one in ast.walk(node)
+        if isinstance(one, ast.Constant) and isinstance(one.value, int | float | str)
+    }
+
+
+def is_literal(node: ast.AST, number: str) -> bool:
+    """Whether a number, as `plain` writes it, stands in an expression as it is."""
+    return number in {plain(text) for text in literals_in(node)}
+
+
+def plain(number: str) -> str:
+    """A number as people write it.
+
+    >>> plain("5.000000e-01"), plain("128"), plain("1.0E-5"), plain("tf32")
+    ('0.5', '128', '1e-05', 'tf32')
+    """
+    try:
+        value = float(number)
+    except (ValueError, OverflowError):
+        return number
+    whole = abs(value) < 1e15 and value == int(value)
+    return str(int(value)) if whole else f"{value:g}"
+
+
+class Sources:
+    """The files behind one comparison of a new entry with an older one."""
+
+    def __init__(self, read: Read, new_created: float, old_created: float) -> None:
+        self._read, self._new, self._old = read, new_created, old_created
+        self._known: dict[str, Source | None] = {}
+
+    def find(self, path: str) -> Source | None:
+        """The text that the new entry was compiled from; None if that cannot be told any more."""
+        if path not in self._known:
+            found = self._read(path) if path else None
+            if found is None or found[1] > self._new + _SLACK_SECONDS:
+                self._known[path] = None
+            else:
+                state = State.UNTOUCHED if found[1] < self._old else State.EDITED
+                self._known[path] = Source(found[0], state)
+        return self._known[path]
+
+    def state(self, path: str) -> State:
+        source = self.find(path)
+        return source.state if source else State.UNKNOWN

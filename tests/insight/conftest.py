@@ -1,0 +1,37 @@
+"""Real artefacts, compiled once per session: Triton kernels for a GPU that need not be there, graphs for the CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import PATIENCE
+
+TRITON_SAMPLE = (
+    *("bins", "head_and_heads", "interleaved", "bias", "odd_n", "overflow", "older_triton", "llvm_options"),
+    *("beta", "operator", "helper_operator", "blank", "comment", "renamed", "new"),
+)
+INDUCTOR_SAMPLE = ("score_shape", "dimension")
+
+
+@pytest.fixture(scope="session")
+def triton_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the kernels before any change, and for each change of the sample those that it made new."""
+    return _compiled(tmp_path_factory.mktemp("triton"), "triton_runner", TRITON_SAMPLE)
+
+
+@pytest.fixture(scope="session")
+def inductor_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of graphs that torch.compile made."""
+    return _compiled(tmp_path_factory.mktemp("inductor"), "inductor_runner", (*INDUCTOR_SAMPLE, "--quickly"))
+
+
+def _compiled(folder: Path, runner: str, changes: tuple[str, ...]) -> Path:
+    command = [sys.executable, "-m", f"benchmarks.explain_sets.{runner}", str(folder), *changes]
+    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+    subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
+    return folder

@@ -1,0 +1,68 @@
+"""A change to a program that torch.compile compiled is named, from the stored graph alone.
+
+All changes are in benchmarks/explain_sets; `python -m benchmarks.explain inductor` tries every one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks.explain_sets.grading import grade_graphs, load_graphs
+from benchmarks.explain_sets.inductor_changes import CHANGES
+from kcachefs.insight.artefacts import FolderCache
+from kcachefs.insight.describing import describe, text_of
+from kcachefs.insight.explaining import Explainer
+from kcachefs.insight.index import Index
+from tests.insight.conftest import INDUCTOR_SAMPLE
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("name", INDUCTOR_SAMPLE)
+def test_a_change_is_named(inductor_changes: Path, name: str) -> None:
+    change = next(one for one in CHANGES if one.name == name)
+    graded = grade_graphs(change, load_graphs(inductor_changes / name), load_graphs(inductor_changes / "base"))
+    assert graded.right, graded.said
+    assert not graded.wrongly_certain
+
+
+def test_a_graph_tells_where_it_comes_from(inductor_changes: Path) -> None:
+    graph = next(one for one in load_graphs(inductor_changes / "base") if "sqrt" in one.places)
+    place, text = graph.places["sqrt"]
+    assert (Path(place.file).name, text) == ("model.py", "return (weight * apart**power).sum(-1).sqrt()")
+    assert graph.seconds is not None
+    assert graph.seconds > 0
+    assert graph.told_by_torch
+    assert graph.input_names == ["x", "y"]
+
+
+def test_without_its_own_list_the_script_tells(inductor_changes: Path) -> None:
+    base = load_graphs(inductor_changes / "base", use_debug_lines=False)
+    for name in ("score_shape", "dimension"):
+        change = next(one for one in CHANGES if one.name == name)
+        graded = grade_graphs(change, load_graphs(inductor_changes / name, use_debug_lines=False), base)
+        assert graded.right, graded.said
+
+
+def test_a_folder_with_graphs_is_explained(inductor_changes: Path, tmp_path: Path) -> None:
+    """Graphs, the autograd entries that lead to them, and what `show` prints of them."""
+    cache = tmp_path / "cache"
+    shutil.copytree(inductor_changes / "base", cache)
+    for file in cache.rglob("*"):
+        os.utime(file, (1.0e9, 1.0e9))
+    shutil.copytree(inductor_changes / "dimension", cache, dirs_exist_ok=True)
+    explainer = Explainer(FolderCache(cache), Index("graphs", tmp_path))
+    (one,) = explainer.explain(explainer.made_since(1.5e9), boundary=1.5e9)
+    assert (one.kind, one.causes[0].kind) == ("graph", "source")
+    assert "model.py:26" in one.causes[0].words
+    assert one.seconds is not None
+    entry = next(entry for entry in explainer.entries if entry.path == one.path)
+    assert "code: weight = torch.softmax(apart, dim=1)" in text_of(explainer, entry, "graph")
+    assert "AOT ID" in text_of(explainer, entry, "source")
+    assert describe(explainer, entry)["torch"].startswith(str(torch.__version__))
+    again = Explainer(FolderCache(cache), Index("graphs", tmp_path))
+    assert again.explain(again.made_since(1.5e9), boundary=1.5e9) == [one]

@@ -1,0 +1,56 @@
+"""Caches that real workloads left on an H200: all of it is read, and every kernel of a graph is found to be one."""
+
+from __future__ import annotations
+
+import dataclasses
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from kcachefs.errors import ArtefactGarbled
+from kcachefs.insight import driver_cache
+from kcachefs.insight.artefacts import FolderCache
+from kcachefs.insight.causes import Kind
+from kcachefs.insight.explaining import Explainer
+from kcachefs.insight.index import Index
+from kcachefs.insight.listing import list_kernels
+
+DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("h200")
+    with tarfile.open(DATA) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "kernels", "graphs"), [("gpt2_train", 33, 4), ("resnet50", 44, 1), ("triton", 18, 0)])
+def test_everything_is_read_and_linked(caches: Path, tmp_path: Path, name: str, kernels: int, graphs: int) -> None:
+    explainer = Explainer(FolderCache(caches / name), Index(name, tmp_path))
+    sketches = explainer.reader.sketches(explainer.entries)
+    assert [one for one in sketches.values() if isinstance(one, str)] == []
+    assert len(sketches) == kernels + graphs
+    rows = list_kernels(explainer)
+    assert len(rows) == kernels
+    assert all(row.registers and row.arch == "sm_90" and row.source for row in rows)
+    assert sum(bool(row.graph) for row in rows) == (kernels if graphs else 0)
+
+
+def test_a_program_of_the_driver_is_read(caches: Path) -> None:
+    (file,) = (one for one in (caches / "resnet50" / "cuda" / "a").rglob("*") if one.is_file())
+    data = file.read_bytes()
+    program = driver_cache.read("cuda/a/2/x", 1.0, data)
+    assert (program.build, program.arch) == ("Apr 29 2026 17:12:06", "sm_90")
+    assert program.kernels == ("nopCudnnHardwareDetection",)
+    other = driver_cache.read("cuda/a/2/y", 2.0, data.replace(b"Apr 29", b"May 12").replace(b"ret;", b"bra;"))
+    nearest, causes = driver_cache.explain(other, [program])
+    assert nearest is program
+    assert [one.kind for one in causes] == [Kind.VERSION, Kind.SOURCE]
+    assert "Apr 29 2026 17:12:06" in causes[0].words
+    moved = dataclasses.replace(program, arch="sm_80")
+    assert driver_cache.explain(moved, [program])[1][0].kind is Kind.ARCHITECTURE
+    with pytest.raises(ArtefactGarbled):
+        driver_cache.read("cuda/a/2/z", 1.0, data[40:])
