@@ -77,6 +77,16 @@ class Arrivals:
         """Whether another entry may come in: one that nobody asked for must not push out what is here."""
         return not self._room.is_full if is_asked else self._room.excess(HIGH_WATER) < 0
 
+    def find_folder(self, place: tuple[bytes, ...]) -> int | None:
+        """The folder at a namespace and a path in it, if it is here."""
+        ino = ROOT_INO
+        for name in place:
+            found = self._tree.find(ino, name)
+            if found is None:
+                return None
+            ino = found
+        return ino
+
     def make_folder(self, place: tuple[bytes, ...]) -> int | None:
         """The folder at a namespace and a path in it, made where it is missing; None if something else is there."""
         ino = ROOT_INO

@@ -120,7 +120,7 @@ class Filesystem(FileRequests):
 
     def ask(self, remote: Remote) -> None:
         """From now on a miss is a question to this remote tier."""
-        self.elsewhere = Elsewhere(self._parts, self.arrivals, remote)
+        self.elsewhere = Elsewhere(self._parts, self.arrivals, remote, self.name_gone)
 
     def tell_of_sealed(self, tell: Callable[[int], None]) -> None:
         """Call `tell` with every entry that is made here, whenever a file of it is sealed. It must be quick."""

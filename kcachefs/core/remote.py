@@ -7,6 +7,7 @@ never a lock, a temporary name, or anything inside of an entry.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from kcachefs.bounded import BoundedDict
@@ -49,12 +50,15 @@ class Remote(Protocol):
 class Elsewhere:
     """Turns a miss of one filesystem into a question to the remote tier."""
 
-    def __init__(self, parts: Parts, arrivals: Arrivals, remote: Remote) -> None:
+    def __init__(
+        self, parts: Parts, arrivals: Arrivals, remote: Remote, name_gone: Callable[[int, bytes], None]
+    ) -> None:
         self._nodes = parts.nodes
         self._namespaces = parts.namespaces
         self._roots = parts.namespaces.roots
         self._arrivals = arrivals
         self._remote = remote
+        self._name_gone = name_gone
         self._missed: BoundedDict[Place, float] = BoundedDict(_REMEMBERED)
         """When the kernel was last told that a name is missing."""
 
@@ -73,6 +77,16 @@ class Elsewhere:
         elif found is True:
             self._arrivals.make_folder(place)
         return found
+
+    def look_again(self, is_there: Callable[[Place], bool]) -> None:
+        """The remote tier has more than before: have the kernel ask again for what it took for missing. Any thread."""
+        horizon = time.monotonic() - MISS_SECONDS - 1
+        for place, when in list(self._missed.items()):
+            if when > horizon and is_there(place):
+                self._missed.pop(place, None)
+                folder = self._arrivals.find_folder(place[:-1])
+                if folder is not None:
+                    self._name_gone(folder, place[-1])
 
     def was_missed(self, place: Place) -> bool:
         """Whether the kernel may still remember that this name is missing. Any thread."""

@@ -21,11 +21,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from kcachefs.daemon import logs, privileges
 from kcachefs.daemon.confinement import confine_agent
+from kcachefs.daemon.worker_protocol import REFUSED
 from kcachefs.errors import FleetError, FleetMissing, KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet import packfile, scopes, signing, unwrapping
@@ -225,7 +227,7 @@ class Agent:
 
     def _wanted(self, message: Fetch) -> None:
         if self._begin(message.reference):
-            self._pool.submit(self._fetch, message.reference, is_asked=True)
+            self._pool.submit(self._fetch, message.reference)
         if message.ahead:
             self._ahead.submit(self._fetch_ahead, message.reference)
 
@@ -240,7 +242,7 @@ class Agent:
         with self._lock:
             self._underway.discard(_name(reference))
 
-    def _fetch(self, reference: PackReference, *, is_asked: bool) -> bool:
+    def _fetch(self, reference: PackReference) -> bool:
         """Fetch, check and hand over a pack; returns whether that went well."""
         began = time.monotonic()
         self._busy.append(None)
@@ -248,7 +250,8 @@ class Agent:
             if self._breaker.open_for:
                 self._send(Lost(reference, self._breaker.why, self._breaker.open_for))
                 return False
-            path = self._bucket.fetch_pack(reference, self._patience(reference) if is_asked else Patience())
+            # Also of what nobody waits for yet: somebody may, before it is here.
+            path = self._bucket.fetch_pack(reference, self._patience(reference))
             try:
                 # First: a worker that is new and asks now gets it once more, instead of never.
                 self._end(reference)
@@ -301,7 +304,7 @@ class Agent:
             left -= other.size
             if left < 0 or self._breaker.open_for:
                 return
-            if self._begin(other) and not self._fetch(other, is_asked=False):
+            if self._begin(other) and not self._fetch(other):
                 return
 
 
@@ -309,33 +312,54 @@ def _name(reference: PackReference) -> tuple[str, str]:
     return reference.day, reference.pack
 
 
+class Preparation(NamedTuple):
+    """What an agent did before it gave up the right to."""
+
+    bucket: SharedBucket
+    storage: TimedStorage
+    uploads: Uploads | None
+    gaps: list[str]
+    """What it could not give up."""
+
+
+def prepare(config: AgentConfig) -> Preparation:
+    """Do what needs the rights of our user, and give them up. Before the first thread."""
+    fleet, folder = config.fleet, Path(config.store) / FOLDER
+    scope = scopes.checked(fleet.scope) if fleet.scope else scopes.default_scope()
+    trusted = signing.trusted(fleet.trust)
+    signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
+    if signer is not None:
+        trusted |= {signer.public}
+    privileges.drop()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    gaps = confine_agent(folder, fleet.url, config.log)
+    storage = TimedStorage(open_storage(fleet.url))
+    bucket = SharedBucket(storage, scope, trusted, folder)
+    return Preparation(bucket, storage, Uploads(bucket, signer) if signer is not None else None, gaps)
+
+
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=AgentConfig)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
-    logs.start(config.log, "agent", config.log_format, level=config.log_level)
     control = socket.socket(fileno=int(sys.argv[2]))
     with contextlib.suppress(OSError):
         os.nice(5)  # programs come first
-    fleet, folder = config.fleet, Path(config.store) / FOLDER
+    prepared: Preparation | None = None
+    failure = ""
     try:
-        scope = scopes.checked(fleet.scope) if fleet.scope else scopes.default_scope()
-        trusted = signing.trusted(fleet.trust)
-        signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
-        if signer is not None:
-            trusted |= {signer.public}
-        privileges.drop()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remove_leftovers(folder)
-        for gap in confine_agent(folder, fleet.url, config.log):
-            log.warning("%s", gap)
-        storage = TimedStorage(open_storage(fleet.url))
-        bucket = SharedBucket(storage, scope, trusted, folder)
-        uploads = Uploads(bucket, signer) if signer is not None else None
+        prepared = prepare(config)
     except (KcachefsError, OSError) as error:
-        log.error("the fleet cannot be used: %s", error)
-        sys.exit(78)
-    log.info("the fleet is %s, scope %s", fleet.url, scope)
-    Agent(config, bucket, storage, uploads).run(control)
+        failure = str(error)
+    logs.start(config.log, "agent", config.log_format, level=config.log_level)
+    if prepared is None:
+        log.error("the fleet cannot be used: %s", failure)
+        logging.shutdown()
+        sys.exit(REFUSED)
+    for gap in prepared.gaps:
+        log.warning("%s", gap)
+    log.info("the fleet is %s, scope %s", config.fleet.url, prepared.bucket.layout.scope)
+    Agent(config, prepared.bucket, prepared.storage, prepared.uploads).run(control)
     logging.shutdown()
     os._exit(0)  # threads may wait for the network
 

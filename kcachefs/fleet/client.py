@@ -31,7 +31,6 @@ from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel
-from kcachefs.store.inode_numbers import ROOT_INO
 
 log = logging.getLogger(__name__)
 
@@ -92,15 +91,11 @@ class FleetClient:
 
     def _has_group(self, place: Place) -> bool:
         """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
-        spot, folder = layout_of(place[0], place[1:], False), ROOT_INO
+        spot = layout_of(place[0], place[1:], False)
         if spot.kind is not Kind.GROUP:
             return False
-        for part in place[:-1]:
-            found = self._fs.tree.find(folder, part)
-            if found is None:
-                return False
-            folder = found
-        return bool(self._fs.table.group(folder, spot.group))
+        folder = self._fs.arrivals.find_folder(place[:-1])
+        return folder is not None and bool(self._fs.table.group(folder, spot.group))
 
     def _order(self, index: KeyIndex, key: int, caller: Caller) -> Delivery | bool:
         now = time.monotonic()
@@ -184,13 +179,21 @@ class FleetClient:
             self.numbers.given_up += 1
         elif isinstance(message, IndexReady):
             index = KeyIndex.open(Path(message.path))
-            self._index = self._index if index is None else index
+            if index is not None:
+                self._use(index)
         elif isinstance(message, Taken):
             self.on_taken(message)
         else:
             self._alive = message
             self._closed_until = time.monotonic() + message.open_for if message.open_for else 0.0
             self._deliveries.alive()
+
+    def _use(self, index: KeyIndex) -> None:
+        self._index = index
+        if self._fs.elsewhere is not None:
+            self._fs.elsewhere.look_again(
+                lambda place: any(index.find(key) is not None for key in keys_of_name(place[0], place[1:]))
+            )
 
     # --- bringing entries in ------------------------------------------------------------------------------------------
 

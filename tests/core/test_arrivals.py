@@ -125,6 +125,10 @@ def test_the_kernel_is_told_of_names_that_it_took_for_missing(tmp_path: Path) ->
         for name in (b"KEY", b"OTHER"):
             fs.arrivals.bring(tree(name), is_asked=True, was_missed=fs.elsewhere.was_missed)
         assert kernel.gone == [b"KEY"]
+        for name in (b"NEW", b"NONE"):
+            assert fs.elsewhere.missed(reader, find(fs, "triton"), name) is False
+        fs.elsewhere.look_again(lambda place: place == (b"triton", b"NEW"))
+        assert kernel.gone == [b"KEY", b"NEW"]
 
 
 def test_only_names_that_can_lead_to_an_entry_are_asked_for(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def test_another_agent_takes_the_place_of_one_that_was_killed(fleet: Fleet) -> N
     with fleet.node("two") as two:
         wait_for_index(two)
         first = agent_of(two)
-        assert "NoNewPrivs:\t1" in Path(f"/proc/{first}/status").read_text()
+        for thread in Path(f"/proc/{first}/task").iterdir():
+            assert "NoNewPrivs:\t1" in (thread / "status").read_text()
         os.kill(first, signal.SIGKILL)
         until_gone(first)
         until(lambda: agent_of(two) not in (0, first), "another agent runs")
