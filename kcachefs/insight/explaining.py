@@ -271,7 +271,9 @@ class Explainer:
         return [
             one
             for one in others
-            if began(one) < start and one.path != entry.path and (one.run != entry.run or not entry.run)
+            if (began(one) < start or one.created < entry.created)  # what was copied may be older than it says
+            and one.path != entry.path
+            and (one.run != entry.run or not entry.run)
         ]
 
     def _is_of(self, one: MadeEntry, chosen: Sequence[MadeEntry], boundary: float | None) -> bool:
