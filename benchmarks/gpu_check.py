@@ -37,7 +37,15 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.bundle is not None:
         return bundle(arguments.bundle, arguments.python_version)
+    if arguments.fleet:
+        from benchmarks import gpu_fleet
+
+        os.environ |= gpu_fleet.CREDENTIALS
     check = Check(arguments.site, arguments.device, arguments.work)
+    if arguments.fleet:
+        chosen = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
+        print(f"{check.machine()}\n", flush=True)
+        return gpu_fleet.check(check, chosen, arguments.repeat)
     earlier = [json.loads(path.read_text()) for path in arguments.also]
     known = dict.fromkeys(name for run in earlier for name in run["rounds"])
     names = arguments.only or list(known) or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
@@ -78,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", default="cuda", help="cuda; or cpu: TorchInductor on the CPU, and Triton compiling for sm_90"
     )
+    parser.add_argument("--fleet", action="store_true", help="check a second node of a fleet instead")
     parser.add_argument("--work", type=Path, help="where to put caches and stores; should be a local disk")
     parser.add_argument("--site", type=Path, help="a folder made by --bundle, with the packages that kcachefs needs")
     parser.add_argument("--bundle", type=Path, help="only fetch the packages that kcachefs needs into this folder")
@@ -98,7 +107,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def bundle(folder: Path, version: str) -> int:
     """Fetch the wheels that kcachefs needs for that Python, and unpack them so that a PYTHONPATH suffices."""
-    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["fleet"]]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as wheels:
         command = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "-d", wheels]
@@ -125,7 +135,7 @@ class Check:
 
     def __init__(self, site: Path | None, device: str, work: Path | None) -> None:
         self._device = device
-        self._work = work
+        self.work = work
         paths = [str(ROOT), *([str(site.resolve())] if site is not None else [])]
         # Only the commands of kcachefs see its packages; the measured programs run as they would without it.
         self._commands = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -143,33 +153,33 @@ class Check:
         return f"{done.stdout.strip()}, Python {platform.python_version()}, Linux {kernel}"
 
     def round(self, name: str, *, mount_first: bool, warm: int = 1) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(dir=self._work, prefix="gpu-check-") as folder:
+        with tempfile.TemporaryDirectory(dir=self.work, prefix="gpu-check-") as folder:
             base = Path(folder)
-            plain = self._environment(base / "plain", base / "plain-tmp")
-            with self._mounted(base) as mount:
-                on_mount = self._environment(mount, base / "mount-tmp")
+            plain = self.environment(base / "plain", base / "plain-tmp")
+            with self.mounted(base) as mount:
+                on_mount = self.environment(mount, base / "mount-tmp")
                 places = [("plain", plain), ("mount", on_mount)]
                 if mount_first:
                     places.reverse()
                 runs = {
-                    f"{place} {state}": self._run(name, environment)
+                    f"{place} {state}": self.run(name, environment)
                     for state in ("cold", "warm")
                     for place, environment in places
                 }
                 again = []
                 for _ in range(warm - 1):
                     places.reverse()
-                    again.append({f"{place} warm": self._run(name, environment) for place, environment in places})
+                    again.append({f"{place} warm": self.run(name, environment) for place, environment in places})
                 return {"runs": runs, "again": again, "mount": self._statistics(mount)}
 
-    def _environment(self, folder: Path, temporary: Path) -> dict[str, str]:
+    def environment(self, folder: Path, temporary: Path) -> dict[str, str]:
         """The variables for a mount, or for a plain directory as if it were a mount, torch's header included."""
         temporary.mkdir()
         self._commands["TMPDIR"] = str(temporary)
-        values: dict[str, str] = json.loads(self._command("-c", _ENVIRONMENT, str(folder)))
+        values: dict[str, str] = json.loads(self.command("-c", _ENVIRONMENT, str(folder)))
         return {**values, "TMPDIR": str(temporary), "TRITON_DEFAULT_FP_FUSION": "1"}
 
-    def _run(self, name: str, environment: dict[str, str]) -> dict[str, Any]:
+    def run(self, name: str, environment: dict[str, str]) -> dict[str, Any]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("TRITON_", "TORCHINDUCTOR_"))}
         started = time.perf_counter()
         done = subprocess.run(
@@ -187,22 +197,22 @@ class Check:
         return {**result, "process_seconds": time.perf_counter() - started, "said": done.stderr[-2000:]}
 
     @contextmanager
-    def _mounted(self, base: Path) -> Iterator[Path]:
+    def mounted(self, base: Path, *options: str) -> Iterator[Path]:
         mount = base / "mount"
         # A socket's path has room for about a hundred characters, and the working directory's may be longer.
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as runtime:
             self._commands |= {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
-            self._command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"))
+            self.command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"), *options)
             try:
                 yield mount
             finally:
-                self._command("-m", "kcachefs", "umount", str(mount))
+                self.command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:
-        result: dict[str, Any] = json.loads(self._command("-c", _STATISTICS, str(mount)))
+        result: dict[str, Any] = json.loads(self.command("-c", _STATISTICS, str(mount)))
         return result
 
-    def _command(self, *arguments: str) -> str:
+    def command(self, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, *arguments], capture_output=True, text=True, env=self._commands, cwd=ROOT, check=False
         )

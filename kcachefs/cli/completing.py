@@ -19,6 +19,9 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
     *before, unfinished = words or [""]
     verb = next((word for word in before if not word.startswith("-")), "")
     command = commands.get(verb)
+    if (inner := getattr(command, "commands", None)) and verb in before[:-1]:
+        after = before[before.index(verb) + 1 :]
+        command = inner.get(next((word for word in after if not word.startswith("-")), ""), command)
     if before and "--" in before:
         return []
     if before and before[-1] in _VALUES:
@@ -29,6 +32,8 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
         found = [name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
     elif verb == "help":
         found = list(commands)
+    elif hasattr(command, "commands"):
+        found = list(command.commands)
     else:
         found = _ARGUMENTS[verb]() if verb in _ARGUMENTS else []
     return sorted({word for word in found if word.startswith(unfinished) and word.isprintable()})[:_OFFERED]
@@ -80,6 +85,7 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
     "--as": _namespaces,
     "--format": _formats,
     "--policy": _policies,
+    "--for": lambda: ("read", "publish", "gc"),
     "--sort": lambda: ("used", "size", "hits", "age", "registers", "shared", "cost"),
     "--by": lambda: ("namespace", "user", "run"),
     "--engine": lambda: ("direct", "pyfuse3"),

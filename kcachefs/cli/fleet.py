@@ -1,4 +1,4 @@
-"""`kcachefs fleet`: keys with which packs are signed."""
+"""`kcachefs fleet`: keys with which packs are signed, and buckets through which hosts share what they compiled."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from kcachefs.cli import target
+from kcachefs.cli.fleet_bucket import ls, pull, push, status
+from kcachefs.cli.fleet_setup import check, gc, init
 from kcachefs.cli.printing import print_json
 
-fleet_app = typer.Typer(name="fleet", no_args_is_help=True, help="Share compiled kernels between hosts: keys.")
+_HELP = "Share compiled kernels between hosts through a bucket: keys, set-up, and what is in it."
+fleet_app = typer.Typer(name="fleet", no_args_is_help=True, help=_HELP)
 
 
-@fleet_app.callback()
+@fleet_app.callback(help=_HELP)
 def _fleet() -> None:
-    """Share compiled kernels between hosts: keys."""
+    pass
 
 
 @fleet_app.command("keygen")
@@ -42,3 +45,7 @@ def keygen(
     print(f"public key: {public}")
     print(f"others trust it with: --trust {text}")
     print("or for good: put the public key into the folder trusted/ of ~/.config/kcachefs or /etc/kcachefs")
+
+
+for _verb in (init, check, status, ls, push, pull, gc):
+    fleet_app.command(_verb.__name__)(_verb)

@@ -108,6 +108,34 @@ def mount(
         int | None,
         typer.Option(metavar="N", help="Let members of this group read the metrics of the whole mount."),
     ] = None,
+    fleet: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Take what other hosts compiled from this bucket: s3://bucket/prefix."),
+    ] = None,
+    fleet_mode: Annotated[
+        str | None,
+        typer.Option(help="read, or publish: put what is compiled here into the bucket, too.", show_default="read"),
+    ] = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Use what this public key, or one in this file, has signed. Repeatable."),
+    ] = None,
+    fleet_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The secret key that signs what is published.", show_default="that of fleet keygen"
+        ),
+    ] = None,
+    fleet_writers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="uid:N,gid:N,…", help="Whose entries are published. Repeatable.", show_default="the mount owner's"
+        ),
+    ] = None,
+    fleet_scope: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The part of the bucket to use.", show_default="by machine and GPU"),
+    ] = None,
     log_format: Annotated[
         str | None, typer.Option(help="text, or json: one object per line.", show_default="text")
     ] = None,

@@ -85,7 +85,7 @@ def make(
     as_json: target.Json = False,
 ) -> None:
     """Pack entries of a mount, or of a store that is not mounted. The same entries give the same bytes."""
-    with _view(mount, store) as view:
+    with view_of(mount, store) as view:
         written = _write(view, out, wanted or [], key=key, oci=oci, level=level)
     if as_json:
         counts = {name: getattr(written.manifest, name) for name in ("files", "bytes")}
@@ -101,7 +101,9 @@ def make(
 
 @pack_app.command("ls")
 def ls(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A pack, or an OCI image layout.", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|URL", help="A pack, or an OCI image layout.", show_default=False)
+    ],
     as_json: target.Json = False,
 ) -> None:
     """List the entries of a pack. Any pack is listed, whoever signed it."""
@@ -126,7 +128,9 @@ def ls(
 
 @pack_app.command("verify")
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A pack, or an OCI image layout.", show_default=False)],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|URL", help="A pack, or an OCI image layout.", show_default=False)
+    ],
     trust: Trust = None,
     allow_unsigned: AllowUnsigned = False,
     as_json: target.Json = False,
@@ -206,21 +210,24 @@ def _write(
 
 
 @contextmanager
-def pack_file(given: Path) -> Iterator[Path]:
-    """The pack that a file is, or that an image layout holds."""
-    from kcachefs.fleet import oci
+def pack_file(given: str) -> Iterator[Path]:
+    """The pack that a file is, that an image layout holds, or that a URL leads to."""
+    from kcachefs.fleet import downloads, oci
 
-    if oci.is_layout(given):
-        with oci.pack_in(given) as path:
+    if downloads.is_url(given):
+        with bar("fetching", 0) as advance, downloads.fetched(given, advance) as path:
             yield path
-    elif given.is_dir():
+    elif oci.is_layout(Path(given)):
+        with oci.pack_in(Path(given)) as path:
+            yield path
+    elif Path(given).is_dir():
         raise UsageError(f"{given}: is a folder, and no OCI image layout")
     else:
-        yield given
+        yield Path(given)
 
 
 @contextmanager
-def _view(mount: Path | None, store: Path | None) -> Iterator[View]:
+def view_of(mount: Path | None, store: Path | None) -> Iterator[View]:
     """What to read from: the mount, or if it is not mounted the store."""
     from kcachefs.fleet.views import FolderView, StoreView
 

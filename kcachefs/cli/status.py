@@ -9,9 +9,10 @@ import typer
 
 from kcachefs.config import format_size
 from kcachefs.errors import DaemonError
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
-    from kcachefs.core.report import StoreNumbers
+    from kcachefs.core.report import FleetNumbers, Statistics
     from kcachefs.daemon.registry import MountState
 
 _ANSWER_SECONDS = 5.0
@@ -42,9 +43,12 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  store     {state.store}")
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
-        if (below := _held(state)) is not None:
+        if (numbers := _numbers(state)) is not None:
+            below = numbers.store
             used, quota, saved = map(format_size, (below.used_bytes, below.max_bytes, below.bytes_saved))
             print(f"  holds     {used} of {quota}, {saved} saved")
+            if numbers.fleet is not None:
+                print(f"  fleet     {_fleet(numbers.fleet)}")
         print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
         if not state.supervised:
             print("            (the supervisor is dead, so nothing replaces the worker: unmount and mount again)")
@@ -55,8 +59,19 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  log       {state.log or 'standard error of the supervisor'}")
 
 
-def _held(state: MountState) -> StoreNumbers | None:
-    """What the mount holds; None if its daemon does not answer: then the rest of its status matters more."""
+def _fleet(told: FleetNumbers) -> str:
+    """What a mount has from its fleet, on one line."""
+    state = told.state if told.state == "ready" or not told.why else f"{told.state} ({printable(told.why)})"
+    index = (
+        f"{told.index_packs} packs, index {_duration(told.index_age)} old" if told.index_age >= 0 else "no index yet"
+    )
+    saved = f", {_duration(told.saved_seconds)} of compiling saved" if told.saved_seconds >= 1 else ""
+    queue = f"; {told.queue} entries wait to be published" if told.queue else ""
+    return f"{state}: {index}; {told.hits} hits, {told.entries} entries brought in{saved}{queue}"
+
+
+def _numbers(state: MountState) -> Statistics | None:
+    """The mount's statistics; None if its daemon does not answer: then the rest of its status matters more."""
     import msgspec
 
     from kcachefs.core.report import Statistics
@@ -66,12 +81,13 @@ def _held(state: MountState) -> StoreNumbers | None:
         return None
     with contextlib.suppress(DaemonError, msgspec.DecodeError):
         raw = control.ask(registry.socket_path(state.mountpoint), "stats", {}, seconds=_ANSWER_SECONDS)
-        return msgspec.json.decode(raw, type=Statistics).store
+        return msgspec.json.decode(raw, type=Statistics)
     return None
 
 
 def _row(state: MountState) -> dict[str, object]:
-    below = _held(state)
+    numbers = _numbers(state)
+    below = numbers.store if numbers is not None else None
     return {
         "mountpoint": state.mountpoint,
         "store": state.store,
@@ -89,6 +105,7 @@ def _row(state: MountState) -> dict[str, object]:
         "used_bytes": below.used_bytes if below is not None else None,
         "max_bytes": below.max_bytes if below is not None else None,
         "bytes_saved": below.bytes_saved if below is not None else None,
+        "fleet": numbers.fleet if numbers is not None else None,
     }
 
 

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 
 def unpack(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE|DIR", help="A pack, or an OCI image layout that holds one.", show_default=False),
+        str,
+        typer.Argument(
+            metavar="FILE|DIR|URL",
+            help="A pack, an OCI image layout that holds one, or where to fetch it: s3://..., gs://..., az://..., "
+            "https://...",
+            show_default=False,
+        ),
     ],
     trust: Trust = None,
     allow_unsigned: AllowUnsigned = False,
@@ -39,10 +44,10 @@ def unpack(
     """
     from kcachefs.fleet import packfile, signing, unpacking
 
-    done, stopping = unpacking.Unpacked(), _Stopping()
+    done, stopping = unpacking.Unpacked(), Stopping()
     keys = signing.trusted(trust or ())
     with pack_file(file) as path, packfile.opened(path, keys, allow_unsigned=allow_unsigned) as pack:
-        with _target(mount, store) as where, bar("unpacking", pack.manifest.bytes) as advance:
+        with target_of(mount, store) as where, bar("unpacking", pack.manifest.bytes) as advance:
 
             def progress(entry: PackedEntry) -> None:
                 advance(sum(one.size for one in entry.files))
@@ -57,7 +62,7 @@ def unpack(
     _report(done, as_json)
 
 
-class _Stopping:
+class Stopping:
     """Turns a signal into an end between two entries, so that only whole ones are left."""
 
     def __init__(self) -> None:
@@ -79,7 +84,7 @@ class _Stopping:
 
 
 @contextmanager
-def _target(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
+def target_of(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
     from kcachefs.fleet.targets import MountTarget, StoreTarget
     from kcachefs.mounts.places import place_for
 

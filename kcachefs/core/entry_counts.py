@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+from collections.abc import Callable
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.layouts import Kind, Spot
@@ -47,6 +48,8 @@ class EntryCounts:
         self._placement = placement
         self._table = table
         self._uses = uses
+        self.on_sealed: Callable[[int], None] | None = None
+        """Called, under the catalog's lock, with an entry that was made here and of which a file was sealed."""
         self._makings = makings
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
@@ -61,6 +64,8 @@ class EntryCounts:
             return
         self._uses.sealed(node.entry)
         is_miss = not self._is_adopted(node)
+        if is_miss and self.on_sealed is not None:
+            self.on_sealed(node.entry)
         maker, writer = self._uses.makers(node.entry)
         self._makings.file_sealed(txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer)
         self._table.add_file(txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_miss)

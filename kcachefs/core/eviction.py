@@ -91,7 +91,7 @@ class Evictor:
         self._history = history
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
-        self._order = LruOrder(store, table, namespaces, uses, account_of)
+        self.order = LruOrder(store, table, namespaces, uses, account_of)
         self.grace_seconds = room.limits.grace
         self._in_use: frozenset[int] = frozenset()
         """Entries that were in use when they were last about to be evicted."""
@@ -126,7 +126,7 @@ class Evictor:
             chosen = self._next_to_go(self._grace(is_within))
             if not chosen and not is_within:
                 chosen = self._next_to_go(min(self.grace_seconds, SHORTEST_GRACE_SECONDS))
-            batch = self._order.first_that_suffice(chosen, bytes_over, files_over)
+            batch = self.order.first_that_suffice(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, "quota", gently=is_within and room.excess_files(1.0) <= 0)
             gone += len(taken)
             room.is_full = self.has_lasted(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
@@ -176,8 +176,8 @@ class Evictor:
                     self._uses.flush()
                     self._store.fold()
                     while record.stored > ceiling:
-                        batch = list(self._order.of_namespace(number, BATCH, self._grace(is_within=False)))
-                        batch = self._order.first_that_suffice(batch, record.stored - ceiling, 0)
+                        batch = list(self.order.of_namespace(number, BATCH, self._grace(is_within=False)))
+                        batch = self.order.first_that_suffice(batch, record.stored - ceiling, 0)
                         if not self._evict_batch(batch, "ceiling") or time.monotonic() > until:
                             break
                         record = self._table.counts(number)
@@ -185,12 +185,12 @@ class Evictor:
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
         """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
         self._uses.flush()
-        batch = self._order.first_that_suffice(self._oldest(self._grace(is_within), {account}), over, 0)
+        batch = self.order.first_that_suffice(self._oldest(self._grace(is_within), {account}), over, 0)
         return bool(self._evict_batch(batch, "user quota"))
 
     def in_use_of(self, account: int) -> list[int]:
         """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
-        oldest = self._order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
+        oldest = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
         return [entry for entry in oldest if entry in self._in_use]
 
     def has_lasted(self, what: object, seems: bool) -> bool:
@@ -212,7 +212,7 @@ class Evictor:
         return self._oldest(grace, self._users.others_in_turn(above))
 
     def _oldest(self, grace: float, accounts: set[int] | None = None) -> list[int]:
-        return self._order.oldest(BATCH, grace, self._room.limits.floors, accounts)
+        return self.order.oldest(BATCH, grace, self._room.limits.floors, accounts)
 
     def _nothing_left(self) -> bool:
         """Whether not even the youngest entry may be taken, and nothing waits to become one."""
@@ -224,7 +224,7 @@ class Evictor:
         With `accounts`, one that these made. What was in use is tried again when it has not been used for its grace.
         """
         self._in_use = frozenset(entry for entry in self._in_use if self._table.get(entry) is not None)
-        candidates = self._order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, accounts)
+        candidates = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, accounts)
         return any(entry not in self._in_use for entry in candidates)
 
     # --- taking -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from kcachefs.bounded import BoundedDict
+from kcachefs.core.arrivals import Arrivals
 from kcachefs.core.caller import Caller
 from kcachefs.core.eviction import Evictor
 from kcachefs.core.file_requests import FileRequests
@@ -25,7 +26,8 @@ from kcachefs.core.parts import Parts
 from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
-from kcachefs.core.report import Statistics, as_json, counted_since, statistics, statistics_of
+from kcachefs.core.remote import Elsewhere, Remote
+from kcachefs.core.report import FleetNumbers, Statistics, as_json, counted_since, statistics, statistics_of
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
@@ -58,6 +60,8 @@ class Filesystem(FileRequests):
         report.slow_files[b"settled.json"] = self._settled_for
         self.about: Callable[[], About | None] = lambda: None
         """What the daemon says of itself in the metrics."""
+        self.fleet: Callable[[], FleetNumbers | None] = lambda: None
+        """What the daemon says of its fleet."""
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
         self.namespaces = parts.namespaces
@@ -71,6 +75,8 @@ class Filesystem(FileRequests):
         self.sealer = parts.sealer
         self.lifetimes = parts.lifetimes
         self._remover = parts.remover
+        self._parts = parts
+        self.arrivals = Arrivals(parts, self.name_gone)
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -112,6 +118,14 @@ class Filesystem(FileRequests):
         if parts.accounts is not None:
             parts.accounts.count(COUNT_SECONDS)
 
+    def ask(self, remote: Remote) -> None:
+        """From now on a miss is a question to this remote tier."""
+        self.elsewhere = Elsewhere(self._parts, self.arrivals, remote)
+
+    def tell_of_sealed(self, tell: Callable[[int], None]) -> None:
+        """Call `tell` with every entry that is made here, whenever a file of it is sealed. It must be quick."""
+        self._parts.counts.on_sealed = tell
+
     def set_limits(self, limits: Limits) -> None:
         """From now on these limits hold; what exceeds them is evicted in the next turns."""
         self.room.limits = limits
@@ -119,7 +133,7 @@ class Filesystem(FileRequests):
 
     def statistics(self) -> Statistics:
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
-        return statistics(self.store, self.namespaces, max_size, nameless, self._kernel.requests())
+        return statistics(self.store, self.namespaces, max_size, nameless, self._kernel.requests(), self.fleet())
 
     def sees_all(self, caller: Caller) -> bool:
         """Whether a caller may know the numbers of the whole mount: its owner and root may."""

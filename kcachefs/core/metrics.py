@@ -39,6 +39,24 @@ _OF_STORE = {
 }
 
 
+_OF_FLEET = {
+    "ready": ("", "gauge", "1 while the bucket can be asked, 0 after a fault or without an agent."),
+    "index_age_seconds": ("index_age", "gauge", "Since the index was loaded; -1: there is none."),
+    "index_keys": ("index_keys", "gauge", "Entries and folders that the index names."),
+    "hits_total": ("hits", "counter", "Entries that somebody waited for, and that came from the fleet."),
+    "given_up_total": ("given_up", "counter", "Packs that were asked for and did not come."),
+    "entries_total": ("entries", "counter", "Entries brought in, asked for or not."),
+    "bytes_total": ("bytes", "counter", "Plain bytes brought in."),
+    "waited_seconds_total": ("waited_seconds", "counter", "Time that lookups waited for the hits."),
+    "saved_seconds_total": ("saved_seconds", "counter", "What compiling the hits took elsewhere, less the waiting."),
+    "requests_total": ("requests", "counter", "Requests to the bucket."),
+    "fetched_bytes_total": ("fetched_bytes", "counter", "Bytes of the packs that were fetched."),
+    "published_packs_total": ("published", "counter", "Packs that were published."),
+    "queue_entries": ("queue", "gauge", "Entries that wait to be published."),
+}
+"""By the metric's name: the field of `FleetNumbers`, its type, what it says."""
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemon knows about itself."""
 
@@ -59,6 +77,10 @@ def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
         lines += _metric(name, kind, meaning, rows)
     for name, (field, meaning) in _OF_STORE.items():
         lines += _metric(f"store_{name}", "gauge", meaning, [("", getattr(numbers.store, field))])
+    if numbers.fleet is not None:
+        for name, (field, kind, meaning) in _OF_FLEET.items():
+            value = getattr(numbers.fleet, field) if field else int(numbers.fleet.state == "ready")
+            lines += _metric(f"fleet_{name}", kind, meaning, [("", value)])
     requests = ((f"request={_quoted(name)}", count) for name, count in numbers.requests.items())
     lines += _metric("requests_total", "counter", "Requests of the kernel since the worker started.", requests)
     if about is not None:

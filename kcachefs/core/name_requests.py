@@ -14,6 +14,7 @@ from kcachefs.core.caller import Caller
 from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX, FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
+from kcachefs.core.remote import Elsewhere
 from kcachefs.core.report_folder import FOLDER, ReportFolder
 from kcachefs.core.squash import squashed
 from kcachefs.core.tree import DOTDOT, Row
@@ -53,6 +54,8 @@ class NameRequests:
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
         self.numbers = policy.numbers
+        self.elsewhere: Elsewhere | None = None
+        """What an engine asks before it tells the kernel of a miss, where there is a remote tier."""
         self._has_policy = type(policy) is not Policy
         """False under `shared`, which forbids and changes nothing: it need not be asked."""
         self._squashes = parts.options.sharing.squashes

@@ -154,11 +154,12 @@ class Nodes:
 
     def release(self, ino: int, count: int) -> bool:
         """The kernel lets go of `count` references; returns whether it holds none any more."""
-        left = self.lookups.get(ino, 0) - count
-        if left > 0:
-            self.lookups[ino] = left
-            return False
-        self.lookups.pop(ino, None)
+        with self.lock:  # a lookup that waited for a remote tier holds in another thread
+            left = self.lookups.get(ino, 0) - count
+            if left > 0:
+                self.lookups[ino] = left
+                return False
+            self.lookups.pop(ino, None)
         if self.let_go_since_probe is not None:
             self.let_go_since_probe.add(ino)
         return left < 0 or ino >= self._uncertain_below

@@ -58,6 +58,37 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     damaged: int
 
 
+class FleetNumbers(msgspec.Struct, kw_only=True):
+    """What a mount tells of its fleet. Counts begin with the worker, those of the bucket with its agent."""
+
+    state: str = "offline"
+    """`ready`; `closed` for a while after a fault; or `offline`: no agent runs."""
+    why: str = ""
+    """What failed last."""
+    index_age: float = -1.0
+    """Seconds since the index was loaded; -1: there is none."""
+    index_keys: int = 0
+    index_packs: int = 0
+    hits: int = 0
+    """Entries that somebody waited for, and that came."""
+    given_up: int = 0
+    """Packs that were asked for and did not come."""
+    packs: int = 0
+    entries: int = 0
+    """Entries brought in, asked for or not."""
+    bytes: int = 0
+    waited_seconds: float = 0.0
+    saved_seconds: float = 0.0
+    """What compiling the hits took elsewhere, less the time that was waited for them."""
+    requests: int = 0
+    """Requests to the bucket."""
+    fetched_bytes: int = 0
+    published: int = 0
+    """Packs published."""
+    queue: int = 0
+    """Entries that wait to be published."""
+
+
 class Statistics(msgspec.Struct, frozen=True):
     """Everything that `kcachefs stats` shows."""
 
@@ -65,6 +96,8 @@ class Statistics(msgspec.Struct, frozen=True):
     store: StoreNumbers
     namespaces: dict[str, Numbers]
     requests: dict[str, int]
+    fleet: FleetNumbers | None = None
+    """Where there is one, for who may see the whole mount."""
     since: float = 0.0
     """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0: when the store was made."""
 
@@ -78,7 +111,12 @@ def counted_since(store: Store) -> float:
 
 
 def statistics(
-    store: Store, namespaces: Namespaces, max_size: int, nameless: int, requests: dict[str, int]
+    store: Store,
+    namespaces: Namespaces,
+    max_size: int,
+    nameless: int,
+    requests: dict[str, int],
+    fleet: FleetNumbers | None = None,
 ) -> Statistics:
     """The numbers as they are now."""
     rows, total = _by_label(namespaces.rows())
@@ -100,6 +138,7 @@ def statistics(
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests=requests,
+        fleet=fleet,
         since=counted_since(store),
     )
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kcachefs.daemon import landlock, syscall_filter
 from kcachefs.daemon.landlock import Right
@@ -25,6 +26,7 @@ LANDLOCK_MIN = 2
 LANDLOCK_FULL = 3
 """The first version that also keeps a worker from truncating files."""
 NO_LANDLOCK = "the worker can read what its user can: this kernel has no Landlock, or an old one (Linux 5.19 has it)"
+NO_LANDLOCK_FOR_AGENT = "the fleet's agent can write what its user can: this kernel has no Landlock, or an old one"
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 _KERNEL = ("/proc", "/sys/fs/cgroup")
 """Who a caller is, how busy the machine is, and how much of it is ours."""
@@ -51,6 +53,26 @@ def confine(store: Path, sockets: Path) -> list[str]:
     except OSError as error:
         gaps.append(f"the worker can make any system call: {error.strerror}")
     return gaps
+
+
+def confine_agent(folder: Path, url: str, log: str) -> list[str]:
+    """The same for a fleet's agent: it reaches the network and reads what its user can, and writes to its own folder.
+
+    A bucket that is a local folder is written to as well, and so is the log.
+    """
+    if landlock.version() < LANDLOCK_MIN:
+        return [NO_LANDLOCK_FOR_AGENT]
+    parts = urlsplit(url)
+    bucket = parts.path if parts.scheme == "file" else ""
+    try:
+        with landlock.Ruleset(network=True) as rules:
+            rules.allow("/", landlock.READ)
+            for path in (folder, "/dev/null", Path(log).parent if log else folder, bucket or folder):
+                rules.allow(path, landlock.READ | landlock.WRITE)
+            rules.enforce()
+    except OSError as error:
+        return [f"the fleet's agent can write what its user can: Landlock failed: {error.strerror}"]
+    return []
 
 
 def _restrict_files(store: Path, sockets: Path) -> None:

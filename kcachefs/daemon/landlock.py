@@ -75,13 +75,14 @@ def version() -> int:
 class Ruleset:
     """What may still be used. Everything that the kernel knows to restrict and that is not allowed here is denied."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, network: bool = False) -> None:
+        """`network`: connections are left alone."""
         found = version()
         self._handled = Right(0)
         for right in Right:
             if _SINCE.get(right, 1) <= found:
                 self._handled |= right
-        raw = _RULESET.pack(self._handled, _TCP * (found >= _NET_ABI), _SCOPES * (found >= _SCOPE_ABI))
+        raw = _RULESET.pack(self._handled, _TCP * (found >= _NET_ABI and not network), _SCOPES * (found >= _SCOPE_ABI))
         self._fd = libc.syscall(_CREATE_RULESET, raw, len(raw), 0)
 
     def allow(self, path: str | Path, rights: Right) -> None:

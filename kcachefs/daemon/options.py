@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from kcachefs.daemon.logs import FORMATS, LEVELS
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.engines import ENGINES
 from kcachefs.errors import UsageError
+from kcachefs.fleet.options import MODES
+from kcachefs.fleet.scopes import checked
 
 _ID_MAX = (1 << 32) - 2
 _COUNT_MAX = 1 << 62
@@ -50,7 +53,7 @@ class Option(NamedTuple):
 
     @property
     def is_repeatable(self) -> bool:
-        return self.read in (_sizes, _writers, _ranges)
+        return self.read in (_sizes, _writers, _ranges, _keys)
 
 
 def option_named(name: str) -> Option:
@@ -166,6 +169,33 @@ def _ranges(flag: str, given: Any) -> tuple[tuple[int, int], ...]:
     return tuple(ranges)
 
 
+def _url(flag: str, given: Any) -> str:
+    if not isinstance(given, str) or not re.match("(s3|gs|az|file)://", given):
+        raise UsageError(f"{flag} {given}: is no bucket; a bucket is s3://…, gs://…, az://… or file:///…")
+    return given
+
+
+def _keys(flag: str, given: Any) -> list[str]:
+    """Public keys as texts, or files that hold one."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) and one for one in texts):
+        raise UsageError(f"{flag} {given}: is neither a public key nor a file that holds one")
+    return [one if one.startswith("kcachefs-ed25519:") else os.path.abspath(one) for one in texts]
+
+
+def _file(flag: str, given: Any) -> str:
+    if not isinstance(given, str) or not given:
+        raise UsageError(f"{flag} {given}: is no file")
+    return os.path.abspath(given)
+
+
+def _scope(flag: str, given: Any) -> str:
+    try:
+        return checked(str(given))
+    except UsageError as error:
+        raise UsageError(f"{flag} {error}") from None
+
+
 def _flag(flag: str, given: Any) -> bool:
     if not isinstance(given, bool):
         raise UsageError(f"{flag} {given}: is either on or off; write true or false")
@@ -220,6 +250,16 @@ def _named_ranges(config: MountConfig) -> list[str]:
     return [f"{first}:{count}" for first, count in config.limits.tenant_ranges]
 
 
+def _of_fleet(name: str) -> Callable[[MountConfig], Any]:
+    return lambda config: None if config.fleet is None else getattr(config.fleet, name) or None
+
+
+def _fleet_writers(config: MountConfig) -> list[str]:
+    if config.fleet is None:
+        return []
+    return [f"uid:{uid}" for uid in config.fleet.writer_uids] + [f"gid:{gid}" for gid in config.fleet.writer_gids]
+
+
 OPTIONS = (
     Option("max_size", _quota, lambda c: c.limits.max_size, config.DEFAULT_MAX_SIZE, is_live=True),
     Option("max_files", _count, lambda c: c.limits.max_files, 0, is_live=True),
@@ -241,6 +281,12 @@ OPTIONS = (
     Option("allow_other", _flag, lambda c: c.allow_other),
     Option("hang_timeout", _patience, lambda c: c.hang_seconds, 30.0),
     Option("metrics_gid", _id, lambda c: c.metrics_gid),
+    Option("fleet", _url, _of_fleet("url")),
+    Option("fleet_mode", _one_of(MODES), lambda c: c.fleet.mode if c.fleet is not None else "read", "read"),
+    Option("trust", _keys, lambda c: list(c.fleet.trust) if c.fleet is not None else [], []),
+    Option("fleet_key", _file, _of_fleet("key")),
+    Option("fleet_writers", _writers, _fleet_writers, []),
+    Option("fleet_scope", _scope, _of_fleet("scope")),
     Option("log_format", _one_of(FORMATS), lambda c: c.log_format, "text"),
     Option("log_level", _one_of(LEVELS), lambda c: c.log_level, "info", is_live=True),
 )

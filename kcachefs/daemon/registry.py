@@ -20,6 +20,7 @@ from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing
 from kcachefs.engines import mounting
 from kcachefs.errors import MountDenied, MountError
+from kcachefs.fleet.options import FleetOptions
 
 
 class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
@@ -40,6 +41,7 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     """Whether to ask the kernel to send unanswered requests again after a failover."""
     metrics_gid: int | None = None
     """The group whose members may read the metrics of the whole mount."""
+    fleet: FleetOptions | None = None
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 

@@ -23,6 +23,7 @@ import msgspec
 from kcachefs import config as settings
 from kcachefs import own_python
 from kcachefs.daemon import logs, registry
+from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.daemon.service_manager import notify
@@ -59,6 +60,7 @@ class Supervisor:
         self._device = self._request_buffer = -1
         self._device_number = ""
         self._header_guard: HeaderGuard
+        self._fleet = FleetProcess(config, config.fleet) if config.fleet is not None else None
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
         """The next worker, started in advance: starting Python is the slowest part of replacing one."""
@@ -132,6 +134,8 @@ class Supervisor:
         for worker in (self._worker, self._standby if number == signal.SIGHUP else None):
             if worker is not None:
                 worker.signal(number)
+        if self._fleet is not None:
+            self._fleet.signal(number)
 
     def _serve(self, ready: Callable[[Refusal | None], None]) -> int:
         refusal = None if self._stopping else self._begin(self._start(), resumed=False)
@@ -143,6 +147,8 @@ class Supervisor:
         mounting.set_readahead(self._mountpoint, READAHEAD_KILOBYTES)
         log.info("mounted %s at %s, worker %d", self._config.store, self._config.mountpoint, self._state.worker_pid)
         ready(None)
+        if self._fleet is not None:
+            self._fleet.start()
         while True:
             code = self._watch()
             if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
@@ -181,6 +187,8 @@ class Supervisor:
                 code = self._worker.wait()
                 if code == REPLACED:
                     self._state.reloads += 1
+                    if self._fleet is not None:
+                        self._fleet.signal(signal.SIGTERM)  # the next one runs the new code, too
                 elif code not in (UNMOUNTED, REFUSED):
                     self._note_death(code)
                 return code
@@ -206,6 +214,8 @@ class Supervisor:
         refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads))
         if refusal is None:
             self._worker = worker
+            if self._fleet is not None:
+                self._fleet.connect(worker.agents)
             self._state.worker_pid = worker.pid
             self._state.version = worker.version
             self._write_state()
@@ -318,6 +328,8 @@ class Supervisor:
         os.close(self._device)
         with contextlib.suppress(MountError):
             self._unmount(lazy=True)
+        if self._fleet is not None:
+            self._fleet.end()
         self._header_guard.end()
         registry.remove(self._config.mountpoint)
 

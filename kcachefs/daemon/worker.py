@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import trio
@@ -52,6 +52,10 @@ from kcachefs.store import Options, Store
 from kcachefs.store.header import make_directory
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
+if TYPE_CHECKING:
+    from kcachefs.fleet.client import FleetClient
+    from kcachefs.fleet.offers import Offers
+
 log = logging.getLogger("kcachefs.daemon.worker")  # as a program this module is __main__
 
 SEAL_TURN = 0.05
@@ -65,6 +69,9 @@ REAP_PAUSE = 30.0
 ORPHANS_PAUSE = 5.0
 COLLECT_PAUSE = 10.0
 TRIM_PAUSE = 1.0
+OFFER_PAUSE = 2.0
+OFFER_SECONDS = 8.0
+"""How long an unmount waits until what was compiled is published."""
 NICENESS = -5
 """What the scheduler is told, if we may. The lowest is -20, and programs have 0."""
 
@@ -78,6 +85,7 @@ class Worker:
         device: int,
         request_buffer: int,
         relay: socket.socket,
+        agents: socket.socket,
         control_socket: Path,
         began: Beginning,
     ) -> None:
@@ -101,6 +109,18 @@ class Worker:
         self._socket = control_socket
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
+        self._fleet: FleetClient | None = None
+        self._offers: Offers | None = None
+        if config.fleet is not None:
+            from kcachefs.fleet.client import FleetClient
+            from kcachefs.fleet.offers import Offers
+            from kcachefs.fleet.options import FOLDER
+
+            self._fleet = FleetClient(self.fs, agents, self._kernel.request_count)
+            self.fs.ask(self._fleet)
+            self.fs.fleet = self._fleet.report
+            if config.fleet.publishes:
+                self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()
         if began.resumed:
             self.fs.history.note_takeover(f"restart {began.restarts}")
@@ -121,6 +141,10 @@ class Worker:
             await nursery.start(control.serve, self._socket, self.commands)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
             nursery.start_soon(self._send_heartbeats, supervisor)
+            if self._fleet is not None:
+                self._fleet.start()
+            if self._offers is not None:
+                nursery.start_soon(self._every, OFFER_PAUSE, "publishing", self._offers.turn)
             await self.engine.run()
             nursery.cancel_scope.cancel()
 
@@ -142,6 +166,10 @@ class Worker:
         log.info("served %s", self._kernel.requests())
         with contextlib.suppress(NoSpace):  # whatever cannot be folded now stays in the journal
             self.fs.settle()
+        if self._offers is not None:
+            self._offers.finish(OFFER_SECONDS)
+        if self._fleet is not None:
+            self._fleet.close()
         self.store.close()
 
     async def _watch_signals(self, scope: trio.CancelScope) -> None:
@@ -249,6 +277,8 @@ def prepare(config: MountConfig) -> Preparation:
     """Do what needs the rights of our user, and give them up. Before the first thread."""
     with contextlib.suppress(ImportError):  # reported when the engine is made
         importlib.import_module(f"kcachefs.engines.{config.engine}")
+    if config.fleet is not None:
+        importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
     store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
     privileges.drop()
     make_directory(store)
@@ -268,7 +298,8 @@ def wait_to_begin(supervisor: socket.socket) -> Beginning:
 
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
-    device, request_buffer, supervisor_socket, relay_socket, log_socket = (int(number) for number in sys.argv[2:7])
+    inherited = (int(number) for number in sys.argv[2:8])
+    device, request_buffer, supervisor_socket, relay_socket, log_socket, agents_socket = inherited
     sys.argv[0] = "kcachefs"  # the store names its holder by this when someone else tries to open it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
     memory.bound_heap()
@@ -294,7 +325,8 @@ def main() -> None:
             config = as_changed(config, resumed=began.resumed)
             logs.set_level(config.log_level)
             relay = socket.socket(fileno=relay_socket)
-            worker = Worker(config, device, request_buffer, relay, prepared.control_socket, began)
+            agents = socket.socket(fileno=agents_socket)
+            worker = Worker(config, device, request_buffer, relay, agents, prepared.control_socket, began)
         except (KcachefsError, OSError) as error:
             supervisor.sendall(Refusal.from_error(error).to_line())
             sys.exit(REFUSED)

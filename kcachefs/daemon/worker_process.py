@@ -41,7 +41,9 @@ class WorkerProcess:
         self._notifications, their_notifications = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log_files, their_log_files = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log_files.setblocking(False)  # a worker that does not look must not stop the supervisor
-        theirs = (their_socket, their_notifications, their_log_files)
+        self.agents, their_agents = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """For sockets that lead to the fleet's agent."""
+        theirs = (their_socket, their_notifications, their_log_files, their_agents)
         inherited = [device, request_buffer, *(one.fileno() for one in theirs)]
         with contextlib.ExitStack() as closing:
             for one in theirs:
@@ -131,6 +133,7 @@ class WorkerProcess:
         code = self._process.wait()
         self._socket.close()
         self._log_files.close()
+        self.agents.close()
         if not self._relay_started:  # otherwise the relay owns the socket, and may still be waiting for the kernel
             self._notifications.close()
         if self._pidfd >= 0:

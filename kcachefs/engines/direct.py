@@ -39,6 +39,7 @@ from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
 from kcachefs.core.files import is_damage
+from kcachefs.core.remote import Delivery
 from kcachefs.engines import protocol as p
 from kcachefs.engines.busy_polling import BusyPolling
 from kcachefs.engines.direct_kernel import DirectKernel
@@ -54,6 +55,8 @@ _SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
 """Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
 _WAITING_THREADS = 32
 """Writes that wait for room: they have threads of their own, so that reads do not wait behind them."""
+_FETCHING_THREADS = 64
+"""Lookups that wait for a remote tier: many processes of one start ask for the same at once."""
 _HELD_MAX = 128 << 20
 """Bytes that one user's writes may hold in memory while they wait for room."""
 _USERS_MAX = 256
@@ -94,6 +97,9 @@ class DirectEngine:
         self.buffer = self._requests.buffer
         self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
         self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="kcachefs-wait")
+        self._fetching = ThreadPoolExecutor(_FETCHING_THREADS, thread_name_prefix="kcachefs-fetch")
+        self._deliveries: dict[int, Delivery] = {}
+        """By request: what a lookup waits for."""
         self._deferred: dict[int, Future[None]] = {}
         self._held: BoundedDict[int, dict[int, int]] = BoundedDict(_USERS_MAX, lambda held: not held)
         """By user and request: how many bytes it holds in memory while it waits for room."""
@@ -163,6 +169,9 @@ class DirectEngine:
 
     def close(self) -> None:
         """Answer what is still deferred, and stop."""
+        for delivery in list(self._deliveries.values()):
+            delivery.abandon()
+        self._fetching.shutdown(wait=True, cancel_futures=True)
         self._waiting.shutdown(wait=True)
         self._pool.shutdown(wait=True)
         self._kernel.notifier.stop()
@@ -336,6 +345,34 @@ class DirectEngine:
         future = self._deferred[unique] = pool.submit(run)
         future.add_done_callback(lambda _: self._finished(unique, slot, held))
 
+    def wait_for(self, unique: int, ino: int, delivery: Delivery, action: Callable[[], bytes]) -> None:
+        """Wait in another thread for what a remote tier delivers, then do it there and reply."""
+        opcode = self.header[1]
+        slot = self._requests.put_aside(self.header[0]) if self._keeps_requests else -1
+        if self._keeps_requests and slot < 0:  # so much waits already that this could not be found again
+            delivery.abandon()
+            raise FsError(errno.ENOENT)
+
+        def run() -> None:
+            try:
+                delivery.wait()
+                if delivery.is_abandoned:
+                    raise FsError(errno.ENOENT)  # not as a miss, which the kernel would remember for others
+                body = action()
+            except Exception as error:
+                self._fail(error, opcode, unique, ino)
+            else:
+                self._reply(unique, body)
+
+        self._deliveries[unique] = delivery
+        future = self._fetching.submit(run)
+        future.add_done_callback(lambda _: self._delivered(unique, slot))
+
+    def _delivered(self, unique: int, slot: int) -> None:
+        self._deliveries.pop(unique, None)
+        if slot >= 0:
+            self._requests.release(slot)
+
     def _finished(self, unique: int, slot: int, held: dict[int, int]) -> None:
         held.pop(unique, None)
         self._deferred.pop(unique, None)
@@ -345,6 +382,10 @@ class DirectEngine:
 
     def interrupt(self, unique: int) -> None:
         """Its caller was killed: what has not begun need not be done. What has begun is answered as usual."""
+        delivery = self._deliveries.get(unique)
+        if delivery is not None:
+            delivery.interrupt()
+            return
         future = self._deferred.get(unique)
         if future is not None and future.cancel():
             self._deferred.pop(unique, None)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
+from kcachefs.core.remote import Delivery
 
 
 class Exchange(Protocol):
@@ -35,6 +36,9 @@ class Exchange(Protocol):
         holds: int = 0,
     ) -> None:
         """Do it in another thread and reply from there; `waits`: it may wait for room, holding so many bytes."""
+
+    def wait_for(self, unique: int, ino: int, delivery: Delivery, action: Callable[[], bytes]) -> None:
+        """Wait in another thread for what a remote tier delivers, then do it there and reply."""
 
     def reply_error(self, unique: int, number: int) -> None: ...
 

@@ -12,10 +12,12 @@ import os
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
+from kcachefs.core.remote import Elsewhere
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.exchange import Exchange
 from kcachefs.engines.replies import (
+    BRIEF_MISS,
     LISTING_AFRESH,
     LISTING_KEPT,
     LISTING_NEW,
@@ -48,9 +50,14 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
     if ino == REPORT_INO and fs.report.takes_long(name):
         engine.defer(unique, ino, lambda: _look_up(fs, caller, ino, name))
         return None
-    found = fs.lookup(caller, ino, name)
+    try:
+        found = fs.lookup(caller, ino, name)
+    except FsError as error:
+        if fs.elsewhere is None or error.errno != errno.ENOENT:
+            raise
+        return _look_elsewhere(engine, fs.elsewhere, caller, ino, name, unique, error)
     if found is None:
-        return MISS
+        return MISS if fs.elsewhere is None else _look_elsewhere(engine, fs.elsewhere, caller, ino, name, unique)
     node = fs.attributes(found)
     shown = found if fs.numbers is None else fs.numbers.hide(found)
     return pack_entry(found, node, fs.name_seconds(found, node), shown)
@@ -58,7 +65,31 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
 
 def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
     found = fs.lookup(caller, ino, name)
-    return MISS if found is None else pack_found(fs, found)
+    if found is None:
+        return MISS if fs.elsewhere is None else BRIEF_MISS
+    return pack_found(fs, found)
+
+
+def _look_elsewhere(
+    engine: Exchange,
+    elsewhere: Elsewhere,
+    caller: Caller,
+    ino: int,
+    name: bytes,
+    unique: int,
+    refusal: FsError | None = None,
+) -> bytes | None:
+    """A name is missing, and a remote tier may have it: what it delivers is waited for without holding up others."""
+    fs = engine.fs
+    delivery = elsewhere.missed(caller, ino, name)
+    if delivery is False:
+        if refusal is not None:
+            raise refusal
+        return BRIEF_MISS
+    if delivery is True:
+        return _look_up(fs, caller, ino, name)
+    engine.wait_for(unique, ino, delivery, lambda: _look_up(fs, caller, ino, name))
+    return None
 
 
 def pack_found(fs: Filesystem, ino: int) -> bytes:

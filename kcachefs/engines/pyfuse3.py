@@ -24,6 +24,7 @@ from kcachefs.core.files import is_damage
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.options import FOREVER_SECONDS as FOREVER
 from kcachefs.core.options import PREFERRED_SIZE
+from kcachefs.core.remote import MISS_SECONDS
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, NoSpace, errno_of
 from kcachefs.store.inode_numbers import REPORT_INO, VIRTUAL_BASE
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _HANDLES = 1 << 62
 """Handles from here on are numbered; a smaller one is the inode's number."""
+_FETCHING_THREADS = 64
+"""Lookups that wait for a remote tier."""
 _OF_BYTES = ("read", "write", "setattr", "fsync")
 """What fails when a file's bytes are damaged; its first argument is that file."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
@@ -140,6 +143,7 @@ class Operations(pyfuse3.Operations):
         self.real = fs.numbers.real if fs.numbers is not None else _same
         """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""
         self.handles = Handles()
+        self._fetching = trio.CapacityLimiter(_FETCHING_THREADS)
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -148,11 +152,11 @@ class Operations(pyfuse3.Operations):
         if parent_inode == REPORT_INO and self.fs.report.takes_long(name):
             ino = await trio.to_thread.run_sync(self.fs.lookup, _caller(ctx), parent_inode, name)
         else:
-            ino = self.fs.lookup(_caller(ctx), self.real(parent_inode), name)
+            ino = await _look_up(self.fs, _caller(ctx), self.real(parent_inode), name, self._fetching)
         if ino is None:
             miss = pyfuse3.EntryAttributes()
             miss.st_ino = 0
-            miss.entry_timeout = FOREVER
+            miss.entry_timeout = FOREVER if self.fs.elsewhere is None else MISS_SECONDS
             return miss
         return self._entry(ino, self.fs.attributes(ino))
 
@@ -320,6 +324,32 @@ class Operations(pyfuse3.Operations):
         reply.f_ffree = reply.f_favail = state.files_free
         reply.f_namemax = state.name_max
         return reply
+
+
+async def _look_up(
+    fs: Filesystem, caller: Caller, parent: int, name: bytes, fetching: trio.CapacityLimiter
+) -> int | None:
+    """Look a name up, and wait for it where a remote tier can deliver it."""
+    if fs.elsewhere is None:
+        return fs.lookup(caller, parent, name)
+    refusal = None
+    try:
+        ino = fs.lookup(caller, parent, name)
+    except FsError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        ino, refusal = None, error
+    if ino is not None:
+        return ino
+    delivery = fs.elsewhere.missed(caller, parent, name)
+    if delivery is False:
+        if refusal is not None:
+            raise refusal
+        return None
+    if delivery is not True:
+        # libfuse does not say when a caller is killed: it waits until the delivery ends.
+        await trio.to_thread.run_sync(delivery.wait, abandon_on_cancel=True, limiter=fetching)
+    return fs.lookup(caller, parent, name)
 
 
 def _same(number: int) -> int:

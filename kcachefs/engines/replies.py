@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from kcachefs.core.options import FOREVER_SECONDS as FOREVER
 from kcachefs.core.options import PREFERRED_SIZE
+from kcachefs.core.remote import MISS_SECONDS
 from kcachefs.engines import protocol as p
 from kcachefs.store.records import Inode
 
 MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
 """A name that is not there, to be remembered."""
+BRIEF_MISS = p.ENTRY_HEAD.pack(0, 0, MISS_SECONDS, 0, 0, 0) + bytes(p.ATTR.size)
+"""The same beside a remote tier, which may have it at any time."""
 NO_ENTRY = bytes(p.ENTRY.size)
 """In a listing: a name without its attributes."""
 OPENED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)

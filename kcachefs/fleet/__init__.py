@@ -1,1 +1,1 @@
-"""Packs: entries as one signed file, to carry what one host compiled to others. The format is in docs/packs.md."""
+"""Packs, entries as one signed file, and fleets, hosts that share packs in a bucket. docs/packs.md, docs/fleet.md."""

@@ -58,6 +58,29 @@ def find(view: View, patterns: Sequence[str], say: Say, only: Collection[str] | 
     return sorted(found, key=lambda one: (one.namespace, one.path_in, one.group))
 
 
+def find_entry(view: View, namespace: str, path: tuple[str, ...], group: str, say: Say) -> FoundEntry | None:
+    """One entry by where it stands, if it is there and can be packed."""
+    inside, encoded = tuple(map(os.fsencode, path)), namespace.encode()
+    above = inside if group else inside[:-1]
+    kinds = [place(encoded, above[:end], True).kind for end in range(1, len(above) + 1)]
+    is_entry = bool(group) or place(encoded, inside, True).kind is Kind.TREE
+    if namespace not in CARRIED or not is_entry or any(kind is not Kind.STRUCTURE for kind in kinds):
+        return None
+    names: list[str] | None = None
+    try:
+        if group:
+            names = [
+                child.name
+                for child in view.children((namespace, *path))
+                if child.is_file
+                and (spot := place(encoded, (*inside, os.fsencode(child.name)), False)).kind is Kind.GROUP
+                and os.fsdecode(spot.group) == group
+            ]
+    except Skipped:
+        return None
+    return next(_entry(view, namespace, path, group, names, say), None)
+
+
 def _below(view: View, namespace: str, path: tuple[str, ...], say: Say) -> Iterator[FoundEntry]:
     groups: dict[str, list[str]] = {}
     encoded = tuple(map(os.fsencode, path))

@@ -6,6 +6,7 @@ keeps, the user's configuration file, the system's, the default.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from kcachefs.daemon.options import OPTIONS, SHARING, limits_of, option_named
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.engines import mounting
 from kcachefs.errors import UsageError
+from kcachefs.fleet import signing
+from kcachefs.fleet.options import FleetOptions
 from kcachefs.mounts import config_files
 from kcachefs.store import kept_settings
 
@@ -51,6 +54,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
         hang_seconds=values["hang_timeout"],
         resend=config.use_resend(),
         metrics_gid=values["metrics_gid"],
+        fleet=_fleet(values),
         origins=origins,
     )
 
@@ -93,6 +97,39 @@ def _sharing(values: Mapping[str, Any]) -> Sharing:
             umask=int(values["umask"], 8) & 0o777 if values["umask"] is not None else None,
             idmap=values["idmap"],
         )
+    )
+
+
+def _fleet(values: Mapping[str, Any]) -> FleetOptions | None:
+    """How a mount takes part in a fleet; raises UsageError for combinations that make no sense."""
+    if values["fleet"] is None:
+        for name in ("trust", "fleet_key", "fleet_writers", "fleet_scope"):
+            if values[name]:
+                raise UsageError(f"{option_named(name).flag}: means nothing without a bucket; name one with --fleet")
+        return None
+    policy = "read-only" if values["read_only"] else values["policy"] or "shared"
+    publishes = values["fleet_mode"] == "publish"
+    if policy == "private" and not values["base"]:
+        raise UsageError("--fleet: brings entries into the base, and --policy private has none; add --base")
+    if policy == "read-only" and publishes:
+        raise UsageError("--fleet-mode publish: does not work with --policy read-only, where nothing is compiled")
+    if importlib.util.find_spec("obstore") is None:
+        raise UsageError("--fleet: needs the package obstore: pip install 'kcachefs[fleet]'")
+    key = ""
+    if publishes:
+        key = values["fleet_key"] or str(signing.default_key())
+        signing.Signer(Path(key))
+    elif not signing.trusted(values["trust"]):
+        raise UsageError("--fleet: nobody is trusted, so nothing would be taken; name a public key with --trust")
+    uids, gids = parse_writers(values["fleet_writers"])
+    return FleetOptions(
+        url=values["fleet"],
+        mode=values["fleet_mode"],
+        trust=tuple(values["trust"]),
+        key=key,
+        writer_uids=tuple(uids),
+        writer_gids=tuple(gids),
+        scope=values["fleet_scope"] or "",
     )
 
 

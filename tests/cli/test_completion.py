@@ -72,6 +72,8 @@ def test_a_shell_completes_verbs_options_values_entries_and_mounts(place: Scene,
     assert offered(place, "kcachefs env --only trit") == ["triton"]
     assert offered(place, "kcachefs pin trito") == ["triton", "triton/KEY"]
     assert offered(place, "kcachefs help prun") == ["prune"]
+    assert offered(place, "kcachefs fleet pu") == ["pull", "push"]
+    assert offered(place, "kcachefs fleet check --fo") == ["--for"]
     # fish offers folders as well.
     assert str(place.mountpoint) in offered(place, f"kcachefs umount {place.folder}")
     assert str(place.mountpoint) in offered(place, f"kcachefs stats --mount {place.folder}")

@@ -86,6 +86,12 @@ EXAMPLES = {
     "allow_other": "",
     "hang_timeout": "60",
     "metrics_gid": "7",
+    "fleet": "s3://bucket/prefix",
+    "fleet_mode": "publish",
+    "trust": "/etc/kcachefs/fleet.pub",
+    "fleet_key": "/etc/kcachefs/fleet.key",
+    "fleet_writers": "uid:1000",
+    "fleet_scope": "x86_64-cuda90",
     "log_format": "json",
     "log_level": "debug",
 }

@@ -40,6 +40,7 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
         "used_bytes",
         "max_bytes",
         "bytes_saved",
+        "fleet",
     ]
     assert (mount["mountpoint"], mount["store"], mount["engine"], mount["restarts"]) == (
         str(scene.mountpoint),

@@ -130,7 +130,7 @@ def test_the_state_file_has_the_fields_of_the_page(mount: Mount) -> None:
         if one["mountpoint"] == str(mount.mountpoint)
     ]
     assert set(shown) == set(first_column("State")) - {"started", "reloads_failed"} | {
-        *("uptime_s", "state", "used_bytes", "max_bytes", "bytes_saved")
+        *("uptime_s", "state", "used_bytes", "max_bytes", "bytes_saved", "fleet")
     }
 
 

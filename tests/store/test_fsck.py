@@ -305,6 +305,11 @@ def test_a_stray_file(path: Path) -> None:
     assert (path / "quarantine" / "stray-README").read_text() == "hello"
 
 
+def test_a_damaged_record_of_the_past(path: Path) -> None:
+    (path / "history" / "events").write_bytes(b"no record" * 100)
+    repaired(path, "history", victim_survives=True)
+
+
 def test_every_check_has_been_seen_to_fail() -> None:
     """Each check has a test above with at least one inconsistency. Add a check, and you add its test to this list."""
     assert [check.__name__ for check in CHECKS] == [
@@ -319,6 +324,7 @@ def test_every_check_has_been_seen_to_fail() -> None:
         "check_spool",
         "check_links",
         "check_files",
+        "check_history",
     ]
 
 

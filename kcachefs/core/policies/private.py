@@ -128,7 +128,13 @@ class UserTrees:
 
     def make(self, caller: Caller, parent: int, name: bytes, mode: int) -> int:
         """A folder that is needed on the way."""
-        return self._tree.create(caller.aside(), parent, name, stat.S_IFDIR | mode)[0]
+        try:
+            return self._tree.create(caller.aside(), parent, name, stat.S_IFDIR | mode)[0]
+        except FsError as error:
+            found = self._tree.find(parent, name) if error.errno == errno.EEXIST else None
+            if found is None:
+                raise
+            return found  # a lookup that waited for a remote tier was quicker
 
 
 class Private(Policy):

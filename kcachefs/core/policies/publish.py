@@ -118,6 +118,8 @@ class Publish(Policy):
         first = self._first_file(entry)
         if first is None or _owns(caller, first.uid):
             return None
+        if first.flags & Inode.ADOPTED:
+            return first.uid  # it was complete when it came
         now, record = time.time_ns(), self._table.get(entry)
         sealed = record.created if record is not None and record.used else now
         if now - sealed >= OPEN_AT_MOST_SECONDS * 1e9:

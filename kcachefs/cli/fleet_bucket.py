@@ -1,0 +1,329 @@
+"""`kcachefs fleet status`, `ls`, `push` and `pull`: what is in a bucket, and carrying entries there and back."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.fleet_setup import Scope, Url
+from kcachefs.cli.pack import Trust, view_of
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
+from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
+from kcachefs.printable import printable
+
+if TYPE_CHECKING:
+    from kcachefs.fleet.bucket import Bucket
+    from kcachefs.fleet.pack_records import PackReference, SignedRecord
+    from kcachefs.fleet.targets import Target
+    from kcachefs.fleet.unpacking import Unpacked
+
+_USED_DAYS = 10
+"""Entries that were used in so many days are worth renewing."""
+_DAY = 86400.0
+
+Packs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PACK]...", help="Packs by their names, or how those begin.", show_default=False),
+]
+
+
+def status(url: Url, trust: Trust = None, as_json: target.Json = False) -> None:
+    """Show what a bucket holds for each kind of node, and how much of it a trusted key signed."""
+    from kcachefs.cli.tables import Table, show
+    from kcachefs.fleet.bucket import read_settings
+    from kcachefs.fleet.bucket_layout import scopes_in
+    from kcachefs.fleet.object_storage import open_storage
+
+    storage = open_storage(url, retries=2)
+    rows = []
+    for name in scopes_in(storage):
+        with _bucket(url, name, trust, needs_trust=False) as bucket:
+            listed = list(storage.objects(bucket.layout.packs))
+            rows.append(
+                _ScopeFacts.of(name, bucket.reader.survey().records, sum(one.size for one in listed), len(listed))
+            )
+    days = read_settings(storage).days
+    if as_json:
+        print_json({"url": url, "days": days, "scopes": [one._asdict() for one in rows]})
+        return
+    table = Table(("scope", "newest"), ("packs", "size", "trusted", "entries", "unpacked"))
+    for one in rows:
+        sizes = (config.format_size(one.bytes), config.format_size(one.plain_bytes))
+        counts = (str(one.trusted_packs), f"{one.entries:,}")
+        table.add(printable(one.scope), one.newest or "-", str(one.packs), sizes[0], *counts, sizes[1])
+    show(table, [f"what nobody renews goes after {days} days; this host is {_own_scope()}"])
+
+
+class _ScopeFacts(NamedTuple):
+    """What a bucket holds for one kind of node."""
+
+    scope: str
+    packs: int
+    bytes: int
+    trusted_packs: int
+    """Those with a record that a trusted key signed."""
+    entries: int
+    plain_bytes: int
+    compile_seconds: float
+    oldest: str
+    newest: str
+
+    @classmethod
+    def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int) -> _ScopeFacts:
+        days = sorted(one.day for one in records) or [""]
+        return cls(
+            scope=scope,
+            packs=packs,
+            bytes=size,
+            trusted_packs=len(records),
+            entries=len({key for one in records for key in _keys(one)}),
+            plain_bytes=sum(one.record.plain for one in records),
+            compile_seconds=sum(one.record.compile_ms for one in records) / 1000,
+            oldest=days[0],
+            newest=days[-1],
+        )
+
+
+def ls(
+    url: Url,
+    packs: Packs = None,
+    trust: Trust = None,
+    scope: Scope = None,
+    as_json: target.Json = False,
+) -> None:
+    """List the packs that a trusted key published, newest first; with names of packs, the entries in them."""
+    from kcachefs.cli.tables import Table, show
+
+    with _bucket(url, scope, trust) as bucket:
+        records = sorted(bucket.reader.survey().records, key=lambda one: (one.day, one.record.pack), reverse=True)
+        if packs:
+            _show_entries(bucket, _named([one.reference for one in records], packs), as_json)
+            return
+    if as_json:
+        print_json([{**_facts(one), "facts": one.record.facts} for one in records])
+        return
+    table = Table(("day", "pack", "for"), ("entries", "size", "unpacked", "compiled in"))
+    for one in records:
+        facts = _facts(one)
+        table.add(
+            one.day,
+            one.record.pack,
+            printable(", ".join(one.record.facts.get("target", [])) or "-"),
+            f"{facts['entries']:,}",
+            config.format_size(one.record.size),
+            config.format_size(one.record.plain),
+            f"{one.record.compile_ms / 1000:.1f} s" if one.record.compile_ms else "-",
+        )
+    show(table, [f"{counted(len(records), 'pack')} for {bucket.layout.scope}"])
+
+
+def _show_entries(bucket: Bucket, chosen: list[PackReference], as_json: bool) -> None:
+    from kcachefs.fleet import packfile
+
+    found = []
+    for reference in chosen:
+        path = bucket.fetch_pack(reference)
+        with packfile.opened(path, bucket.trusted) as pack:
+            found += [
+                (reference.pack, one.label, sum(file.size for file in one.files)) for one in pack.manifest.entries
+            ]
+        path.unlink()
+    if as_json:
+        print_json([{"pack": pack, "path": label, "bytes": size} for pack, label, size in found])
+        return
+    for _, label, size in found:
+        print(printable(f"{label}  {config.format_size(size)}"))
+
+
+def push(
+    url: Url,
+    wanted: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PATTERN]...",
+            help="Only these: a namespace (triton), an entry, or a part of its name (softmax); * matches anything.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Sign with this secret key.", show_default="the one that kcachefs fleet keygen made"
+        ),
+    ] = None,
+    trust: Trust = None,
+    scope: Scope = None,
+    level: Annotated[int, typer.Option(min=1, max=19, help="How hard to compress; 9 is far quicker.")] = 19,
+    mount: target.Mount = None,
+    store: target.Store = None,
+    as_json: target.Json = False,
+) -> None:
+    """Publish entries that the bucket does not have, and renew those that are used and would soon be deleted there."""
+    from kcachefs.fleet import finding, signing
+    from kcachefs.fleet.publishing import Publisher, key_of
+    from kcachefs.fleet.renewing import renew
+
+    signer = signing.Signer(key or signing.default_key())
+    used = _used(mount, store)
+    left_out: list[str] = []
+    with _bucket(url, scope, trust, signer.public) as bucket, view_of(mount, store) as view:
+        entries = finding.find(view, wanted or [], left_out.append)
+        if not entries:
+            raise UsageError("there is nothing to publish; see: kcachefs ls")
+        publisher = Publisher(bucket, signer)
+        with bar("publishing", sum(one.bytes for one in entries)) as advance:
+            done = publisher.publish(view, entries, level=level, say=left_out.append, progress=advance)
+        renewed = renew(bucket, publisher, {key_of(one) for one in entries if one.path in used})
+    published = sum(one.size for one in done.packs)
+    again = len(renewed.copied) + len(renewed.repacked)
+    if as_json:
+        facts = {"packs": [one.pack for one in done.packs], "bytes": published, "present": done.present}
+        waiting = [one.path for one in done.waiting]
+        lines = [printable(line) for line in left_out]
+        print_json({**facts, "renewed": again, "waiting": waiting, "left_out": lines, "scope": bucket.layout.scope})
+        return
+    entered = len(entries) - done.present - len(done.waiting)
+    print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
+    if again:
+        print(f"{counted(again, 'pack')} renewed")
+    if done.waiting:
+        print(f"{counted(len(done.waiting), 'entry', 'entries')} left to another node that publishes them just now")
+    for line in left_out:
+        print(f"kcachefs: {printable(line)}", file=sys.stderr)
+
+
+def pull(
+    url: Url,
+    packs: Packs = None,
+    trust: Trust = None,
+    scope: Scope = None,
+    mount: target.Mount = None,
+    store: target.Store = None,
+    as_json: target.Json = False,
+) -> None:
+    """Bring everything in that trusted keys published for this kind of node, or only some packs.
+
+    You can interrupt this and run it again: entries that are there already are left alone.
+    """
+    from kcachefs.cli.unpack import Stopping, target_of
+    from kcachefs.fleet import unpacking
+    from kcachefs.fleet.key_index import KeyIndex
+
+    done, bad, stopping, interrupted = unpacking.Unpacked(), [], Stopping(), False
+    with _bucket(url, scope, trust) as bucket, target_of(mount, store) as where:
+        bucket.load_index()
+        index = KeyIndex.open(bucket.index_path)
+        found = index.packs if index is not None else []
+        chosen = _named(found, packs) if packs else found
+        with bar("fetching", sum(one.size for one in chosen)) as advance:
+            try:
+                with stopping:
+                    for reference in chosen:
+                        bad += _fetch_into(bucket, reference, where, done, stopping.check)
+                        advance(reference.size)
+            except KeyboardInterrupt:
+                interrupted = True
+    if as_json:
+        counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
+        print_json({**counts, "refused": [printable(one) for one in bad], "interrupted": interrupted})
+    else:
+        size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
+        print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))
+        for line in bad:
+            print(f"kcachefs: {printable(line)}", file=sys.stderr)
+    if bad or interrupted:
+        sys.exit(INTERRUPTED if interrupted else 1)
+
+
+def _fetch_into(
+    bucket: Bucket, reference: PackReference, where: Target[Any], done: Unpacked, check: Callable[[], None]
+) -> list[str]:
+    """Bring one pack in; returns why it was refused, if it was."""
+    from kcachefs.fleet import packfile, unpacking
+
+    check()
+    try:
+        path = bucket.fetch_pack(reference)
+    except (PackError, FleetMissing) as error:
+        return [str(error)]
+    try:
+        with packfile.opened(path, bucket.trusted) as pack:
+            unpacking.unpack(pack, where, done, lambda entry: check())
+    finally:
+        path.unlink()
+    return []
+
+
+@contextmanager
+def _bucket(
+    url: str, scope: str | None, trust: list[str] | None, own: bytes = b"", *, needs_trust: bool = True
+) -> Iterator[Bucket]:
+    """A bucket with a local folder that goes when the command ends."""
+    from kcachefs.fleet import bucket, object_storage, signing
+
+    keys = signing.trusted(trust or ()) | ({own} if own else frozenset())
+    with tempfile.TemporaryDirectory(prefix="kcachefs-fleet-") as folder:
+        if needs_trust:
+            yield bucket.open_bucket(url, scope or _own_scope(), keys, Path(folder), retries=2)
+        else:
+            yield bucket.Bucket(object_storage.open_storage(url, retries=2), scope or _own_scope(), keys, Path(folder))
+
+
+def _own_scope() -> str:
+    from kcachefs.fleet import scopes
+
+    return scopes.default_scope()
+
+
+def _keys(record: SignedRecord) -> list[int]:
+    from kcachefs.fleet.key_index import unpacked_keys
+
+    return unpacked_keys(record.record.entries)
+
+
+def _facts(record: SignedRecord) -> dict[str, Any]:
+    from kcachefs.fleet import signing
+
+    told = record.record
+    return {
+        "day": record.day,
+        "pack": told.pack,
+        "entries": len(told.entries) // 8,
+        "bytes": told.size,
+        "plain_bytes": told.plain,
+        "compile_seconds": told.compile_ms / 1000,
+        "run": told.run,
+        "key": signing.public_text(record.signer),
+    }
+
+
+def _named(found: list[PackReference], names: list[str]) -> list[PackReference]:
+    """The packs that are meant, each once: of one that was renewed, the newest."""
+    chosen: dict[str, PackReference] = {}
+    for name in names:
+        meant = [one for one in found if one.pack.startswith(name)]
+        if not meant:
+            raise UsageError(f"{name}: the bucket has no such pack; see: kcachefs fleet ls")
+        for one in meant:
+            chosen.setdefault(one.pack, one)
+    return list(chosen.values())
+
+
+def _used(mount: Path | None, store: Path | None) -> set[str]:
+    """The entries that were used of late, by their paths; none if whoever asks may not know."""
+    from kcachefs.core.entry_info import EntryInfo
+
+    try:
+        infos = target.call(mount, store, "ls", list[EntryInfo], names=False)
+    except KcachefsError:
+        return set()
+    return {one.path for one in infos if one.used >= time.time() - _USED_DAYS * _DAY}

@@ -1,0 +1,154 @@
+"""`kcachefs fleet init`, `check` and `gc`: what an administrator does with a bucket."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.printing import counted, print_json
+from kcachefs.errors import UsageError
+from kcachefs.printable import printable
+
+if TYPE_CHECKING:
+    from kcachefs.fleet.checking import Tried
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="The bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER. "
+        "?endpoint=http://HOST:PORT names a server that is not the cloud's.",
+        show_default=False,
+    ),
+]
+Scope = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The part of the bucket for nodes like these.",
+        show_default="the machine and its GPUs, like x86_64-cuda90",
+    ),
+]
+Days = Annotated[int, typer.Option(min=3, max=3650, help="How long the bucket keeps what nobody uses.")]
+
+_DAYS = 30
+
+
+def init(
+    url: Url,
+    days: Days = _DAYS,
+    print_only: Annotated[bool, typer.Option("--print-only", help="Write nothing into the bucket.")] = False,
+    as_json: target.Json = False,
+) -> None:
+    """Prepare a bucket, and print the lifecycle rule to give it and the least rights of readers and publishers."""
+    import msgspec
+
+    from kcachefs.fleet import cloud_rules
+    from kcachefs.fleet.bucket import Settings
+    from kcachefs.fleet.bucket_layout import SETTINGS
+    from kcachefs.fleet.object_storage import open_storage
+
+    storage = open_storage(url, retries=2)
+    if not print_only:
+        storage.put(SETTINGS, msgspec.json.encode(Settings(days=days)))
+    rules = cloud_rules.rules(url, days)
+    if as_json:
+        print_json({"url": url, "days": days, "written": not print_only, "rules": [one._asdict() for one in rules]})
+        return
+    for rule in rules:
+        print(f"# {rule.title}")
+        if rule.command:
+            print("".join(f"#   {line}\n" for line in rule.command.splitlines()), end="")
+        print(rule.content, end="\n\n")
+    print(f"next: kcachefs fleet check {url}")
+
+
+def check(
+    url: Url,
+    role: Annotated[
+        str, typer.Option("--for", metavar="read|publish|gc", help="What these credentials are meant for.")
+    ] = "publish",
+    scope: Scope = None,
+    as_json: target.Json = False,
+) -> None:
+    """Try every operation that a fleet needs of a bucket. Exits with 1 if one is missing."""
+    from kcachefs.fleet import checking, scopes
+    from kcachefs.fleet.bucket_layout import Layout
+    from kcachefs.fleet.object_storage import open_storage
+
+    if role not in checking.ROLES:
+        raise UsageError(f"--for {role}: choose one of {', '.join(checking.ROLES)}")
+    needed = checking.ROLES[: checking.ROLES.index(role) + 1]
+    layout = Layout(scope or scopes.default_scope())
+    tried = []
+    for one in checking.check(open_storage(url), layout):
+        tried.append(one)
+        if not as_json:
+            print(printable(_line(one, one.role in needed)), flush=True)
+    missing = [one.operation for one in tried if not one.works and one.role in needed]
+    if not set(needed) <= {one.role for one in tried}:
+        missing.append("what was not tried because of that")
+    if as_json:
+        operations = [one._asdict() for one in tried]
+        print_json({"url": url, "scope": layout.scope, "for": role, "operations": operations, "missing": missing})
+    elif missing:
+        print(printable(f"not enough to {role}: missing {', '.join(missing)}"))
+    else:
+        print(f"enough to {role}")
+    if missing:
+        sys.exit(1)
+
+
+def _line(tried: Tried, is_needed: bool) -> str:
+    mark = "ok" if tried.works else "FAILS" if is_needed else "no"
+    return f"{mark:<6} {tried.operation}" + (f": {tried.said}" if tried.said else "")
+
+
+def gc(
+    url: Url,
+    days: Annotated[
+        int | None,
+        typer.Option(min=1, help="Delete what is older.", show_default="what fleet init set"),
+    ] = None,
+    scope: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this part of the bucket.", show_default="all of them")
+    ] = None,
+    dry_run: target.DryRun = False,
+    as_json: target.Json = False,
+) -> None:
+    """Delete what is old or of no use, where the bucket has no lifecycle rule. Needs the right to delete.
+
+    What nodes still use they publish again before it is old.
+    """
+    from kcachefs.fleet import collecting
+    from kcachefs.fleet.bucket import read_settings
+    from kcachefs.fleet.bucket_layout import Layout, scopes_in
+    from kcachefs.fleet.claims import Claims
+    from kcachefs.fleet.object_storage import open_storage
+
+    storage = open_storage(url, retries=2)
+    limit = days if days is not None else read_settings(storage).days
+    found: list[collecting.Garbage] = []
+    for name in [scope] if scope else scopes_in(storage):
+        layout = Layout(name)
+        # A dry run writes nothing, so it has to take this machine's clock for the store's.
+        now = time.time() if dry_run else Claims(storage, layout).now()
+        found += collecting.garbage(layout, storage.objects(layout.root), now, limit)
+    size = sum(one.stored.size for one in found)
+    if not dry_run:
+        for start in range(0, len(found), 500):
+            storage.delete([one.stored.key for one in found[start : start + 500]])
+    if as_json:
+        listed = [{"key": one.stored.key, "bytes": one.stored.size, "why": one.why} for one in found]
+        print_json({"objects": listed, "bytes": size, "dry_run": dry_run})
+        return
+    if dry_run:
+        for one in found:
+            print(printable(f"{one.stored.key}: {one.why}"))
+    done = "would be deleted" if dry_run else "deleted"
+    print(f"{counted(len(found), 'object')} {done} ({config.format_size(size)})")

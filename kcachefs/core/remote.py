@@ -1,0 +1,80 @@
+"""A remote tier as the core sees it: asked when a name is missing here, before the kernel is told so.
+
+The daemon brings the real one. Only names that can lead to an entry, or to a folder that holds entries, are asked for:
+never a lock, a temporary name, or anything inside of an entry.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.core.arrivals import Arrivals
+from kcachefs.core.caller import Caller
+from kcachefs.core.parts import Parts
+from kcachefs.store.inode_numbers import VIRTUAL_BASE
+
+MISS_SECONDS = 10
+"""How long the kernel may remember a miss: somebody else may publish what is missing at any time."""
+_REMEMBERED = 65536
+
+Place = tuple[bytes, ...]
+"""A namespace's name and a path in it."""
+
+
+class Delivery(Protocol):
+    """An entry on its way here, as one lookup waits for it."""
+
+    def wait(self) -> None:
+        """Return once the entry is here, or once waiting for it is no longer worth it. Not in the engine's thread."""
+
+    def interrupt(self) -> None:
+        """Whoever asked got a signal: have `wait` return soon if that ends it, or a person wants it to end."""
+
+    def abandon(self) -> None:
+        """Nobody needs the answer: have `wait` return at once. Any thread."""
+
+    @property
+    def is_abandoned(self) -> bool: ...
+
+
+class Remote(Protocol):
+    """Says what can be brought in. `find` is called in the engine's thread: it makes no system call."""
+
+    def find(self, place: Place, caller: Caller) -> Delivery | bool:
+        """What to wait for. True: a folder that holds entries; False: it is nowhere, or cannot be had now."""
+
+
+class Elsewhere:
+    """Turns a miss of one filesystem into a question to the remote tier."""
+
+    def __init__(self, parts: Parts, arrivals: Arrivals, remote: Remote) -> None:
+        self._nodes = parts.nodes
+        self._namespaces = parts.namespaces
+        self._roots = parts.namespaces.roots
+        self._arrivals = arrivals
+        self._remote = remote
+        self._missed: BoundedDict[Place, float] = BoundedDict(_REMEMBERED)
+        """When the kernel was last told that a name is missing."""
+
+    def missed(self, caller: Caller, parent: int, name: bytes) -> Delivery | bool:
+        """A name is missing. True: it is here now, look again; False: the miss is final. In the engine's thread."""
+        if parent >= VIRTUAL_BASE or parent in self._roots or parent == self._namespaces.tenants:
+            return False
+        folder = self._nodes.get(parent)
+        if folder.entry:
+            return False
+        namespace, path = self._namespaces.path(parent, folder)
+        place = (self._nodes.get(namespace).target, *path, name)
+        found = self._remote.find(place, caller)
+        if found is False:
+            self._missed[place] = time.monotonic()
+        elif found is True:
+            self._arrivals.make_folder(place)
+        return found
+
+    def was_missed(self, place: Place) -> bool:
+        """Whether the kernel may still remember that this name is missing. Any thread."""
+        when = self._missed.pop(place, None)
+        return when is not None and time.monotonic() - when < MISS_SECONDS + 1

@@ -1,0 +1,350 @@
+"""The fleet agent: one process per mount that talks to the bucket, because the worker must not reach the network.
+
+It loads the index, fetches and checks packs that lookups wait for, and publishes what the worker offers. The supervisor
+starts it, starts it again when it dies, and gives it a socket to each worker. It can do without any of them: a worker
+without an agent serves what its store holds.
+
+Nothing here is tried twice while a lookup waits. After a fault of the network the bucket is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.daemon import logs, privileges
+from kcachefs.daemon.confinement import confine_agent
+from kcachefs.errors import FleetError, FleetMissing, KcachefsError, PackError
+from kcachefs.fleet import agent_protocol as protocol
+from kcachefs.fleet import packfile, scopes, signing, unwrapping
+from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Offer, Parcel, Refresh, Used
+from kcachefs.fleet.breaker import Breaker
+from kcachefs.fleet.bucket import Bucket
+from kcachefs.fleet.index_loading import Loaded
+from kcachefs.fleet.key_index import KeyIndex
+from kcachefs.fleet.object_storage import Patience, open_storage
+from kcachefs.fleet.options import FOLDER, FleetOptions
+from kcachefs.fleet.pack_records import PackReference
+from kcachefs.fleet.timed_storage import TimedStorage
+from kcachefs.fleet.uploads import Uploads
+
+log = logging.getLogger("kcachefs.daemon.fleet_agent")  # as a program this module is __main__
+
+FINISH = b"finish"
+"""What the supervisor says when the mount is gone."""
+FINISH_SECONDS = 1.5
+"""How long uploads may take then: the worker has waited for them already, for longer."""
+FIRST_BYTE_SECONDS = 0.25
+USUAL_TIMES = 5
+"""A first byte may take this many times as long as usual, or that many seconds if they are more."""
+WORTH_SHARE = 0.5
+"""A transfer may take this part of what compiling took."""
+AHEAD_BYTES = 256 << 20
+"""Packs of one run that are fetched ahead have at most this many bytes together."""
+LOST_SECONDS = 60.0
+GONE_SECONDS = 1e9
+INDEX_RETRY_SECONDS = 30.0
+REFRESH_SECONDS = 60.0
+_FETCHES = 4
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor tells an agent."""
+
+    fleet: FleetOptions
+    mountpoint: str
+    store: str
+    log: str = ""
+    log_format: str = "text"
+    log_level: str = "info"
+
+
+class SharedBucket(Bucket):
+    """A bucket whose index is loaded for lookups and for publishing, by one thread at a time."""
+
+    def __init__(self, storage: TimedStorage, scope: str, trusted: frozenset[bytes], folder: Path) -> None:
+        super().__init__(storage, scope, trusted, folder)
+        self._loading = threading.Lock()
+        self.on_loaded: Callable[[], None] = lambda: None
+
+    def load_index(self) -> Loaded:
+        with self._loading:
+            loaded = super().load_index()
+        self.on_loaded()
+        return loaded
+
+
+class Agent:
+    """One agent, for as long as its process lives."""
+
+    def __init__(
+        self, config: AgentConfig, bucket: SharedBucket, storage: TimedStorage, uploads: Uploads | None
+    ) -> None:
+        self._mountpoint = Path(config.mountpoint)
+        self._bucket = bucket
+        self._storage = storage
+        self._uploads = uploads
+        self._breaker = Breaker()
+        self._channel: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._underway: set[tuple[str, str]] = set()
+        self._busy: list[None] = []
+        """One for each thread that fetches: a list can be appended to and popped without a lock."""
+        self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="kcachefs-pack")
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix="kcachefs-ahead")
+        self._wanted_index: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._has_index = False
+        self._fetched_bytes = 0
+        bucket.on_loaded = self._index_is_new
+
+    # --- the supervisor and workers -----------------------------------------------------------------------------------
+
+    def run(self, control: socket.socket) -> None:
+        """Serve until the supervisor says finish, or is gone and its worker too."""
+        threading.Thread(target=self._keep_index, name="kcachefs-index", daemon=True).start()
+        threading.Thread(target=self._keep_alive, name="kcachefs-alive", daemon=True).start()
+        if self._uploads is not None:
+            self._uploads.start(self._taken)
+        listener: threading.Thread | None = None
+        while True:
+            try:
+                message, fds, _, _ = socket.recv_fds(control, 64, 1)
+            except OSError:
+                message, fds = b"", []
+            if fds:
+                channel = socket.socket(fileno=fds[0])
+                listener = threading.Thread(target=self._serve, args=(channel,), name="kcachefs-worker", daemon=True)
+                listener.start()
+            elif message == FINISH:
+                break
+            elif not message:
+                if listener is not None:
+                    listener.join()  # a worker goes on without a supervisor
+                break
+        if self._uploads is not None:
+            self._uploads.finish(FINISH_SECONDS)
+
+    def _serve(self, channel: socket.socket) -> None:
+        """Talk to one worker until it is gone."""
+        with channel:
+            self._channel = channel
+            self._tell_state()
+            if self._has_index:
+                protocol.send(channel, IndexReady(str(self._bucket.index_path)))
+            while True:
+                message, fd = protocol.receive_from_worker(channel)
+                if message is None:
+                    break
+                if isinstance(message, Fetch):
+                    self._wanted(message)
+                elif isinstance(message, Offer) and self._uploads is not None:
+                    self._uploads.add(message, fd)  # the descriptor is theirs now
+                    continue
+                elif isinstance(message, Refresh):
+                    self._wanted_index.put(None)
+                elif isinstance(message, Used) and self._uploads is not None:
+                    self._uploads.renew(message.keys)
+                if fd >= 0:
+                    os.close(fd)
+            if self._channel is channel:
+                self._channel = None
+
+    def _send(self, message: protocol.ToWorker, fd: int = -1) -> None:
+        channel = self._channel
+        if channel is not None:
+            protocol.send(channel, message, fd)
+
+    def _tell_state(self) -> None:
+        published = self._uploads.published if self._uploads is not None else 0
+        breaker = self._breaker
+        told = Alive(breaker.open_for, breaker.why, self._storage.requests, self._fetched_bytes, published)
+        self._send(told)
+
+    def _taken(self, batch: str, is_done: bool, why: str) -> None:
+        self._send(protocol.Taken(batch, is_done, why))
+        self._tell_state()
+
+    def _keep_alive(self) -> None:
+        """Say that we are alive while somebody may wait for us."""
+        while True:
+            time.sleep(protocol.ALIVE_SECONDS)
+            if self._busy:
+                self._tell_state()
+
+    # --- the index ----------------------------------------------------------------------------------------------------
+
+    def _keep_index(self) -> None:
+        if KeyIndex.open(self._bucket.index_path) is not None:
+            self._index_is_new()  # from an earlier mount: most of it still holds
+        pause = INDEX_RETRY_SECONDS
+        while True:
+            is_loaded = self._load_index()
+            if not is_loaded:
+                time.sleep(pause)
+                pause = min(600.0, 2 * pause)
+                continue
+            pause = INDEX_RETRY_SECONDS
+            loaded = time.monotonic()
+            self._wanted_index.get()
+            time.sleep(max(0.0, loaded + REFRESH_SECONDS - time.monotonic()))
+            while not self._wanted_index.empty():
+                self._wanted_index.get()
+
+    def _load_index(self) -> bool:
+        began = time.monotonic()
+        try:
+            loaded = self._bucket.load_index()
+        except (KcachefsError, OSError) as error:
+            log.warning("the index of the fleet cannot be loaded now: %s", error)
+            self._breaker.failed(str(error))
+            self._tell_state()
+            return False
+        seconds = time.monotonic() - began
+        log.info("the index of the fleet names %d packs, %d of them new (%.2f s)", loaded.packs, loaded.new, seconds)
+        self._breaker.succeeded()
+        self._tell_state()
+        return True
+
+    def _index_is_new(self) -> None:
+        self._has_index = True
+        self._send(IndexReady(str(self._bucket.index_path)))
+
+    # --- packs --------------------------------------------------------------------------------------------------------
+
+    def _wanted(self, message: Fetch) -> None:
+        if self._begin(message.reference):
+            self._pool.submit(self._fetch, message.reference, is_asked=True)
+        if message.ahead:
+            self._ahead.submit(self._fetch_ahead, message.reference)
+
+    def _begin(self, reference: PackReference) -> bool:
+        with self._lock:
+            if _name(reference) in self._underway:
+                return False
+            self._underway.add(_name(reference))
+            return True
+
+    def _end(self, reference: PackReference) -> None:
+        with self._lock:
+            self._underway.discard(_name(reference))
+
+    def _fetch(self, reference: PackReference, *, is_asked: bool) -> bool:
+        """Fetch, check and hand over a pack; returns whether that went well."""
+        began = time.monotonic()
+        self._busy.append(None)
+        try:
+            if self._breaker.open_for:
+                self._send(Lost(reference, self._breaker.why, self._breaker.open_for))
+                return False
+            path = self._bucket.fetch_pack(reference, self._patience(reference) if is_asked else Patience())
+            try:
+                # First: a worker that is new and asks now gets it once more, instead of never.
+                self._end(reference)
+                self._hand_over(reference, path)
+            finally:
+                path.unlink(missing_ok=True)
+        except (PackError, FleetMissing) as error:  # the bucket has banned it and said so
+            self._send(Lost(reference, str(error), GONE_SECONDS))
+            return False
+        except FleetError as error:
+            if self._breaker.failed(str(error)):
+                log.warning("the fleet's bucket is left alone for %.0f s: %s", self._breaker.open_for, error)
+            self._tell_state()
+            self._send(Lost(reference, str(error), LOST_SECONDS))
+            return False
+        except Exception as error:
+            log.exception("a pack of the fleet could not be fetched")
+            self._send(Lost(reference, str(error), LOST_SECONDS))
+            return False
+        finally:
+            self._end(reference)
+            self._busy.pop()
+        self._breaker.succeeded()
+        self._fetched_bytes += reference.size
+        log.info("fetched the pack %s: %d bytes in %.2f s", reference.pack, reference.size, time.monotonic() - began)
+        self._tell_state()
+        return True
+
+    def _patience(self, reference: PackReference) -> Patience:
+        first_byte = max(FIRST_BYTE_SECONDS, USUAL_TIMES * self._storage.usual_seconds)
+        worth = WORTH_SHARE * reference.compile_ms / 1000
+        budget = max(first_byte, worth)
+        return Patience(first_byte=first_byte, overall=budget, budget=budget)
+
+    def _hand_over(self, reference: PackReference, path: Path) -> None:
+        with packfile.opened(path, self._bucket.trusted) as pack:
+            left = len(pack.manifest.frames)
+            for frame, plain in pack.decoded():
+                left -= 1
+                fd = unwrapping.parcel(frame, plain, self._mountpoint)
+                try:
+                    self._send(Parcel(reference, left == 0), fd)
+                finally:
+                    os.close(fd)
+
+    def _fetch_ahead(self, reference: PackReference) -> None:
+        index = KeyIndex.open(self._bucket.index_path)
+        left = AHEAD_BYTES
+        for other in index.same_run(reference) if index is not None else ():
+            left -= other.size
+            if left < 0 or self._breaker.open_for:
+                return
+            if self._begin(other) and not self._fetch(other, is_asked=False):
+                return
+
+
+def _name(reference: PackReference) -> tuple[str, str]:
+    return reference.day, reference.pack
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.argv[1], type=AgentConfig)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
+    logs.start(config.log, "agent", config.log_format, level=config.log_level)
+    control = socket.socket(fileno=int(sys.argv[2]))
+    with contextlib.suppress(OSError):
+        os.nice(5)  # programs come first
+    fleet, folder = config.fleet, Path(config.store) / FOLDER
+    try:
+        scope = scopes.checked(fleet.scope) if fleet.scope else scopes.default_scope()
+        trusted = signing.trusted(fleet.trust)
+        signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
+        if signer is not None:
+            trusted |= {signer.public}
+        privileges.drop()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        for gap in confine_agent(folder, fleet.url, config.log):
+            log.warning("%s", gap)
+        storage = TimedStorage(open_storage(fleet.url))
+        bucket = SharedBucket(storage, scope, trusted, folder)
+        uploads = Uploads(bucket, signer) if signer is not None else None
+    except (KcachefsError, OSError) as error:
+        log.error("the fleet cannot be used: %s", error)
+        sys.exit(78)
+    log.info("the fleet is %s, scope %s", fleet.url, scope)
+    Agent(config, bucket, storage, uploads).run(control)
+    logging.shutdown()
+    os._exit(0)  # threads may wait for the network
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Packs that an agent was checking or making when it died."""
+    for leftover in (*folder.glob("*.kcp"), *folder.glob(".*.part")):
+        leftover.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The fleet agent as the supervisor sees it: a child process that is started again when it dies.
+
+The mount never waits for it. Each worker gets one end of a socket pair to the agent, and so does the agent, whenever
+one of them is new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import msgspec
+
+from kcachefs import own_python
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.fleet.options import FleetOptions
+
+log = logging.getLogger(__name__)
+
+FINISH = b"finish"
+FINISH_SECONDS = 2.0
+"""How long an agent may take to end when the mount is gone; the worker has waited for its uploads before."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
+LASTING_SECONDS = 60.0
+"""An agent that lived this long is started again at once."""
+
+
+class FleetProcess:
+    """Keeps one agent running."""
+
+    def __init__(self, config: MountConfig, fleet: FleetOptions) -> None:
+        told = {
+            "fleet": fleet,
+            "mountpoint": config.mountpoint,
+            "store": config.store,
+            "log": config.log,
+            "log_format": config.log_format,
+            "log_level": config.log_level,
+        }
+        self._config = msgspec.json.encode(told).decode()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._worker: socket.socket | None = None
+        """Leads to the worker that serves now."""
+        self._ending = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._keep, name="kcachefs-agent", daemon=True).start()
+
+    def connect(self, worker: socket.socket) -> None:
+        """Another worker serves now."""
+        with self._lock:
+            self._worker = worker
+            self._introduce()
+
+    def signal(self, number: int) -> None:
+        process = self._process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def end(self) -> None:
+        """The mount is gone: let it finish its uploads, for a while."""
+        self._ending.set()
+        with self._lock:
+            process, control = self._process, self._control
+            if control is not None:
+                with contextlib.suppress(OSError):
+                    control.send(FINISH)
+        if process is not None:
+            try:
+                process.wait(FINISH_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.warning("the fleet's agent did not finish in time; what it has not published comes next time")
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+
+    def _keep(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._ending.is_set():
+            began = time.monotonic()
+            code = self._run()
+            if self._ending.is_set():
+                return
+            if time.monotonic() - began > LASTING_SECONDS:
+                pause = FIRST_PAUSE
+            log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
+            self._ending.wait(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _run(self) -> int | None:
+        """Start an agent and wait until it ends; returns its exit code, None if it could not be started."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                try:
+                    process = subprocess.Popen(
+                        own_python.command("kcachefs.daemon.fleet_agent", self._config, str(theirs.fileno())),
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        cwd=own_python.DIRECTORY,
+                    )
+                except OSError as error:
+                    log.error("the fleet's agent could not be started: %s", error)
+                    return None
+            with self._lock:
+                self._process, self._control = process, ours
+                self._introduce()
+            code = process.wait()
+            with self._lock:
+                self._process = self._control = None
+        return code
+
+    def _introduce(self) -> None:
+        """Give agent and worker a socket to each other. The lock is held."""
+        if self._control is None or self._worker is None:
+            return
+        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with one, other, contextlib.suppress(OSError):  # whoever is gone is replaced, and we come here again
+            for end in (one, other):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            socket.send_fds(self._control, [b"worker"], [one.fileno()])
+            socket.send_fds(self._worker, [b"agent"], [other.fileno()])

@@ -1,0 +1,131 @@
+"""What a worker and its mount's fleet agent say to each other: one msgpack message per packet of a socket pair.
+
+    worker                                agent
+            ◀── Alive                     when they meet, every half second while it fetches, and when something changes
+            ◀── IndexReady                there is a new local index to map
+    Fetch ──▶
+            ◀── Parcel, with a descriptor some entries of a pack, checked and decoded (`parcels.py`)
+            ◀── Lost                      the pack cannot be had, or not now
+    Refresh ──▶                           something was missing: look for a newer index
+    Offer, with a descriptor ──▶          entries to publish
+            ◀── Taken                     they are in the bucket, or will never be
+    Used ──▶                              entries that must not age out of the bucket
+
+The worker has no network, and the agent has no mount. Either may die at any time: the supervisor starts another agent
+and gives both ends of a new pair. docs/protocols.md describes it in full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+import msgspec
+
+from kcachefs.fleet.pack_records import PackReference
+
+MESSAGE_MAX = 64 << 10
+ALIVE_SECONDS = 0.5
+"""How often an agent that fetches says that it is alive."""
+
+
+class Fetch(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """A lookup waits for an entry of this pack."""
+
+    reference: PackReference
+    ahead: bool
+    """Fetch what was published together with it, too."""
+
+
+class Refresh(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Something was missing that the index does not name."""
+
+
+class Offer(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Entries to publish as one pack; a parcel comes with it."""
+
+    batch: str
+    run: str
+    compile_ms: int
+
+
+class Used(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """Entries that were used of late, by their keys: they are published again before the bucket deletes them."""
+
+    keys: list[int]
+
+
+class Alive(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """The agent's state."""
+
+    open_for: float
+    """Seconds for which nothing is to be asked of the bucket, because it failed; 0: ask."""
+    why: str
+    """What failed last; empty if nothing did."""
+    requests: int
+    fetched_bytes: int
+    published: int
+    """Packs that this agent has published."""
+
+
+class IndexReady(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    path: str
+
+
+class Parcel(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    reference: PackReference
+    is_last: bool
+
+
+class Lost(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """A pack does not come. The worker does not ask for it again for so many seconds."""
+
+    reference: PackReference
+    why: str
+    seconds: float
+
+
+class Taken(msgspec.Struct, tag=True, array_like=True, frozen=True):
+    """An offer is dealt with: published now or by somebody else, or refused for good. Otherwise, offer it again."""
+
+    batch: str
+    is_done: bool
+    why: str = ""
+
+
+ToAgent = Fetch | Refresh | Offer | Used
+ToWorker = Alive | IndexReady | Parcel | Lost | Taken
+_encode = msgspec.msgpack.Encoder().encode
+_to_agent = msgspec.msgpack.Decoder(ToAgent)
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+
+
+def send(channel: socket.socket, message: ToAgent | ToWorker, fd: int = -1) -> bool:
+    """False if the other side is gone, or the channel is full and does not block."""
+    with contextlib.suppress(OSError):
+        socket.send_fds(channel, [_encode(message)], [fd] if fd >= 0 else [])
+        return True
+    return False
+
+
+def receive_from_agent(channel: socket.socket) -> tuple[ToWorker | None, int]:
+    """The next message, None when the agent is gone; and the descriptor that came with it, or -1."""
+    raw, fd = _receive(channel)
+    return (_to_worker.decode(raw) if raw else None), fd
+
+
+def receive_from_worker(channel: socket.socket) -> tuple[ToAgent | None, int]:
+    raw, fd = _receive(channel)
+    return (_to_agent.decode(raw) if raw else None), fd
+
+
+def _receive(channel: socket.socket) -> tuple[bytes, int]:
+    try:
+        raw, fds, _, _ = socket.recv_fds(channel, MESSAGE_MAX, 1)
+    except OSError:
+        return b"", -1
+    if len(fds) > 1:  # nobody of ours sends two
+        for fd in fds[1:]:
+            os.close(fd)
+    return raw, fds[0] if fds else -1

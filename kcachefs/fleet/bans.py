@@ -1,0 +1,70 @@
+"""Packs that are never asked for again: they are gone, or are not what their record says. A small local file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.fleet.pack_records import PackReference
+from kcachefs.printable import printable
+
+_MAX = 100_000
+
+
+class Bans:
+    """A pack is known by where it lies: the same bytes, published again on another day, get another chance."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reasons: dict[str, str] = {}
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            self._reasons = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+
+    def __contains__(self, reference: PackReference) -> bool:
+        return _name(reference) in self._reasons
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why each is banned, by day and pack."""
+        return dict(self._reasons)
+
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """Day and pack of each."""
+        return {(day, pack) for day, _, pack in (name.partition("/") for name in self._reasons)}
+
+    def add(self, reference: PackReference, why: str) -> None:
+        self._reasons[_name(reference)] = printable(why)
+        while len(self._reasons) > _MAX:
+            del self._reasons[next(iter(self._reasons))]
+        self._write()
+
+    def lift(self, reference: PackReference) -> None:
+        """Somebody who knows put the right bytes there."""
+        if self._reasons.pop(_name(reference), None) is not None:
+            self._write()
+
+    def forget_before(self, day: str) -> None:
+        """Those of older days are in no index any more."""
+        kept = {name: why for name, why in self._reasons.items() if name >= day}
+        if len(kept) < len(self._reasons):
+            self._reasons = kept
+            self._write()
+
+    def _write(self) -> None:
+        part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        try:
+            part.write_bytes(msgspec.json.encode(self._reasons))
+            os.replace(part, self._path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _name(reference: PackReference) -> str:
+    return f"{reference.day}/{reference.pack}"

@@ -1,0 +1,125 @@
+"""A fleet's bucket: the index of what it holds, packs that are fetched and checked, and what is published into it.
+
+Everything that comes from a bucket is somebody's bytes until a trusted key's signature says otherwise. Used by the
+agent of a mount and by `kcachefs fleet`; not by the worker, which only reads the local index (`key_index`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from blake3 import blake3
+
+from kcachefs.errors import FleetMissing, PackError, UsageError, or_no_space
+from kcachefs.fleet import index_loading, packfile
+from kcachefs.fleet.bans import Bans
+from kcachefs.fleet.bucket_layout import SETTINGS, Layout
+from kcachefs.fleet.index_loading import Loaded, RecordReader
+from kcachefs.fleet.object_storage import PATIENT, Patience, Storage
+from kcachefs.fleet.pack_records import PackReference
+
+DAYS = 30
+"""How long a bucket keeps what nobody publishes again, unless its settings say otherwise."""
+_SETTINGS_MAX = 64 << 10
+
+log = logging.getLogger(__name__)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `kcachefs fleet init` writes into a bucket. Not signed: nothing that matters for safety is in it."""
+
+    days: Annotated[int, msgspec.Meta(ge=3, le=3650)] = DAYS
+    """After how many days the bucket's own rule deletes objects."""
+
+
+class Bucket:
+    """One scope of a bucket. Methods raise FleetError when the bucket cannot be used, and try nothing twice."""
+
+    def __init__(self, storage: Storage, scope: str, trusted: Collection[bytes], folder: Path) -> None:
+        """`folder` is local: it holds the index, the bans, and packs while they are checked."""
+        self.storage = storage
+        self.layout = Layout(scope)
+        self.trusted = frozenset(trusted)
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.bans = Bans(folder / "bans.json")
+        self.reader = RecordReader(storage, self.layout, self.trusted)
+
+    @property
+    def index_path(self) -> Path:
+        """The local index, which `key_index.KeyIndex.open` maps."""
+        return self.folder / "index"
+
+    def load_index(self) -> Loaded:
+        """Fetch what is new since the index was written last, or everything, and replace the index."""
+        source = index_loading.source_of(self.storage.url, self.layout.scope, self.trusted)
+        return index_loading.load(self.reader, self.index_path, self.bans, source, lambda: self.settings.days)
+
+    def fetch_pack(self, reference: PackReference, patience: Patience = PATIENT) -> Path:
+        """Fetch a pack and check every byte of it; returns a local file, which the caller removes.
+
+        A pack that is not what its record says, or is gone, raises PackError or FleetMissing, and is banned.
+        """
+        path = self.folder / f"{reference.pack}.{os.getpid()}.{_serial()}.kcp"
+        try:
+            self._receive(reference, path, patience)
+            with packfile.opened(path, self.trusted) as pack:
+                pack.check_frames()
+        except BaseException as error:
+            path.unlink(missing_ok=True)
+            if isinstance(error, PackError | FleetMissing):
+                self.ban(reference, str(error))
+            raise
+        return path
+
+    def ban(self, reference: PackReference, why: str) -> None:
+        """Never ask for this pack again; it leaves the index with the next load."""
+        log.warning("the pack %s of %s is not used any more: %s", reference.pack, reference.day, why)
+        self.bans.add(reference, why)
+
+    @cached_property
+    def settings(self) -> Settings:
+        return read_settings(self.storage)
+
+    def _receive(self, reference: PackReference, path: Path, patience: Patience) -> None:
+        key, hasher, size = self.layout.pack(reference.day, reference.pack), blake3(), 0
+        try:
+            with open(path, "xb") as file:
+                for chunk in self.storage.stream(key, limit=reference.size, patience=patience):
+                    hasher.update(chunk)
+                    size += len(chunk)
+                    file.write(chunk)
+        except OSError as error:
+            raise or_no_space(error, path) from None
+        if size != reference.size or hasher.hexdigest()[:32] != reference.pack:
+            raise PackError(f"{key}: is not the pack that was published")
+
+
+def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, **options: Any) -> Bucket:
+    """A bucket by its URL. Asks nothing of the network. Whoever trusts nobody cannot use one."""
+    from kcachefs.fleet.object_storage import open_storage
+
+    if not trusted:
+        raise UsageError("a fleet needs a key that is trusted: name one with --trust, or put it into trusted/")
+    return Bucket(open_storage(url, **options), scope, trusted, folder)
+
+
+def read_settings(storage: Storage) -> Settings:
+    """What `kcachefs fleet init` wrote, or the defaults."""
+    try:
+        return msgspec.json.decode(storage.get(SETTINGS, limit=_SETTINGS_MAX).content, type=Settings)
+    except (FleetMissing, PackError, msgspec.DecodeError):
+        return Settings()
+
+
+_counter = iter(range(1 << 62))
+
+
+def _serial() -> int:
+    return next(_counter)

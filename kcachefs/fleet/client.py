@@ -1,0 +1,291 @@
+"""The worker's side of a fleet: bisects the index at a miss, asks the agent for packs, and brings entries in.
+
+`find` runs in the engine's thread. One thread listens to the agent, another brings entries in: those that somebody
+waits for at once, the rest of their packs in short turns that leave the interpreter to requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.bounded import BoundedDict
+from kcachefs.core import Filesystem
+from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
+from kcachefs.core.caller import Caller
+from kcachefs.core.layouts import Kind
+from kcachefs.core.layouts import place as layout_of
+from kcachefs.core.remote import Delivery, Place
+from kcachefs.core.report import FleetNumbers
+from kcachefs.errors import KcachefsError
+from kcachefs.fleet import agent_protocol as protocol
+from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
+from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
+from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
+from kcachefs.fleet.pack_records import PackReference
+from kcachefs.fleet.parcels import OpenParcel
+from kcachefs.store.inode_numbers import ROOT_INO
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 60.0
+"""How old an index is before a miss has it refreshed."""
+SILENT_AGENT_SECONDS = 30.0
+"""For how long an agent that hangs is not asked."""
+PAUSE_TIMES, PAUSE_SECONDS = 50, 0.25
+"""While requests come, an entry that nobody waits for is followed by a pause of so many times what it took, at most
+so many seconds: the engine's thread and this one share the interpreter."""
+_REMEMBERED = 4096
+
+
+class FleetClient:
+    """One worker's connection to its fleet."""
+
+    def __init__(self, fs: Filesystem, agents: socket.socket, requests: Callable[[], int]) -> None:
+        """`agents`: where the supervisor sends a descriptor for each agent; `requests` counts those of the kernel."""
+        self._fs = fs
+        self._agents = agents
+        self._requests = requests
+        self._channel: socket.socket | None = None
+        self._index: KeyIndex | None = None
+        self._deliveries = Deliveries()
+        self._not_before: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
+        """When a pack that could not be had may be asked for again."""
+        self._brought: BoundedDict[tuple[str, str], None] = BoundedDict(_REMEMBERED)
+        """Packs that were brought in whole: of these, only what is asked for is brought in again."""
+        self._runs: BoundedDict[str, None] = BoundedDict(_REMEMBERED)
+        """Runs that were fetched ahead."""
+        self._closed_until = 0.0
+        """Until then nothing is asked: the bucket or the agent failed."""
+        self._has_missed = False
+        self._alive = Alive(0.0, "", 0, 0, 0)
+        self.numbers = FleetNumbers()
+        self.on_taken: Callable[[Taken], None] = lambda taken: None
+        self.on_agent: Callable[[], None] = lambda: None
+        """Called when an agent is there."""
+
+    def start(self) -> None:
+        threading.Thread(target=self._listen, name="kcachefs-fleet", daemon=True).start()
+        threading.Thread(target=self._import, name="kcachefs-import", daemon=True).start()
+
+    # --- in the engine's thread ---------------------------------------------------------------------------------------
+
+    def find(self, place: Place, caller: Caller) -> Delivery | bool:
+        index = self._index
+        if index is None or self._channel is None:
+            return False
+        for key in keys_of_name(place[0], place[1:]):
+            number = index.find(key)
+            if number == FOLDER:
+                return True
+            if number is not None:
+                return not self._has_group(place) and self._order(index, key, caller)
+        self._has_missed = True
+        return False
+
+    def _has_group(self, place: Place) -> bool:
+        """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
+        spot, folder = layout_of(place[0], place[1:], False), ROOT_INO
+        if spot.kind is not Kind.GROUP:
+            return False
+        for part in place[:-1]:
+            found = self._fs.tree.find(folder, part)
+            if found is None:
+                return False
+            folder = found
+        return bool(self._fs.table.group(folder, spot.group))
+
+    def _order(self, index: KeyIndex, key: int, caller: Caller) -> Delivery | bool:
+        now = time.monotonic()
+        if now < self._closed_until:
+            return False
+        for reference in index.find_all(key):
+            if now >= self._not_before.get(_name(reference), 0.0):
+                break
+        else:
+            return False
+        if not self._fs.arrivals.has_room(is_asked=True):
+            return False
+        lookup, is_new = self._deliveries.wait_for(reference, key, caller.pid)
+        if is_new:
+            ahead = reference.run not in self._runs
+            self._runs[reference.run] = None
+            if not self.send(Fetch(reference, ahead)):
+                self._deliveries.lose(reference)
+                return False
+        return lookup
+
+    def send(self, message: protocol.ToAgent, fd: int = -1) -> bool:
+        channel = self._channel
+        return channel is not None and protocol.send(channel, message, fd)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._channel is not None
+
+    # --- listening to the agent ---------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                _, fds, _, _ = socket.recv_fds(self._agents, 16, 1)
+            except OSError:
+                return
+            if not fds:
+                return  # the supervisor is gone, and nobody starts another agent
+            with socket.socket(fileno=fds[0]) as channel:
+                channel.setblocking(True)
+                self._talk(channel)
+
+    def _talk(self, channel: socket.socket) -> None:
+        # An agent that reads nothing must not stop the engine: sending fails when the channel is full.
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, b"\0" * 8 + (1000).to_bytes(8, "little"))
+        self._channel = channel
+        self.on_agent()
+        try:
+            while True:
+                message, fd = protocol.receive_from_agent(channel)
+                if message is None:
+                    return
+                try:
+                    self._hear(message, fd)
+                except (KcachefsError, OSError) as error:
+                    log.error("the fleet's agent sent something that is of no use: %s", error)
+                finally:
+                    if fd >= 0:
+                        os.close(fd)
+        except Exception:
+            log.exception("the fleet's agent is not understood")
+        finally:
+            self._channel = None
+            self._deliveries.lose()
+            log.info("the fleet's agent is gone; the mount goes on without it")
+
+    def _hear(self, message: protocol.ToWorker, fd: int) -> None:
+        if isinstance(message, Parcel):
+            parcel = OpenParcel(fd) if fd >= 0 else None
+            name = _name(message.reference)
+            self._deliveries.arrive(
+                message.reference, parcel, is_last=message.is_last, only_asked=name in self._brought
+            )
+            if message.is_last:
+                self.numbers.packs += 1
+                self._brought[name] = None
+        elif isinstance(message, Lost):
+            self._not_before[_name(message.reference)] = time.monotonic() + message.seconds
+            self._deliveries.lose(message.reference)
+            self.numbers.given_up += 1
+        elif isinstance(message, IndexReady):
+            index = KeyIndex.open(Path(message.path))
+            self._index = self._index if index is None else index
+        elif isinstance(message, Taken):
+            self.on_taken(message)
+        else:
+            self._alive = message
+            self._closed_until = time.monotonic() + message.open_for if message.open_for else 0.0
+            self._deliveries.alive()
+
+    # --- bringing entries in ------------------------------------------------------------------------------------------
+
+    def _import(self) -> None:
+        turns = _Turns(self._requests)
+        while not self._deliveries.is_closed:
+            found = self._deliveries.next_arrived(1.0, turns.pause)
+            self._look_after()
+            if found is None:
+                continue
+            (arrived, is_asked), began, is_here = found, time.monotonic(), False
+            try:
+                is_here = self._bring(arrived, is_asked)
+            except Exception as error:
+                known = isinstance(error, KcachefsError | OSError)
+                log.error("an entry of the fleet could not be brought in: %s", error, exc_info=not known)
+            waited = self._deliveries.imported(arrived)
+            if is_here and waited:
+                self._count_hit(arrived, max(time.monotonic() - lookup.began for lookup in waited))
+            turns.took(time.monotonic() - began)
+
+    def _bring(self, arrived: Arrived, is_asked: bool) -> bool:
+        entry, parcel = arrived.entry, arrived.parcel
+        if not self._fs.arrivals.has_room(is_asked=is_asked):
+            return False
+        files = [
+            ArrivingFile(tuple(os.fsencode(part) for part in file.name.split("/")), file.mode, file.mtime, content)
+            for file in entry.files
+            if (content := parcel.content(file)) is not None
+        ]
+        coming = ArrivingEntry(
+            entry.namespace.encode(), tuple(map(os.fsencode, entry.path)), os.fsencode(entry.group), files
+        )
+        elsewhere = self._fs.elsewhere
+        assert elsewhere is not None
+        is_here = self._fs.arrivals.bring(coming, is_asked=is_asked, was_missed=elsewhere.was_missed)
+        self.numbers.entries += is_here
+        self.numbers.bytes += sum(file.size for file in entry.files) if is_here else 0
+        return is_here
+
+    def _count_hit(self, arrived: Arrived, waited: float) -> None:
+        pack = arrived.pack
+        self.numbers.hits += 1
+        self.numbers.waited_seconds += waited
+        share = pack.reference.compile_ms / 1000 / max(1, pack.entries)
+        self.numbers.saved_seconds += max(0.0, share - waited)
+
+    def _look_after(self) -> None:
+        """What has to be seen to from time to time."""
+        index = self._index
+        if self._has_missed and index is not None and time.time() - index.loaded > REFRESH_SECONDS:
+            self._has_missed = False
+            self.send(Refresh())
+        if self._deliveries.silent():
+            self._closed_until = time.monotonic() + SILENT_AGENT_SECONDS
+            self._deliveries.lose()
+            log.error("the fleet's agent said nothing for %.0f s; it is not asked for a while", SILENCE_SECONDS)
+
+    # --- the end, and what to tell people -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._deliveries.close()
+
+    def report(self) -> FleetNumbers:
+        """The numbers as they are now."""
+        index, told = self._index, self._alive
+        is_closed = time.monotonic() < self._closed_until
+        return msgspec.structs.replace(
+            self.numbers,
+            state="offline" if self._channel is None else "closed" if is_closed else "ready",
+            why=told.why,
+            index_age=max(0.0, time.time() - index.loaded) if index is not None else -1.0,
+            index_keys=len(index) if index is not None else 0,
+            index_packs=len(index.packs) if index is not None else 0,
+            requests=told.requests,
+            fetched_bytes=told.fetched_bytes,
+            published=told.published,
+        )
+
+
+class _Turns:
+    """How much time goes to what nobody waits for: all of it while no requests come, and little while some do."""
+
+    def __init__(self, requests: Callable[[], int]) -> None:
+        self._requests = requests
+        self._before = requests()
+        self.pause = 0.0
+        """How long to wait before the next entry that nobody waits for."""
+
+    def took(self, seconds: float) -> None:
+        """An entry was brought in, which took so long."""
+        now, before = self._requests(), self._before
+        self._before = now
+        self.pause = min(PAUSE_SECONDS, PAUSE_TIMES * seconds) if now != before else 0.0
+
+
+def _name(reference: PackReference) -> tuple[str, str]:
+    return reference.day, reference.pack

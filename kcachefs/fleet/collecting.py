@@ -1,0 +1,49 @@
+"""Deletes from a bucket what its own rule would delete later, and what nobody can use. Needs the right to delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from kcachefs.fleet.bucket_layout import Layout
+from kcachefs.fleet.object_storage import Stored
+
+_DAY = 86400.0
+
+
+class Garbage(NamedTuple):
+    """An object that can go, and why."""
+
+    stored: Stored
+    why: str
+
+
+def garbage(layout: Layout, listed: Iterable[Stored], now: float, days: float) -> list[Garbage]:
+    """What can go of the objects of a scope: what is old, and packs, snapshots and claims of no more use.
+
+    `now` is by the store's clock. What is younger than a day stays: somebody may be publishing it.
+    """
+    found: list[Garbage] = []
+    records: set[tuple[str, str] | None] = set()
+    packs: list[tuple[tuple[str, str] | None, Stored]] = []
+    best: dict[str, tuple[str, int, Stored]] = {}
+    for one in listed:
+        age, placed, snapshot = (now - one.modified) / _DAY, layout.placed(one.key), layout.snapshot_name(one.key)
+        if age > days:
+            found.append(Garbage(one, f"older than {days:g} days"))
+        elif one.key.startswith(layout.records):
+            records.add(placed)
+        elif one.key.startswith(layout.packs) and age > 1:
+            packs.append((placed, one))
+        elif one.key.startswith(layout.claims) and age > 1:
+            found.append(Garbage(one, "a claim that is over"))
+        elif snapshot is not None and age > 1:
+            kind, name = snapshot
+            which = kind if kind == "until" else name.day
+            this = (name.day, name.records, one)
+            better, worse = (this, best.get(which)) if best.get(which, this) <= this else (best[which], this)
+            best[which] = better
+            if worse is not None:
+                found.append(Garbage(worse[2], "replaced by a newer snapshot"))
+    found += [Garbage(one, "no record names it") for placed, one in packs if placed not in records]
+    return found

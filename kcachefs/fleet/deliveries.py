@@ -1,0 +1,232 @@
+"""Deliveries: packs on their way to a worker, and the lookups that wait for entries of theirs.
+
+One lock guards all of it, and is held for moments only: the engine's thread takes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+from kcachefs.fleet.key_index import key_of_entry
+from kcachefs.fleet.pack_records import PackReference
+from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
+
+SILENCE_SECONDS = 2.0
+"""An agent that says nothing for this long, although it fetches, hangs: nobody waits for it any longer."""
+_GLANCE = 0.25
+_PARTING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
+"""Signals after which somebody wants a process to end, whether or not it wants to."""
+
+
+class WaitingLookup:
+    """A lookup that waits for an entry. `core/remote.py` says what an engine does with it."""
+
+    def __init__(self, pack: Underway, pid: int) -> None:
+        self._pack = pack
+        self._pid = pid
+        self._changed = threading.Event()
+        self._is_done = self._has_signal = self.is_abandoned = False
+        self.began = time.monotonic()
+
+    def wait(self) -> None:
+        while not self._is_done and not self.is_abandoned:
+            self._changed.wait(_GLANCE)
+            self._changed.clear()
+            if self._has_signal and is_parting(self._pid):
+                self.is_abandoned = True
+            elif time.monotonic() - max(self.began, self._pack.last_news) > SILENCE_SECONDS:
+                self._pack.is_silent = True
+                return
+
+    def finish(self) -> None:
+        """The entry is here, or does not come."""
+        self._is_done = True
+        self._changed.set()
+
+    def interrupt(self) -> None:
+        self._has_signal = True
+        self._changed.set()
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+        self._changed.set()
+
+
+class Arrived(NamedTuple):
+    """An entry that is here, and not yet in the store."""
+
+    key: int
+    entry: ParcelEntry
+    parcel: OpenParcel
+    pack: Underway
+
+
+class Underway:
+    """A pack that was asked for, or comes unasked. Only `Deliveries` changes it."""
+
+    def __init__(self, reference: PackReference) -> None:
+        self.reference = reference
+        self.waiting: dict[int, list[WaitingLookup]] = {}
+        """Lookups by the key of the entry."""
+        self.arrived: dict[int, Arrived] = {}
+        self.importing: set[int] = set()
+        self.is_complete = False
+        """Its last parcel is here."""
+        self.entries = 0
+        self.last_news = time.monotonic()
+        self.is_silent = False
+        """Lookups gave up because the agent hangs."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_complete and not self.arrived and not self.importing
+
+
+class Deliveries:
+    """The packs that are under way to one worker. Any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._packs: dict[tuple[str, str], Underway] = {}
+        self._asked: deque[tuple[Underway, int]] = deque()
+        self._rest: deque[tuple[Underway, int]] = deque()
+        self.is_closed = False
+
+    def wait_for(self, reference: PackReference, key: int, pid: int) -> tuple[WaitingLookup, bool]:
+        """A lookup waits for an entry; returns also whether its pack has to be asked for."""
+        with self._changed:
+            pack = self._packs.get(_name(reference))
+            is_new = pack is None
+            if pack is None:
+                pack = self._packs[_name(reference)] = Underway(reference)
+            lookup = WaitingLookup(pack, pid)
+            if key in pack.arrived:
+                self._asked.append((pack, key))
+                self._changed.notify()
+            elif pack.is_complete and key not in pack.importing:
+                lookup.finish()  # it is here already, or the index was wrong
+                return lookup, False
+            pack.waiting.setdefault(key, []).append(lookup)
+            return lookup, is_new
+
+    def alive(self) -> None:
+        """The agent said something."""
+        now = time.monotonic()
+        with self._changed:
+            for pack in self._packs.values():
+                pack.last_news = now
+
+    def arrive(self, reference: PackReference, parcel: OpenParcel | None, *, is_last: bool, only_asked: bool) -> None:
+        """Entries of a pack are here. With `only_asked`, those that nobody waits for are dropped."""
+        # The keys before the lock is taken: there may be thousands, and the engine's thread must not wait for that.
+        came = [(entry_key(entry), entry, parcel) for entry in parcel.entries] if parcel is not None else []
+        with self._changed:
+            pack = self._packs.setdefault(_name(reference), Underway(reference))
+            pack.last_news = time.monotonic()
+            pack.entries += len(came)
+            for key, entry, whole in came:
+                is_asked = key in pack.waiting
+                if is_asked or not only_asked:
+                    pack.arrived[key] = Arrived(key, entry, whole, pack)
+                    (self._asked if is_asked else self._rest).append((pack, key))
+            pack.is_complete = pack.is_complete or is_last
+            for key in [key for key in pack.waiting if pack.is_complete and key not in pack.arrived]:
+                if key not in pack.importing:
+                    _finish(pack.waiting.pop(key))
+            self._forget_if_over(pack)
+            self._changed.notify()
+
+    def next_arrived(self, seconds: float, rest_after: float = 0.0) -> tuple[Arrived, bool] | None:
+        """What to bring in next, and whether somebody waits for it; None if nothing came for so long.
+
+        What nobody waits for comes only `rest_after` seconds from now.
+        """
+        rest_at = time.monotonic() + rest_after
+        with self._changed:
+            while not self.is_closed:
+                pause = rest_at - time.monotonic()
+                for queue, is_asked in ((self._asked, True), (self._rest, False)):
+                    while queue and (is_asked or pause <= 0):
+                        pack, key = queue.popleft()
+                        if (arrived := pack.arrived.pop(key, None)) is not None:
+                            pack.importing.add(key)
+                            return arrived, is_asked
+                if not self._changed.wait(pause if self._rest else seconds) and not self._rest:
+                    return None
+        return None
+
+    def imported(self, arrived: Arrived) -> list[WaitingLookup]:
+        """An entry is in the store, or could not be brought in; returns the lookups that waited for it."""
+        pack = arrived.pack
+        with self._changed:
+            pack.importing.discard(arrived.key)
+            waited = pack.waiting.pop(arrived.key, [])
+            _finish(waited)
+            self._forget_if_over(pack)
+        return waited
+
+    def lose(self, reference: PackReference | None = None) -> None:
+        """A pack does not come, or (None) nothing does any more. What is here already is still brought in."""
+        with self._changed:
+            packs = list(self._packs.values()) if reference is None else [self._packs.get(_name(reference))]
+            for pack in filter(None, packs):
+                pack.is_complete = True
+                for key in [key for key in pack.waiting if key not in pack.arrived and key not in pack.importing]:
+                    _finish(pack.waiting.pop(key))
+                self._forget_if_over(pack)
+
+    def silent(self) -> bool:
+        """Whether lookups gave up on the agent since this was asked last."""
+        with self._changed:
+            found = [pack for pack in self._packs.values() if pack.is_silent]
+            for pack in found:
+                pack.is_silent = False
+        return bool(found)
+
+    def close(self) -> None:
+        """Nobody is to wait any longer."""
+        with self._changed:
+            self.is_closed = True
+            for pack in self._packs.values():
+                for waiting in pack.waiting.values():
+                    _finish(waiting)
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def _forget_if_over(self, pack: Underway) -> None:
+        if pack.is_over and self._packs.get(_name(pack.reference)) is pack:
+            del self._packs[_name(pack.reference)]
+
+
+def entry_key(entry: ParcelEntry) -> int:
+    """The key of an entry in an index."""
+    path = tuple(part.encode() for part in entry.path)
+    return key_of_entry(entry.namespace.encode(), path, entry.group.encode())
+
+
+def is_parting(pid: int) -> bool:
+    """Whether a thread has a signal pending that is to end it. Its number may be that of no process we can see."""
+    with contextlib.suppress(OSError, ValueError):
+        pending = 0
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(("SigPnd:", "ShdPnd:")):
+                pending |= int(line.split()[1], 16)
+        return any(pending >> (number - 1) & 1 for number in _PARTING)
+    return True
+
+
+def _finish(lookups: list[WaitingLookup]) -> None:
+    for lookup in lookups:
+        lookup.finish()
+
+
+def _name(reference: PackReference) -> tuple[str, str]:
+    return reference.day, reference.pack

@@ -1,0 +1,213 @@
+"""Loads the index of a bucket: lists what is there, fetches the records that are not known, and checks each.
+
+The first time it reads the newest snapshots and the records since; later it lists only the newest days. What can be
+asked at the same time is, because a node that starts waits for it. What anybody but a trusted key signed is left out.
+Nothing here depends on the clock of this machine being right: days are those of the store, and a local clock that is
+wrong makes a listing longer, never shorter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from blake3 import blake3
+
+from kcachefs.errors import FleetMissing, PackError
+from kcachefs.fleet import key_index, pack_records, snapshots
+from kcachefs.fleet.bans import Bans
+from kcachefs.fleet.bucket_layout import Layout, SnapshotName, day_before, day_of, is_day
+from kcachefs.fleet.key_index import KeyIndex
+from kcachefs.fleet.object_storage import PAGE, Storage, Stored
+from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
+
+IN_FLIGHT = 16
+"""How many requests are made at a time."""
+
+_DAYS_MAX = 1000
+"""More days than this nobody has who does not want to keep others busy."""
+
+log = logging.getLogger(__name__)
+Wanted = TypeVar("Wanted")
+Found = TypeVar("Found")
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+
+class Loaded(NamedTuple):
+    """What a load of the index brought."""
+
+    new: int
+    """Records that were not known before."""
+    packs: int
+    keys: int
+
+
+class Survey(NamedTuple):
+    """What was found in a bucket."""
+
+    records: list[SignedRecord]
+    """Those that were not known."""
+    days: frozenset[str]
+    """All days that have records."""
+    listed: frozenset[tuple[str, str]]
+    """Where there are records, by day and pack, in the days from `since` on."""
+    since: str
+
+    def still_has(self, reference: PackReference) -> bool:
+        """Whether the record of a pack is still there, as far as this tells: somebody may have emptied the bucket."""
+        if reference.day < self.since:
+            return reference.day in self.days
+        return (reference.day, reference.pack) in self.listed
+
+
+class RecordReader:
+    """Reads the records of one scope of a bucket. Remembers which objects were of no use, and asks for them once."""
+
+    def __init__(self, storage: Storage, layout: Layout, trusted: Collection[bytes]) -> None:
+        self._storage = storage
+        self._layout = layout
+        self._trusted = frozenset(trusted)
+        self._useless: set[str] = set()
+
+    def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
+        """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
+        found, listed = _both(self.existing_snapshots, self._all_listed)
+        until, records = self._first_good("until", found.until, known)
+        if listed is not None:
+            since, days = "", frozenset(day for day, _ in listed)
+        else:
+            since = day_before(until.day, -1) if until is not None else ""
+            days = self.days()
+            listed = _in_parallel(self.listed, [day for day in days if day >= since])
+        records = [one for one in records if one.day in days]
+        records += self._of_days(found, listed, {*known, *map(_place, records)})
+        return Survey(records, days, frozenset(listed), since)
+
+    def survey_since(self, since: str, known: Collection[tuple[str, str]]) -> Survey:
+        """The records of the days from `since` on that are not known. Snapshots are used if there are many."""
+        days = self.days()
+        listed = _in_parallel(self.listed, [day for day in days if day >= since])
+        many = len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER
+        records = self._of_days(self.existing_snapshots() if many else None, listed, known)
+        return Survey(records, days, frozenset(listed), since)
+
+    def of_day(self, day: str, found: snapshots.Snapshots) -> list[SignedRecord]:
+        """All records of a day."""
+        return self._of_days(found, self.listed(day), frozenset())
+
+    def existing_snapshots(self) -> snapshots.Snapshots:
+        return snapshots.sorted_out(self._layout, self._storage.objects(self._layout.snapshots))
+
+    def days(self) -> frozenset[str]:
+        """The days that have records."""
+        found = [day for day in self._storage.folders(self._layout.records) if is_day(day)]
+        return frozenset(found[-_DAYS_MAX:])
+
+    def listed(self, day: str) -> list[tuple[str, str]]:
+        """The records that a day has, by day and pack."""
+        return self._placed(self._storage.objects(f"{self._layout.records}{day}/"))
+
+    def _all_listed(self) -> list[tuple[str, str]] | None:
+        """All records there are, if one request can list them."""
+        listed = list(itertools.islice(self._storage.objects(self._layout.records), PAGE))
+        return self._placed(listed) if len(listed) < PAGE else None
+
+    def _placed(self, listed: Iterable[Stored]) -> list[tuple[str, str]]:
+        return [at for stored in listed if (at := self._layout.placed(stored.key)) and stored.size <= RECORD_MAX]
+
+    def _of_days(
+        self, found: snapshots.Snapshots | None, listed: Iterable[tuple[str, str]], known: Collection[tuple[str, str]]
+    ) -> list[SignedRecord]:
+        """The records that are listed and not known, from the snapshots of their days as far as there are some."""
+        wanted = [at for at in listed if at not in known and self._layout.record(*at) not in self._useless]
+        days = [day for day in {day for day, _ in wanted} if found is not None and day in found.days]
+        records = _in_parallel(lambda day: self._first_good("day", found.days[day], known)[1] if found else [], days)
+        had = set(map(_place, records))
+        return records + _in_parallel(self._record, [at for at in wanted if at not in had])
+
+    def _first_good(
+        self, kind: str, names: Sequence[SnapshotName], known: Collection[tuple[str, str]]
+    ) -> tuple[SnapshotName | None, list[SignedRecord]]:
+        for name in names:
+            if name.key in self._useless:
+                continue
+            try:
+                content = self._storage.get(name.key, limit=snapshots.SNAPSHOT_MAX).content
+                return name, snapshots.decode(content, self._layout, kind, name.day, self._trusted, known)
+            except (PackError, FleetMissing) as error:
+                self._refuse(name.key, error)
+        return None, []
+
+    def _record(self, place: tuple[str, str]) -> list[SignedRecord]:
+        key = self._layout.record(*place)
+        try:
+            raw = self._storage.get(key, limit=RECORD_MAX).content
+            record = pack_records.read(raw, place[0], self._layout.scope, self._trusted)
+            if record.record.pack != place[1]:
+                raise PackError("is the record of another pack")
+        except (PackError, FleetMissing) as error:
+            self._refuse(key, error)
+            return []
+        return [record]
+
+    def _refuse(self, key: str, error: Exception) -> None:
+        self._useless.add(key)
+        if not isinstance(error, FleetMissing):
+            log.warning("%s: is ignored: it %s", key, error)
+
+
+def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: Callable[[], int]) -> Loaded:
+    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew."""
+
+    def keep(reference: PackReference) -> bool:
+        return reference not in bans and reference.day >= oldest and found.still_has(reference)
+
+    base, now = KeyIndex.open(path), time.time()
+    if base is not None and (base.source != source or not base.packs):
+        base = None
+    known = {(one.day, one.pack) for one in base.packs} if base is not None else set()
+    if base is None:
+        found, kept_days = _both(lambda: reader.survey(bans.places), retention)
+    else:
+        since = day_before(min(base.packs[0].day, day_of(now)))
+        found, kept_days = _both(lambda: reader.survey_since(since, known | bans.places), retention)
+    days = [one.day for one in found.records] + [day for day, _ in known]
+    # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
+    oldest = day_before(min(max(days), day_of(now)), kept_days + 1) if days else ""
+    if base is not None and not found.records and all(map(keep, base.packs)):
+        key_index.touch(path, now)
+    else:
+        key_index.write(path, found.records, base, source=source, loaded=now, keep=keep)
+    bans.forget_before(oldest)
+    index = KeyIndex.open(path)
+    assert index is not None
+    return Loaded(len(found.records), len(index.packs), len(index))
+
+
+def source_of(url: str, scope: str, trusted: Collection[bytes]) -> bytes:
+    """What an index depends on besides what is in the bucket: whoever trusts one more key reads all records again."""
+    return blake3(b"\0".join([url.encode(), scope.encode(), *sorted(trusted)])).digest()
+
+
+def _place(record: SignedRecord) -> tuple[str, str]:
+    return record.day, record.record.pack
+
+
+def _both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
+    """The results of two calls that wait for the network, made at the same time."""
+    with ThreadPoolExecutor(1, thread_name_prefix="kcachefs-records") as pool:
+        other = pool.submit(second)
+        return first(), other.result()
+
+
+def _in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:
+    if len(wanted) < 2:
+        return [one for each in wanted for one in read(each)]
+    with ThreadPoolExecutor(min(IN_FLIGHT, len(wanted)), thread_name_prefix="kcachefs-records") as pool:
+        return [one for found in pool.map(read, wanted) for one in found]

@@ -1,0 +1,361 @@
+"""A bucket: objects with names, in any object store. The only module that knows obstore.
+
+obstore does not survive a fork once it was used: only processes that were started by exec may open a storage. It is
+imported in `open_storage`, so that importing this module is harmless. Each request runs in a thread of its own, which
+is abandoned when time is up: no call here takes longer than it was given, whatever the network does. Nothing is tried
+again unless `retries` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from kcachefs.errors import (
+    FleetError,
+    FleetMissing,
+    FleetRefused,
+    FleetTooSlow,
+    FleetUnreachable,
+    PackError,
+    UsageError,
+)
+
+SCHEMES = ("s3", "gs", "az", "file")
+PAGE = 1000
+"""How many objects one listing shows."""
+_CHUNK = 64 << 10
+"""Small, so that a transfer that trickles is noticed early."""
+_SLOWEST = 256 << 10
+"""Bytes per second below which an upload is given up."""
+_LATE = b""
+_GLANCE = 0.05
+"""How often a transfer's projected end is looked at, in seconds."""
+
+Result = TypeVar("Result")
+
+
+class Stored(NamedTuple):
+    """An object that a listing names."""
+
+    key: str
+    size: int
+    modified: float
+    """By the clock of the store, in seconds since 1970."""
+
+
+class Got(NamedTuple):
+    """An object that was read."""
+
+    content: bytes
+    modified: float
+    """By the clock of the store, in seconds since 1970."""
+
+
+class Patience(NamedTuple):
+    """How long a transfer may take, in seconds."""
+
+    first_byte: float = 10.0
+    overall: float = 300.0
+    budget: float | None = None
+    """Give up as soon as the transfer, at the rate it has so far, would take longer than this."""
+
+
+PATIENT = Patience()
+
+
+class Storage(Protocol):
+    """What a fleet needs of an object store. Keys are relative to the URL; every method may raise FleetError."""
+
+    url: str
+
+    def stream(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Iterator[bytes]:
+        """The bytes of an object as they arrive. PackError as soon as there are more than `limit`."""
+
+    def get(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Got:
+        """All of it."""
+
+    def put(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> bool:
+        """Write an object, whole or not at all. With `if_absent`, False if it was there and the store noticed.
+
+        Some stores ignore the condition without a word: True does not prove that nobody else got True.
+        """
+
+    def objects(self, prefix: str) -> Iterator[Stored]:
+        """The objects below a folder, at any depth, in no order; `prefix` ends with a slash.
+
+        Asks for as many pages, of `PAGE` objects each, as the caller reads.
+        """
+
+    def folders(self, prefix: str) -> list[str]:
+        """The names of the folders in a folder, sorted. One request."""
+
+    def head(self, key: str) -> Stored: ...
+
+    def copy(self, key: str, to: str) -> None:
+        """Copy an object inside the store, without its bytes coming here."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are gone already are no error."""
+
+
+def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storage:
+    """Open `s3://bucket/prefix`, `gs://…`, `az://container/prefix` or `file:///folder`. Asks nothing of the network.
+
+    Credentials come from the environment, or from the role of the instance or pod. `?endpoint=http://host:port` and
+    `&region=…` name a store that is not the cloud's.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise UsageError(f"{url}: is no bucket; a bucket is s3://…, gs://…, az://… or file:///…")
+    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        raise UsageError(f"{url}: needs three slashes: file:///folder")
+    if parts.scheme != "file" and not parts.netloc:
+        raise UsageError(f"{url}: names no bucket; write {parts.scheme}://BUCKET/PREFIX")
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if unknown := options.keys() - {"endpoint", "region"}:
+        raise UsageError(f"{url}: {min(unknown)}: is no option of a bucket; there are endpoint and region")
+    try:
+        import obstore
+    except ImportError:
+        raise UsageError("buckets need the package obstore: pip install 'kcachefs[fleet]'") from None
+    prefix = "" if parts.scheme == "file" else parts.path.strip("/")
+    return ObstoreStorage(url, obstore, _client(parts.scheme, parts, options, retries, timeout), prefix, timeout)
+
+
+def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, timeout: float) -> Any:
+    from datetime import timedelta
+
+    from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
+
+    if scheme == "file":
+        folder = Path(parts.path)
+        if not folder.is_dir():
+            raise FleetMissing(f"{parts.geturl()}: there is no such folder")
+        return LocalStore(folder)
+    endpoint = options.get("endpoint") or _endpoint(scheme)
+    # Requests end when their callers give up; this is for those that nobody waits for any more.
+    client: dict[str, Any] = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
+    if endpoint.startswith("http://"):
+        client["allow_http"] = True
+    common: dict[str, Any] = {
+        "client_options": client,
+        "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout)},
+    }
+    if endpoint and scheme != "gs":
+        common["endpoint"] = endpoint
+    try:
+        if scheme == "s3":
+            region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+            return S3Store(parts.netloc, region=region or "us-east-1", **common)
+        if scheme == "az":
+            return AzureStore(parts.netloc, **common)
+        return GCSStore(parts.netloc, **common)
+    except Exception as error:  # obstore's own classes, and ValueError
+        raise _translated(error, parts.geturl()) from None
+
+
+def _endpoint(scheme: str) -> str:
+    names = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_STORAGE_ENDPOINT",)}
+    return next((os.environ[name] for name in names.get(scheme, ()) if os.environ.get(name)), "")
+
+
+class ObstoreStorage:
+    """A storage of obstore's."""
+
+    def __init__(self, url: str, obstore: Any, client: Any, prefix: str, timeout: float) -> None:
+        self.url = url
+        self._obstore = obstore
+        self._client = client
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._timeout = timeout
+
+    def stream(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Iterator[bytes]:
+        return (chunk for chunk in self._stream(key, limit, patience) if isinstance(chunk, bytes))
+
+    def get(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Got:
+        modified, *chunks = self._stream(key, limit, patience)
+        return Got(b"".join(chunks), modified)
+
+    def _stream(self, key: str, limit: int, patience: Patience) -> Iterator[Any]:
+        """When the object was written, then its bytes."""
+        arriving: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        given_up = threading.Event()
+
+        def receive() -> None:
+            try:
+                found = self._obstore.get(self._client, self._prefix + key)
+                arriving.put((int(found.meta["size"]), found.meta["last_modified"].timestamp()))
+                for chunk in found.stream(min_chunk_size=_CHUNK):
+                    if given_up.is_set():
+                        return
+                    arriving.put(bytes(chunk))
+                arriving.put(None)
+            except Exception as error:
+                arriving.put(error)
+
+        threading.Thread(target=receive, name="kcachefs-transfer", daemon=True).start()
+        try:
+            yield from self._received(key, arriving, limit, patience)
+        finally:
+            given_up.set()
+
+    def _received(self, key: str, arriving: queue.SimpleQueue[Any], limit: int, patience: Patience) -> Iterator[Any]:
+        began = time.monotonic()
+        first = self._next(key, arriving, patience.first_byte)
+        if first is _LATE:
+            raise FleetUnreachable(f"{self.url}: {key}: no answer within {patience.first_byte:g} s")
+        total, modified = first
+        if total > limit:
+            raise PackError(f"{self.url}: {key}: has {total:,} bytes; at most {limit:,} are fetched")
+        yield modified
+        done = 0
+        while True:
+            chunk = self._next(key, arriving, _GLANCE)
+            if chunk is None:
+                return
+            done += len(chunk)
+            if done > limit:
+                raise PackError(f"{self.url}: {key}: has more than {limit:,} bytes, which is too much")
+            taken = time.monotonic() - began
+            if done < total and taken > min(patience.overall, patience.budget or patience.overall):
+                raise FleetTooSlow(f"{self.url}: {key}: was not there after {taken:.1f} s")
+            if patience.budget is not None and done < total and _is_hopeless(taken, done / total, patience.budget):
+                raise FleetTooSlow(f"{self.url}: {key}: would take longer than {patience.budget:.1f} s")
+            if chunk:
+                yield chunk
+
+    def _next(self, key: str, arriving: queue.SimpleQueue[Any], seconds: float) -> Any:
+        """What came next; _LATE if nothing did."""
+        try:
+            came = arriving.get(timeout=seconds)
+        except queue.Empty:
+            return _LATE
+        if isinstance(came, Exception):
+            raise _translated(came, f"{self.url}: {key}")
+        return came
+
+    def put(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> bool:
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
+
+        def send() -> bool:
+            if if_absent:
+                try:
+                    self._obstore.put(self._client, self._prefix + key, content, mode="create")
+                    return True
+                except (AlreadyExistsError, PreconditionError):
+                    return False
+                except NotSupportedError:
+                    pass
+            self._obstore.put(self._client, self._prefix + key, content)
+            return True
+
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
+        return self._within(key, send, self._timeout + size / _SLOWEST)
+
+    def objects(self, prefix: str) -> Iterator[Stored]:
+        pages = iter(self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE))
+        while page := self._within(prefix, lambda: next(pages, None)):
+            yield from map(self._stored, page)
+
+    def folders(self, prefix: str) -> list[str]:
+        def ask() -> list[str]:
+            found = self._obstore.list_with_delimiter(self._client, (self._prefix + prefix).rstrip("/") or None)
+            return sorted(one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"])
+
+        return self._within(prefix, ask)
+
+    def head(self, key: str) -> Stored:
+        return self._within(key, lambda: self._stored(self._obstore.head(self._client, self._prefix + key)))
+
+    def copy(self, key: str, to: str) -> None:
+        self._within(key, lambda: self._obstore.copy(self._client, self._prefix + key, self._prefix + to))
+
+    def delete(self, keys: Sequence[str]) -> None:
+        def remove() -> None:
+            paths = [self._prefix + key for key in keys]
+            try:
+                self._obstore.delete(self._client, paths)  # many in one request where the store can
+            except FileNotFoundError:
+                for path in paths:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._obstore.delete(self._client, path)
+
+        self._within(f"{len(keys)} objects", remove, self._timeout * (1 + len(keys)))
+
+    def _stored(self, found: Any) -> Stored:
+        return Stored(found["path"].removeprefix(self._prefix), found["size"], found["last_modified"].timestamp())
+
+    def _within(self, what: str, ask: Callable[[], Result], seconds: float | None = None) -> Result:
+        """The answer to a question, if it comes in time."""
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                answers.put((ask(), None))
+            except Exception as error:
+                answers.put((None, error))
+
+        threading.Thread(target=work, name="kcachefs-request", daemon=True).start()
+        try:
+            answer, error = answers.get(timeout=seconds or self._timeout)
+        except queue.Empty:
+            raise FleetUnreachable(f"{self.url}: {what}: no answer within {seconds or self._timeout:g} s") from None
+        if error is not None:
+            raise _translated(error, f"{self.url}: {what}")
+        result: Result = answer
+        return result
+
+
+def _is_hopeless(taken: float, share: float, budget: float) -> bool:
+    """Whether a transfer will not end within its budget. The first eighth of the budget is too early to tell."""
+    return taken > budget / 8 and taken > budget * share
+
+
+def _translated(error: Exception, what: str) -> Exception:
+    """The project's error for one of obstore's."""
+    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
+
+    if isinstance(error, FleetError | PackError):
+        return error
+    text, reason = str(error), _reason(error)
+    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text or "ContainerNotFound" in text:
+        return FleetMissing(f"{what}: is not there; is the bucket's name right?")
+    if "169.254.169.254" in text or "metadata.google.internal" in text:
+        return FleetRefused(f"{what}: there are no credentials; set them in the environment or give the machine a role")
+    if "Account must be specified" in text:
+        return UsageError(f"{what}: names no account; set AZURE_STORAGE_ACCOUNT_NAME")
+    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
+    if denied or "AccessDenied" in text or re.search(r"status code: 40[13]", text):
+        return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
+    if "configured region" in text or "AuthorizationHeaderMalformed" in text:
+        return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")
+    if isinstance(error, NotSupportedError):
+        return FleetError(f"{what}: this store cannot do that: {reason}")
+    if isinstance(error, BaseError | OSError):
+        return FleetUnreachable(f"{what}: {reason}")
+    if isinstance(error, ValueError):
+        return UsageError(f"{what}: {reason}")
+    return error
+
+
+def _reason(error: Exception) -> str:
+    """The part of obstore's many lines that says what happened: the store's own words, or the last cause."""
+    text = str(error)
+    if (told := re.search(r"<Message>([^<]+)</Message>", text)) or (told := re.search(r"<Code>(\w+)</Code>", text)):
+        return told[1].strip().splitlines()[0]
+    if told := re.search(r"status code: (\d{3} [\w ]+)", text):
+        return told[1].strip()
+    causes: list[str] = re.findall(r'(?:message: |ConnectError\(\s*)"([^"]+)"', text)
+    if causes:
+        return causes[-1].lower()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

@@ -1,0 +1,315 @@
+"""What a mount publishes: entries that were compiled here and have rested, offered to the agent in batches.
+
+A batch is what one start compiled: everything until nothing new was sealed for a while. The queue is a file of the
+store, so it survives restarts; an offer leaves it once the agent says that the bucket has it. Writers never wait for
+any of this, and reading an entry in order to offer it is no use of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.core import Filesystem
+from kcachefs.errors import FsError, KcachefsError
+from kcachefs.fleet import parcels
+from kcachefs.fleet.agent_protocol import Offer, Taken, Used
+from kcachefs.fleet.client import FleetClient
+from kcachefs.fleet.finding import FoundEntry, find_entry
+from kcachefs.fleet.key_index import key_of_entry
+from kcachefs.fleet.options import FleetOptions
+from kcachefs.fleet.parcels import ParcelEntry, ParcelFile
+from kcachefs.fleet.views import StoreView
+from kcachefs.frameworks.copying import Skipped
+from kcachefs.store.inode_numbers import GROUP_BASE
+from kcachefs.store.records import TENANTS, Inode
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 30.0
+"""How long nothing of a start must have been sealed before it is offered."""
+PATIENCE_SECONDS = 300.0
+"""A start that never rests is offered in parts after so long."""
+QUEUE_MAX = 20_000
+"""Entries that wait at most; more are not published."""
+BATCH_BYTES = 64 << 20
+RETRY_SECONDS, RETRY_MOST_SECONDS = 60.0, 900.0
+RENEW_FIRST_SECONDS, RENEW_SECONDS = 600.0, 6 * 3600.0
+"""When the agent is first told what was used, and how often after that."""
+USED_NS = 3 * 86400 * 1_000_000_000
+"""What was used within this time is published again before the bucket deletes it."""
+RECALLED_NS = 3600 * 1_000_000_000
+USED_MAX, USED_AT_ONCE = 50_000, 4000
+PAUSE_MOST_NS = 10_000_000_000
+"""A longer pause between two files is not taken for compiling."""
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """Where an entry stands."""
+
+    namespace: str
+    path: tuple[str, ...]
+    group: str
+
+
+class Batch(msgspec.Struct, kw_only=True):
+    """Entries that are offered together."""
+
+    name: str
+    run: str
+    compile_ms: int
+    entries: list[Place]
+    tries: int = 0
+
+
+class Offers:
+    """The queue of one mount. `note` is called under the catalog's lock; one thread at a time calls `turn`."""
+
+    def __init__(self, fs: Filesystem, client: FleetClient, options: FleetOptions, folder: Path) -> None:
+        self._fs = fs
+        self._client = client
+        self._uids = frozenset(options.writer_uids)
+        self._gids = frozenset(options.writer_gids)
+        if not self._uids and not self._gids:
+            self._uids = frozenset((fs.options.uid,))
+        self._path = folder / "queue.json"
+        self._view = StoreView(fs)
+        self._fresh: dict[int, float] = {}
+        """When a file of an entry was last sealed."""
+        self._lock = threading.Lock()
+        """Guards the queue, and what became of the offer that is under way."""
+        self._queue = self._read()
+        self._offered = ""
+        self._must_recall = fs.options.resumed
+        """The worker before this one may have known of entries that it had not queued yet."""
+        self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
+        self._not_before: dict[str, float] = {}
+        self._refused: set[int] = set()
+        """Users whose entries were not published, and that was logged."""
+        client.on_taken, client.on_agent = self._taken, self._agent_is_new
+        fs.tell_of_sealed(self.note)
+
+    def note(self, entry: int) -> None:
+        self._fresh[entry] = time.monotonic()
+
+    def turn(self) -> None:
+        """Queue what has rested, and offer the next batch."""
+        self._recall()
+        now, fresh = time.monotonic(), dict(self._fresh)
+        if fresh and (now - max(fresh.values()) >= QUIET_SECONDS or now - min(fresh.values()) >= PATIENCE_SECONDS):
+            self._enqueue([entry for entry, when in fresh.items() if now - when >= QUIET_SECONDS])
+        self._offer_next(now)
+        if now >= self._renew_at and self._client.is_connected:
+            self._renew_at = now + RENEW_SECONDS
+            self._tell_used()
+        self._client.numbers.queue = sum(len(batch.entries) for batch in self._queue) + len(self._fresh)
+
+    def _recall(self) -> None:
+        """Once, note what was made here of late. What is in the bucket already is found to be there."""
+        if not self._must_recall:
+            return
+        self._must_recall = False
+        horizon = time.time_ns() - RECALLED_NS
+        for namespace, _, _ in self._fs.namespaces.rows():
+            for entry in self._fs.evictor.order.of_namespace(namespace, USED_MAX, 0.0):
+                record = self._fs.table.get(entry)
+                if record is not None and record.created > horizon and not self._is_adopted(entry):
+                    self._fresh.setdefault(entry, time.monotonic())
+
+    def _is_adopted(self, entry: int) -> bool:
+        try:
+            top = next(iter(self._fs.walk.members(entry)))[0]
+            return bool(self._fs.nodes.get(top).flags & Inode.ADOPTED)
+        except (FsError, StopIteration):
+            return True
+
+    def _tell_used(self) -> None:
+        """Tell the agent what was used of late, wherever it came from."""
+        horizon = time.time_ns() - USED_NS
+        keys = []
+        for namespace, label, _ in self._fs.namespaces.rows():
+            for entry in self._fs.evictor.order.of_namespace(namespace, USED_MAX, 0.0):
+                record = self._fs.table.get(entry)
+                if record is None or record.used < horizon or not label:
+                    continue
+                place = _place(self._fs.namespaces.path_of(record), entry)
+                if place is not None:
+                    path = tuple(map(os.fsencode, place.path))
+                    keys.append(key_of_entry(place.namespace.encode(), path, os.fsencode(place.group)))
+        for start in range(0, len(keys), USED_AT_ONCE):
+            self._client.send(Used(keys[start : start + USED_AT_ONCE]))
+
+    def finish(self, seconds: float) -> None:
+        """The mount is gone: offer everything, and wait a little while until it is published."""
+        self._recall()
+        self._enqueue(list(self._fresh))
+        until = time.monotonic() + seconds
+        while self._queue and self._client.is_connected and time.monotonic() < until:
+            if not self._offered and not self._offer_next(time.monotonic()):
+                break  # the rest was refused for now
+            time.sleep(0.02)
+        if self._queue:
+            log.info("%d batches of entries are published with the next mount", len(self._queue))
+
+    # --- the queue ----------------------------------------------------------------------------------------------------
+
+    def _enqueue(self, entries: Iterable[int]) -> None:
+        run, batch, size, times = secrets.token_hex(8), list[Place](), 0, list[int]()
+        for entry in entries:
+            self._fresh.pop(entry, None)
+            found = self._found(entry)
+            if found is None:
+                continue
+            place, bytes_in, moments = found
+            if batch and size + bytes_in > BATCH_BYTES:
+                self._add(run, batch, times)
+                batch, size, times = [], 0, []
+            batch.append(place)
+            times += moments
+            size += bytes_in
+        if batch:
+            self._add(run, batch, times)
+
+    def _add(self, run: str, entries: list[Place], times: list[int]) -> None:
+        with self._lock:
+            room = QUEUE_MAX - sum(len(batch.entries) for batch in self._queue)
+            if len(entries) > room:
+                log.warning("%d entries are not published: too many wait already", len(entries) - max(0, room))
+                entries = entries[: max(0, room)]
+            if entries:
+                took = compile_ms(times)
+                self._queue.append(Batch(name=secrets.token_hex(8), run=run, compile_ms=took, entries=entries))
+                self._write()
+
+    def _found(self, entry: int) -> tuple[Place, int, list[int]] | None:
+        """Where an entry stands, its size, and when its files were made; None if it is not to be published."""
+        try:
+            record = self._fs.table.get(entry)
+            if record is None:
+                return None
+            place = _place(self._fs.namespaces.path_of(record), entry)
+            if place is None:
+                return None
+            moments = []
+            for ino, _, _ in self._fs.walk.members(entry):
+                node = self._fs.nodes.get(ino)
+                if node.uid not in self._uids and node.gid not in self._gids:
+                    self._refuse(node.uid)
+                    return None
+                moments.append(node.atime if node.is_dir else node.mtime)
+        except FsError:
+            return None  # it went meanwhile
+        return place, record.plain, moments
+
+    def _refuse(self, uid: int) -> None:
+        if uid not in self._refused:
+            self._refused.add(uid)
+            log.warning("what user %d compiles is not published; --fleet-writers says whose entries are", uid)
+
+    # --- offering -----------------------------------------------------------------------------------------------------
+
+    def _offer_next(self, now: float) -> bool:
+        """Offer a batch; False if there is none to offer now."""
+        while True:
+            with self._lock:
+                if self._offered or not self._client.is_connected:
+                    return False
+                batch = next((one for one in self._queue if now >= self._not_before.get(one.name, 0.0)), None)
+                if batch is None:
+                    return False
+                self._offered = batch.name
+            fd = self._parcel(batch)
+            if fd < 0:
+                self._taken(Taken(batch.name, True))  # nothing of it is there any more
+                continue
+            try:
+                if self._client.send(Offer(batch.name, batch.run, batch.compile_ms), fd):
+                    return True
+            finally:
+                os.close(fd)
+            self._agent_is_new()
+            return False
+
+    def _parcel(self, batch: Batch) -> int:
+        """The entries of a batch that are still there, with their bytes; -1 if none is."""
+        entries, chunks, end = [], list[bytes](), 0
+        for place in batch.entries:
+            try:
+                found = find_entry(self._view, place.namespace, place.path, place.group, lambda line: log.info(line))
+                read = self._contents(found) if found is not None else []
+            except (Skipped, KcachefsError):
+                continue
+            files = []
+            for name, mode, mtime, content in read:
+                files.append(ParcelFile(name, mode, mtime, end, len(content)))
+                chunks.append(content)
+                end += len(content)
+            if files:
+                entries.append(ParcelEntry(place.namespace, place.path, place.group, tuple(files)))
+        return parcels.make(entries, chunks) if entries else -1
+
+    def _contents(self, found: FoundEntry) -> list[tuple[str, int, int, bytes]]:
+        read = []
+        for name in found.files:
+            seen = self._view.read((found.namespace, *found.path_in, *name.split("/")))
+            read.append((name, seen.mode, seen.mtime, seen.content))
+        return read
+
+    def _taken(self, taken: Taken) -> None:
+        with self._lock:
+            if self._offered == taken.batch:
+                self._offered = ""
+            for batch in [one for one in self._queue if one.name == taken.batch]:
+                if taken.is_done:
+                    self._queue.remove(batch)
+                    self._not_before.pop(batch.name, None)
+                else:
+                    pause = min(RETRY_MOST_SECONDS, RETRY_SECONDS * 2**batch.tries)
+                    self._not_before[batch.name] = time.monotonic() + pause
+                    batch.tries += 1
+            self._write()
+
+    def _agent_is_new(self) -> None:
+        with self._lock:
+            self._offered = ""
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> list[Batch]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=list[Batch])
+        except (OSError, msgspec.DecodeError):
+            return []
+
+    def _write(self) -> None:
+        part = self._path.with_name(".queue.json.new")
+        try:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            part.write_bytes(msgspec.json.encode(self._queue))
+            os.replace(part, self._path)
+        except OSError as error:
+            log.error("the queue of entries to publish cannot be kept: %s", error)
+
+
+def _place(path: tuple[bytes, ...], entry: int) -> Place | None:
+    """Where an entry stands, by its path; None if it is a user's own or in no namespace."""
+    if path[0] == TENANTS or len(path) < 2:
+        return None
+    namespace, *inside = (os.fsdecode(part) for part in path)
+    if entry >= GROUP_BASE:
+        return Place(namespace, tuple(inside[:-1]), inside[-1])
+    return Place(namespace, tuple(inside), "")
+
+
+def compile_ms(times: list[int]) -> int:
+    """How long it took to make files, by when each was made, in nanoseconds; long pauses count little."""
+    gaps = (min(later - earlier, PAUSE_MOST_NS) for earlier, later in pairwise(sorted(times)))
+    return sum(gaps) // 1_000_000

@@ -1,0 +1,184 @@
+"""Publishes entries into a bucket: what it does not have, as packs, with a claim first and the record last.
+
+Killed between any two steps it leaves a claim that others take over, or a pack that no record names and that the
+bucket's own rule deletes. It never needs the right to delete.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from kcachefs.errors import UsageError
+from kcachefs.fleet import making, pack_records, snapshotting
+from kcachefs.fleet.bucket import Bucket
+from kcachefs.fleet.bucket_layout import day_of
+from kcachefs.fleet.claims import Claims
+from kcachefs.fleet.finding import FoundEntry, Say
+from kcachefs.fleet.key_index import KeyIndex, key_of_entry, keys_of_entries, packed_keys
+from kcachefs.fleet.pack_records import PACK_MAX, PackRecord, PackReference, SignedRecord
+from kcachefs.fleet.signing import Signer
+from kcachefs.fleet.views import View
+
+PACK_BYTES = 128 << 20
+"""A pack ends before the entry with which its files would have more: it is then one frame, fetched in one go."""
+
+_GAP = 60 * 10**9
+"""Nanoseconds without a new file after which a start is taken to have done something else."""
+
+log = logging.getLogger(__name__)
+
+
+class Published(NamedTuple):
+    """What became of the entries."""
+
+    packs: list[PackReference]
+    """New in the bucket."""
+    present: int
+    """Entries that the bucket had already."""
+    waiting: list[FoundEntry]
+    """Entries that somebody else is publishing now: try again after `claims.CLAIM_SECONDS`."""
+
+
+class Publisher:
+    """Publishes into one scope of a bucket, with one key."""
+
+    def __init__(self, bucket: Bucket, signer: Signer, claims: Claims | None = None) -> None:
+        if signer.public not in bucket.trusted:
+            raise UsageError("the key that signs is not among those that are trusted here; add it with --trust")
+        self._bucket = bucket
+        self.signer = signer
+        self.claims = claims or Claims(bucket.storage, bucket.layout)
+
+    def publish(
+        self,
+        view: View,
+        entries: Sequence[FoundEntry],
+        *,
+        run: str = "",
+        compile_ms: int = 0,
+        level: int = making.QUICK_LEVEL,
+        say: Say = lambda line: None,
+        progress: Callable[[int], None] = lambda count: None,
+    ) -> Published:
+        """Publish those entries that the bucket does not have.
+
+        `run` names what was compiled together (`new_run`). `compile_ms` is how long that took; 0 takes it from the
+        times of the files.
+        """
+        run = run or new_run()
+        self._bucket.load_index()
+        index = KeyIndex.open(self._bucket.index_path)
+        missing = [one for one in entries if index is None or index.find(key_of(one)) is None]
+        progress(sum(one.bytes for one in entries) - sum(one.bytes for one in missing))
+        total, packs, waiting, today = sum(one.bytes for one in missing) or 1, [], [], ""
+        for group in _groups(missing):
+            # Nodes that compiled almost the same agree on the least key of it most of the time.
+            now = self.claims.take(f"{min(map(key_of, group)):016x}")
+            if now is None:
+                waiting += group
+                progress(sum(one.bytes for one in group))
+                continue
+            took = compile_ms * sum(one.bytes for one in group) // total
+            today = day_of(now)
+            packs += self._put(view, group, today, run, took, level, say, progress)
+        if packs:
+            self._bucket.load_index()
+            snapshotting.make_due(self._bucket, self.claims, self.signer, today)
+        return Published(packs, len(entries) - len(missing), waiting)
+
+    def put_pack(self, path: Path, day: str, *, run: str, compile_ms: int) -> SignedRecord:
+        """Put a pack that is a local file into the bucket, then its record."""
+        from kcachefs.fleet import packfile
+
+        with packfile.opened(path, self._bucket.trusted) as pack:
+            manifest = pack.manifest
+        keys, folders = keys_of_entries(manifest.entries)
+        hasher = blake3()
+        hasher.update_mmap(path)
+        record = PackRecord(
+            scope=self._bucket.layout.scope,
+            pack=hasher.hexdigest()[:32],
+            size=path.stat().st_size,
+            plain=manifest.bytes,
+            run=run,
+            compile_ms=compile_ms,
+            facts=manifest.facts,
+            entries=packed_keys(keys),
+            folders=packed_keys(folders),
+        )
+        signed = pack_records.sign(record, self.signer, day)
+        storage, layout = self._bucket.storage, self._bucket.layout
+        # Both are named by their content: what is there already is the same, and replacing may not be allowed.
+        if storage.put(layout.pack(day, record.pack), path, if_absent=True):
+            self._bucket.bans.lift(signed.reference)
+        storage.put(layout.record(day, record.pack), signed.raw, if_absent=True)
+        return signed
+
+    def _put(
+        self,
+        view: View,
+        group: Sequence[FoundEntry],
+        day: str,
+        run: str,
+        compile_ms: int,
+        level: int,
+        say: Say,
+        progress: Callable[[int], None],
+    ) -> list[PackReference]:
+        path = self._bucket.folder / f"publishing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
+        try:
+            made = making.make(view, group, path, level=level, signer=self.signer, say=say, progress=progress)
+            if not made.entries:
+                return []
+            if path.stat().st_size > PACK_MAX:
+                say(f"a pack of {len(made.entries)} entries is too large for a fleet")
+                return []
+            took = compile_ms or writing_ms(file.mtime for entry in made.entries for file in entry.files)
+            return [self.put_pack(path, day, run=run, compile_ms=took).reference]
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def writing_ms(times: Iterable[int]) -> int:
+    """For how many milliseconds a start was busy compiling, judged by when its files were written, in nanoseconds.
+
+    A long gap is another start, or no compiling.
+
+    >>> writing_ms([0, 4 * 10**9, 7 * 10**9, 9000 * 10**9])
+    7000
+    """
+    ordered = sorted(times)
+    gaps = (later - earlier for earlier, later in itertools.pairwise(ordered))
+    return sum(gap for gap in gaps if gap <= _GAP) // 10**6
+
+
+def new_run() -> str:
+    """A name for what is published together."""
+    return secrets.token_hex(8)
+
+
+def key_of(found: FoundEntry) -> int:
+    """The key of an entry of a tree."""
+    path = tuple(map(os.fsencode, found.path_in))
+    return key_of_entry(found.namespace.encode(), path, os.fsencode(found.group))
+
+
+def _groups(entries: Sequence[FoundEntry]) -> Iterator[list[FoundEntry]]:
+    group: list[FoundEntry] = []
+    size = 0
+    for one in entries:
+        if group and size + one.bytes > PACK_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += one.bytes
+    if group:
+        yield group

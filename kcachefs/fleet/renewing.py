@@ -1,0 +1,155 @@
+"""Publishes again what is still used, before the bucket's own rule deletes it. Needs no right to delete.
+
+A pack of which most is used is copied inside the bucket, with its record. Of other packs the used entries are taken out
+and put into a new pack, so that what nobody uses ages and goes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections import Counter
+from collections.abc import Collection
+from typing import NamedTuple
+
+import msgspec
+
+from kcachefs.errors import FleetMissing, PackError
+from kcachefs.fleet import making, packfile
+from kcachefs.fleet.bucket import Bucket
+from kcachefs.fleet.bucket_layout import day_before, day_of
+from kcachefs.fleet.finding import FoundEntry
+from kcachefs.fleet.key_index import FOLDER, KeyIndex
+from kcachefs.fleet.manifest import PackedEntry
+from kcachefs.fleet.pack_records import PackReference
+from kcachefs.fleet.publishing import PACK_BYTES, Publisher, key_of, new_run
+from kcachefs.fleet.views import Child, Seen
+
+
+class Renewed(NamedTuple):
+    """What was published again."""
+
+    copied: list[PackReference]
+    """Packs that were copied, as they are now."""
+    repacked: list[PackReference]
+    """New packs of what was used in old ones."""
+
+
+def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewed:
+    """Publish again those of the used keys that are only in packs of which two thirds of their time is over.
+
+    `used` are keys of entries that this node used of late. Load the index first.
+    """
+    index = KeyIndex.open(bucket.index_path)
+    if index is None or not index.packs:
+        return Renewed([], [])
+    old = day_before(day_of(publisher.claims.now()), bucket.settings.days * 2 // 3)
+    held = Counter(number for _, number, is_folder in index.rows() if not is_folder)
+    wanted: dict[int, set[int]] = {}
+    for key in used:
+        number = index.find(key)
+        if number is not None and number != FOLDER and index.packs[number].day <= old:
+            wanted.setdefault(number, set()).add(key)
+    copied, parts, today = [], _Parts(), ""
+    repacked: list[PackReference] = []
+    for number, keys in sorted(wanted.items()):
+        reference = index.packs[number]
+        now = publisher.claims.take(f"renew-{reference.day}-{reference.pack}")
+        if now is None:
+            continue
+        today = day_of(now)
+        try:
+            if 2 * len(keys) >= held[number]:
+                copied.append(_copy(bucket, reference, today))
+            else:
+                parts.add(bucket, reference, keys)
+        except (FleetMissing, PackError):
+            continue  # gone or of no use: it is banned, and nobody can renew it
+        if parts.bytes > PACK_BYTES:
+            repacked.append(parts.put(bucket, publisher, today))
+            parts = _Parts()
+    if parts.entries:
+        repacked.append(parts.put(bucket, publisher, today))
+    if copied or repacked:
+        bucket.load_index()
+    return Renewed(copied, repacked)
+
+
+def _copy(bucket: Bucket, reference: PackReference, today: str) -> PackReference:
+    """The record last, as when it was published first."""
+    layout = bucket.layout
+    try:
+        for name in (layout.pack, layout.record):
+            bucket.storage.copy(name(reference.day, reference.pack), name(today, reference.pack))
+    except FleetMissing as error:
+        bucket.ban(reference, str(error))
+        raise
+    return msgspec.structs.replace(reference, day=today)
+
+
+class _Parts:
+    """Entries of several packs, on their way into a new one."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.entries: list[FoundEntry] = []
+        self._compile_ms = 0
+        self._contents: dict[tuple[str, ...], Seen] = {}
+
+    def add(self, bucket: Bucket, reference: PackReference, keys: Collection[int]) -> None:
+        path = bucket.fetch_pack(reference)
+        try:
+            with packfile.opened(path, bucket.trusted) as pack:
+                for frame, plain in pack.decoded():
+                    for entry in frame.entries:
+                        self._add(entry, plain, reference, keys)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _add(self, entry: PackedEntry, plain: memoryview, reference: PackReference, keys: Collection[int]) -> None:
+        size = sum(file.size for file in entry.files)
+        found = FoundEntry(
+            namespace=entry.namespace,
+            path_in=tuple(entry.path),
+            group=entry.group,
+            files=[file.name for file in entry.files],
+            bytes=size,
+        )
+        if key_of(found) not in keys:
+            return
+        for file in entry.files:
+            content = bytes(plain[file.offset : file.offset + file.size])
+            at = (entry.namespace, *entry.path, *file.name.split("/"))
+            self._contents[at] = Seen(file.mode, file.mtime, content)
+        self.entries.append(found)
+        self.bytes += size
+        self._compile_ms += reference.compile_ms * size // max(reference.plain, 1)
+
+    def put(self, bucket: Bucket, publisher: Publisher, today: str) -> PackReference:
+        """Publish them."""
+        path = bucket.folder / f"renewing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
+        entries = sorted(self.entries, key=lambda one: (one.namespace, one.path_in, one.group))
+        try:
+            making.make(_Contents(self._contents), entries, path, level=making.QUICK_LEVEL, signer=publisher.signer)
+            signed = publisher.put_pack(path, today, run=new_run(), compile_ms=self._compile_ms)
+        finally:
+            path.unlink(missing_ok=True)
+        return signed.reference
+
+
+class _Contents:
+    """A view of files in memory."""
+
+    def __init__(self, contents: dict[tuple[str, ...], Seen]) -> None:
+        self._contents = contents
+
+    def children(self, path: tuple[str, ...]) -> list[Child]:
+        depth = len(path)
+        names = {at[depth]: len(at) > depth + 1 for at in self._contents if at[:depth] == path}
+        return [Child(name, is_folder, not is_folder) for name, is_folder in sorted(names.items())]
+
+    def size(self, path: tuple[str, ...]) -> int:
+        return len(self._contents[path].content)
+
+    def read(self, path: tuple[str, ...]) -> Seen:
+        return self._contents[path]

@@ -1,0 +1,97 @@
+"""Snapshots: many records in one object, so that a node that starts does not fetch thousands.
+
+A snapshot of a day holds the records of that day so far; one *until* a day holds those of all days up to it, and says
+that nothing but it has to be read for them. So it counts only if a trusted key signed it, together with its name: else
+anybody who can write into the bucket could hide what others published.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from kcachefs.errors import PackError, PackUntrusted
+from kcachefs.fleet import pack_records, signing
+from kcachefs.fleet.bucket_layout import Layout, SnapshotName, is_day
+from kcachefs.fleet.object_storage import Stored
+from kcachefs.fleet.pack_records import SignedRecord
+
+SNAPSHOT_MAX = 256 << 20
+"""The most bytes of a snapshot."""
+SNAPSHOT_AFTER = 8
+"""A day gets a new snapshot when this many of its records are in none."""
+_TRIES = 4
+"""How many snapshots of one kind and day are looked at before all are taken for useless."""
+_HEADER = struct.Struct("<8s32s64s")
+"""Magic, public key, signature."""
+_MAGIC = b"KCSNAPS1"
+_SIGNED = b"kcachefs snapshot 1\n"
+_DAY_BYTES = 10
+
+
+class Snapshots(NamedTuple):
+    """The snapshots that a bucket has, the best first."""
+
+    until: list[SnapshotName]
+    days: dict[str, list[SnapshotName]]
+
+
+def sorted_out(layout: Layout, listed: Iterable[Stored]) -> Snapshots:
+    """By kind and day: the newest of those until a day, and of each day those with the most records."""
+    until: list[SnapshotName] = []
+    days: dict[str, list[SnapshotName]] = {}
+    for stored in listed:
+        told = layout.snapshot_name(stored.key)
+        if told is not None:
+            (until if told[0] == "until" else days.setdefault(told[1].day, [])).append(told[1])
+    for names in (until, *days.values()):
+        names.sort(key=lambda one: (one.day, one.records), reverse=True)
+        del names[_TRIES:]
+    return Snapshots(until, days)
+
+
+def encode(records: Iterable[SignedRecord], signer: signing.Signer, layout: Layout, kind: str, day: str) -> bytes:
+    """A snapshot of these records; the same bytes for the same records."""
+    ordered = sorted(records, key=lambda one: (one.day, one.record.pack))
+    body = b"".join(one.day.encode() + one.raw for one in ordered)
+    return _HEADER.pack(_MAGIC, signer.public, signer.sign(_said(layout, kind, day, body))) + body
+
+
+def decode(
+    content: bytes,
+    layout: Layout,
+    kind: str,
+    day: str,
+    trusted: Collection[bytes],
+    known: Collection[tuple[str, str]] = frozenset(),
+) -> list[SignedRecord]:
+    """The records of a snapshot that trusted keys signed, without those that are known by day and pack."""
+    if len(content) < _HEADER.size or not content.startswith(_MAGIC):
+        raise PackError("is no snapshot")
+    _, public, signature = _HEADER.unpack(content[: _HEADER.size])
+    if public not in trusted:
+        raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
+    body = memoryview(content)[_HEADER.size :]
+    signing.check(public, signature, _said(layout, kind, day, body))
+    records, at = [], 0
+    while at < len(body):
+        start = at + _DAY_BYTES
+        at = start + pack_records.length_of(body[start:])
+        of = bytes(body[start - _DAY_BYTES : start]).decode("ascii", "replace")
+        # Whoever signed the snapshot has checked the signatures in it, and may run code here anyway.
+        record = pack_records.read(bytes(body[start:at]), of, layout.scope, None)
+        if is_day(of) and record.signer in trusted and (of, record.record.pack) not in known:
+            records.append(record)
+    return records
+
+
+def digest(content: bytes) -> str:
+    return blake3(content).hexdigest()
+
+
+def _said(layout: Layout, kind: str, day: str, body: bytes | memoryview) -> bytes:
+    """What is signed: the name of the snapshot too, so that an old one does not pass for a new one."""
+    return _SIGNED + f"{layout.scope} {kind} {day}\n".encode() + blake3(body).digest()

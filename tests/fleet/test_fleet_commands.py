@@ -1,0 +1,205 @@
+"""`kcachefs fleet`: from nothing to a warm second node by hand, and what each command says and refuses."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcachefs.fleet.bucket_layout import Layout
+from tests.engines.mounting import Mount
+from tests.fleet.caches import ENTRIES, fill, key, packed, shown
+from tests.fleet.nodes import SCOPE, Node, bucket_folder
+from tests.fleet.servers import Server
+from tests.frameworks.commands import kcachefs
+
+LAYOUT = Layout(SCOPE)
+
+
+def told(*arguments: str | Path, **options: Any) -> Any:
+    return json.loads(kcachefs("fleet", *arguments, "--json", **options).stdout)
+
+
+def refused(*arguments: str | Path, **options: Any) -> tuple[int, str]:
+    """The exit code and the one line of a command that fails."""
+    done = kcachefs(*arguments, check=False, **options)
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.returncode, done.stderr
+
+
+@pytest.mark.mount
+def test_what_is_pushed_from_one_mount_is_pulled_into_another(mount: Mount, base: Path, server: Server) -> None:
+    secret, public = key(base)
+    url, writer, reader = server.fresh(), server.writer, server.reader
+    fill(mount.mountpoint)
+    kcachefs("fleet", "init", url, env=writer)
+    options = ("--key", secret, "--scope", SCOPE, "--level", "3", "--mount", mount.mountpoint)
+    pushed = told("push", url, *options, env=writer)
+    assert (len(pushed["packs"]), pushed["present"], pushed["waiting"], pushed["scope"]) == (1, 0, [], SCOPE)
+    again = kcachefs("fleet", "push", url, *options, env=writer).stdout
+    assert again == f"0 entries published (0 B), {ENTRIES} were there already\n"
+    with Mount(base / "two", base / "store two", "direct") as two:
+        trusting = ("--trust", public, "--scope", SCOPE)
+        done = kcachefs("fleet", "pull", url, *trusting, "--mount", two.mountpoint, env=reader).stdout
+        assert f"{ENTRIES} entries fetched" in done
+        assert shown(two.mountpoint) == shown(mount.mountpoint)
+        assert told("pull", url, *trusting, "--mount", two.mountpoint, env=reader)["present"] == ENTRIES
+    (row,) = told("ls", url, *trusting, env=reader)
+    assert (row["pack"], row["entries"], row["key"]) == (pushed["packs"][0], ENTRIES, public)
+    listed = kcachefs("fleet", "ls", url, row["pack"][:6], *trusting, env=reader).stdout
+    assert "triton/KEY0" in listed
+    (scope,) = told("status", url, "--trust", public, env=reader)["scopes"]
+    assert (scope["scope"], scope["packs"], scope["trusted_packs"], scope["entries"]) == (SCOPE, 1, 1, ENTRIES)
+    assert SCOPE in kcachefs("fleet", "status", url, env=reader).stdout
+    (mount.mountpoint / "triton" / "MORE").mkdir()
+    (mount.mountpoint / "triton" / "MORE" / "more.cubin").write_bytes(b"cubin")
+    assert refused("fleet", "push", url, *options, env=reader)[0] == 6
+
+
+def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
+    fill(base / "caches")
+    secret, public = key(base)
+    url = bucket_folder(base)
+    packed(base / "caches", base / "bucket" / "warm.kcp", secret)
+    assert "which is trusted" in kcachefs("pack", "verify", f"{url}/warm.kcp", "--trust", public).stdout
+    assert refused("pack", "verify", f"{url}/warm.kcp")[0] == 6
+    code, line = refused("pack", "verify", f"{url}/none.kcp", "--trust", public)
+    assert (code, "is not there" in line) == (3, True)
+    code, line = refused("pack", "ls", f"{url}/", "--json")
+    assert (code, "names a folder" in line) == (2, True)
+
+
+def test_a_pack_is_fetched_from_a_web_server(base: Path) -> None:
+    fill(base / "caches", size=100)
+    secret, public = key(base)
+    packed(base / "caches", base / "warm.kcp", secret)
+    handler = functools.partial(QuietHandler, directory=str(base))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{web.server_port}"
+        assert "which is trusted" in kcachefs("pack", "verify", f"{url}/warm.kcp", "--trust", public).stdout
+        code, line = refused("pack", "verify", f"{url}/none.kcp", "--trust", public)
+        assert (code, "404" in line) == (3, True)
+        web.shutdown()
+    code, line = refused("pack", "verify", f"{url}/warm.kcp", "--trust", public)
+    assert (code, "refused" in line) == (3, True)
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_what_nobody_trusted_signed_is_neither_listed_nor_pulled(base: Path) -> None:
+    fill(base / "caches", size=100)
+    (_, public), (other, _) = key(base), key(base, "other")
+    node = Node(base / "node", bucket_folder(base), other)
+    node.publish(base / "caches")
+    trusting = ("--trust", public, "--scope", SCOPE)
+    assert told("ls", node.storage.url, *trusting) == []
+    (scope,) = told("status", node.storage.url, "--trust", public)["scopes"]
+    assert (scope["packs"], scope["trusted_packs"]) == (1, 0)
+    code, line = refused("fleet", "ls", node.storage.url, "--scope", SCOPE)
+    assert (code, "needs a key that is trusted" in line) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/some/prefix", "gs://bucket", "az://container/prefix", "file:///srv/fleet"]
+)
+def test_init_tells_the_rule_and_the_least_rights(base: Path, url: str) -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S", "AZURE_STORAGE_ACCOUNT_NAME": "account"}
+    if url.startswith("file:"):
+        url = bucket_folder(base)
+    rules = told("init", url, "--days", "20", "--print-only", env=environment)["rules"]
+    assert [any(word in one["title"] for word in ("rule", "readers", "publishers")) for one in rules] == [True] * 3
+    assert "20" in rules[0]["content"]
+    assert "v1/" in rules[0]["content"]
+    for one in rules:
+        if one["content"].startswith("{"):
+            json.loads(one["content"])
+    assert not any("delete" in one["content"].lower() for one in rules[1:]), "nobody needs to delete"
+
+
+def test_init_writes_settings_that_others_read(base: Path) -> None:
+    url = bucket_folder(base)
+    said = kcachefs("fleet", "init", url, "--days", "7").stdout
+    assert f"next: kcachefs fleet check {url}" in said
+    assert json.loads((base / "bucket" / "settings.json").read_text()) == {"days": 7}
+    assert told("status", url)["days"] == 7
+    assert refused("fleet", "init", url, "--days", "1")[0] == 2
+
+
+def test_check_tells_what_credentials_are_enough_for(server: Server) -> None:
+    url = server.fresh()
+    enough = told("check", url, "--for", "gc", env=server.writer)
+    assert enough["missing"] == []
+    assert all(one["works"] for one in enough["operations"])
+    assert "enough to read" in kcachefs("fleet", "check", url, "--for", "read", env=server.reader).stdout
+    lacking = kcachefs("fleet", "check", url, env=server.reader, check=False)
+    assert (lacking.returncode, lacking.stderr) == (1, "")
+    assert "FAILS  write: " in lacking.stdout
+    assert "not enough to publish: missing write" in lacking.stdout
+    wrong = kcachefs("fleet", "check", url, env={**server.reader, "AWS_SECRET_ACCESS_KEY": "x"}, check=False)
+    assert (wrong.returncode, "refuses these credentials" in wrong.stdout) == (1, True)
+    nowhere = kcachefs("fleet", "check", f"s3://nobody-made-this{server.options}", env=server.reader, check=False)
+    assert (nowhere.returncode, "is the bucket's name right" in nowhere.stdout) == (1, True)
+
+
+def test_gc_deletes_what_is_old_or_of_no_use_and_nothing_else(base: Path) -> None:
+    fill(base / "caches", size=100)
+    secret, _ = key(base)
+    node = Node(base / "node", bucket_folder(base), secret)
+    node.publish(base / "caches")
+    root = base / "bucket" / LAYOUT.root
+
+    def aged(name: str, days: float) -> Path:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        os.utime(path, (time.time() - days * 86400,) * 2)
+        return path
+
+    useful = [path for path in root.rglob("*") if path.is_file()]
+    young = aged(f"packs/2026-01-01/{'1' * 32}.kcp", 0.5)
+    best = aged("snapshots/day/2026-01-01/00000016-0123456789abcdef", 2)
+    gone = [
+        aged(f"packs/2026-01-01/{'2' * 32}.kcp", 2),
+        aged(f"records/2026-01-01/{'3' * 32}", 31),
+        aged("claims/0123.0", 2),
+        aged("snapshots/day/2026-01-01/00000008-0123456789abcdef", 2),
+    ]
+    said = kcachefs("fleet", "gc", node.storage.url, "--dry-run").stdout
+    assert "4 objects would be deleted" in said
+    assert all(path.exists() for path in (*gone, *useful))
+    assert {one["why"] for one in told("gc", node.storage.url)["objects"]} == {
+        "no record names it",
+        "older than 30 days",
+        "a claim that is over",
+        "replaced by a newer snapshot",
+    }
+    assert not any(path.exists() for path in gone)
+    assert all(path.exists() for path in (*useful, young, best))
+
+
+def test_the_commands_refuse_in_one_line(base: Path) -> None:
+    trusting = ("--trust", key(base)[1])
+    cases: list[tuple[tuple[str | Path, ...], int, str]] = [
+        (("fleet", "status", "nonsense"), 2, "is no bucket"),
+        (("fleet", "status", f"file://{base}/none"), 3, "no such folder"),
+        (("fleet", "status", "s3://bucket?endpoint=http://127.0.0.1:1"), 3, "connection refused"),
+        (("fleet", "ls", f"file://{base}", *trusting, "--scope", "a/b"), 2, "is no scope"),
+        (("fleet", "ls", f"file://{base}", "abcdef", *trusting), 2, "has no such pack"),
+        (("fleet", "check", f"file://{base}", "--for", "nothing"), 2, "choose one of"),
+        (("fleet", "push", f"file://{base}", "--key", base / "none"), 2, "holds no secret key"),
+    ]
+    environment = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S"}
+    for arguments, code, words in cases:
+        got, line = refused(*arguments, env=environment)
+        assert (got, words in line) == (code, True), line

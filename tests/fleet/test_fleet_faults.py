@@ -1,0 +1,215 @@
+"""A fleet that fails: buckets that hang, trickle, refuse or lie, and processes that are killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bucket_server import BucketServer
+from kcachefs.errors import UsageError
+from kcachefs.mounts.settings import mount_settings
+from tests.engines.callers import OTHER, in_child
+from tests.engines.mounting import Mount, kill
+from tests.fleet.caches import key
+from tests.fleet.mounts import Fleet, agent_of, fleet_of, log_of, wait_for_index
+from tests.frameworks.conftest import ENGINES
+from tests.waiting import PATIENCE, until, until_gone
+
+pytestmark = pytest.mark.mount
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def server(fleet: Fleet) -> Iterator[BucketServer]:
+    with BucketServer(fleet.bucket).running() as server:
+        yield server
+
+
+def kernel(mount: Mount, number: int = 0) -> Path:
+    return mount.mountpoint / "triton" / f"KEY{number}" / "add.ptx"
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "trickle", "refuse"])
+def test_a_bucket_that_fails_is_asked_once(fleet: Fleet, server: BucketServer, behaviour: str) -> None:
+    with fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        server.behaviour = behaviour
+        assert not kernel(two).exists()
+        for number in (0, 1, 2):
+            assert not kernel(two, number).parent.exists()
+        assert len(server.packs_asked) == 1
+        numbers = until(lambda: (found := fleet_of(two))["state"] == "closed" and found)  # reports are a moment old
+        assert (numbers["given_up"], numbers["hits"]) == (1, 0)
+        assert numbers["why"]
+        kernel(two).parent.mkdir()
+        kernel(two).write_bytes(b"compiled here")
+        assert kernel(two).read_bytes() == b"compiled here"
+
+
+def test_a_bucket_that_is_not_there_changes_nothing(fleet: Fleet) -> None:
+    with fleet.node("two", url="s3://bucket?endpoint=http://127.0.0.1:9") as two:
+        assert not kernel(two).exists()
+        until(lambda: fleet_of(two)["why"], "the agent has noticed")
+        assert not kernel(two, 1).exists()
+        assert fleet_of(two)["index_age"] == -1
+
+
+@every_engine
+def test_a_slow_bucket_is_waited_for_while_others_are_served(fleet: Fleet, server: BucketServer, engine: str) -> None:
+    server.seconds = 0.1
+    with fleet.node("two", engine, url=server.url) as two:
+        wait_for_index(two)
+        (two.mountpoint / "jax").joinpath("other").write_bytes(b"served meanwhile")
+        found: list[bytes] = []
+        reader = threading.Thread(target=lambda: found.append(kernel(two).read_bytes()))
+        reader.start()
+        until(lambda: server.packs_asked)
+        assert (two.mountpoint / "jax" / "other").read_bytes() == b"served meanwhile"
+        reader.join(PATIENCE)
+        assert found[0].startswith(b"ptx of 0")
+
+
+def test_a_pack_that_was_changed_is_never_used(fleet: Fleet, server: BucketServer) -> None:
+    (pack,) = fleet.packs()
+    raw = bytearray(pack.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    pack.write_bytes(raw)
+    with fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        for number in (0, 1, 2):
+            assert not kernel(two, number).exists()
+        assert len(server.packs_asked) == 1
+        assert fleet_of(two)["state"] == "ready"
+        assert "is not used any more" in log_of(two)
+
+
+def test_who_is_not_trusted_is_ignored(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.secret, fleet.public = key(tmp_path, "another")
+    with fleet.node("two") as two:
+        until(lambda: fleet_of(two)["index_age"] >= 0, "the index is loaded")
+        assert not kernel(two).exists()
+        assert fleet_of(two)["index_keys"] == 0
+        assert "which is not trusted" in log_of(two)
+
+
+def test_an_expired_pack_is_a_miss(fleet: Fleet, server: BucketServer) -> None:
+    with fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        fleet.packs()[0].unlink()
+        assert not kernel(two).exists()
+        assert not kernel(two, 1).exists()
+        assert len(server.packs_asked) == 1
+        assert fleet_of(two)["state"] == "ready"
+
+
+# --- processes that are killed ----------------------------------------------------------------------------------------
+
+
+def test_another_agent_takes_the_place_of_one_that_was_killed(fleet: Fleet) -> None:
+    with fleet.node("two") as two:
+        wait_for_index(two)
+        first = agent_of(two)
+        assert "NoNewPrivs:\t1" in Path(f"/proc/{first}/status").read_text()
+        os.kill(first, signal.SIGKILL)
+        until_gone(first)
+        until(lambda: agent_of(two) not in (0, first), "another agent runs")
+        wait_for_index(two)
+        assert kernel(two).exists()
+
+
+def test_a_lookup_that_waits_survives_its_worker(fleet: Fleet, server: BucketServer) -> None:
+    server.seconds = 0.3
+    with fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        found: list[bool] = []
+        reader = threading.Thread(target=lambda: found.append(kernel(two).exists()))
+        reader.start()
+        until(lambda: server.packs_asked)
+        kill(two.daemon()[1])
+        reader.join(PATIENCE)
+        wait_for_index(two)
+        assert found[0] or kernel(two, 1).exists()
+        assert kernel(two, 2).exists()
+
+
+def test_a_fleet_goes_on_without_a_supervisor(fleet: Fleet) -> None:
+    with fleet.node("two") as two:
+        wait_for_index(two)
+        agent = agent_of(two)
+        kill(two.daemon()[0])
+        assert kernel(two).exists()
+        two.umount()
+        until_gone(agent)
+
+
+def test_whoever_is_killed_while_it_waits_is_let_go(fleet: Fleet, server: BucketServer) -> None:
+    server.seconds = 0.5  # so that a first byte may take several seconds
+    with fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        server.behaviour = "hang"
+        program = "import os, sys; os.stat(sys.argv[1])"
+        waiting = subprocess.Popen([sys.executable, "-S", "-c", program, str(kernel(two))])
+        until(lambda: server.packs_asked)
+        waiting.kill()
+        assert waiting.wait(PATIENCE) == -signal.SIGKILL
+        assert fleet_of(two)["given_up"] == 0, "the fetch still goes on"
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+def written_by_another(path: Path) -> str:
+    """`written`, or the name of the errno with which writing a file is refused."""
+
+    def write() -> str:
+        try:
+            path.write_bytes(b"mine")
+        except OSError as error:
+            return errno.errorcode[error.errno or 0]
+        return "written"
+
+    return in_child(write, OTHER)
+
+
+@as_root
+@pytest.mark.parametrize(
+    "options",
+    [("--policy", "shared"), ("--policy", "publish"), ("--policy", "read-only"), ("--policy", "private", "--base")],
+    ids=lambda options: options[1],
+)
+def test_others_read_what_arrives_and_cannot_change_it(fleet: Fleet, options: tuple[str, ...]) -> None:
+    writers = ("--writers", "uid:0") if options[1] in ("private", "read-only") else ()
+    with fleet.node("two", "direct", *options, *writers) as two:
+        wait_for_index(two)
+        assert in_child(kernel(two).read_bytes, OTHER).startswith(b"ptx of 0")
+        for path in (kernel(two), kernel(two).with_name("more.ptx")):
+            assert written_by_another(path) in ("EACCES", "EPERM", "EROFS")
+        beside = two.mountpoint / "inductor" / "ab" / "cnew.py"
+        assert written_by_another(beside) == ("written" if options[1] != "read-only" else "EROFS")
+
+
+def test_options_that_make_no_sense_together_are_refused(fleet: Fleet) -> None:
+    place, base = fleet.folder / "mount", {"fleet": fleet.url, "trust": [fleet.public]}
+    for more, word in (
+        ({"policy": "private"}, "--base"),
+        ({"policy": "read-only", "fleet_mode": "publish"}, "read-only"),
+        ({"fleet_mode": "publish", "fleet_key": str(fleet.folder / "none")}, "keygen"),
+        ({"fleet": "http://bucket"}, "s3://"),
+        ({"fleet_scope": "a/b"}, "scope"),
+        ({"trust": ["nonsense"]}, "--trust"),
+    ):
+        with pytest.raises(UsageError, match=word):
+            mount_settings(place, fleet.folder / "store", {**base, **more})
+    with pytest.raises(UsageError, match="--fleet"):
+        mount_settings(place, fleet.folder / "store", {"trust": [fleet.public]})
+    with pytest.raises(UsageError, match="nobody is trusted"):
+        mount_settings(place, fleet.folder / "store", {"fleet": fleet.url})

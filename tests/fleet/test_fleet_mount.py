@@ -1,0 +1,165 @@
+"""Two nodes over one bucket: what one compiled, the other finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcachefs.fleet import packfile
+from tests.engines.mounting import kill
+from tests.fleet.caches import ENTRIES, fill, shown
+from tests.fleet.mounts import Fleet, fleet_of, log_of, told, wait_for_agent, wait_for_index
+from tests.frameworks.conftest import ENGINES
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+every_engine = pytest.mark.parametrize("engine", ENGINES)
+pytestmark = pytest.mark.mount
+
+
+@every_engine
+def test_a_second_node_finds_what_the_first_compiled(empty_fleet: Fleet, engine: str) -> None:
+    with empty_fleet.publisher("one", engine) as one:
+        fill(one.mountpoint)
+        there = shown(one.mountpoint)
+    assert len(empty_fleet.packs()) == 1
+    with empty_fleet.node("two", engine) as two:
+        wait_for_index(two)
+        assert (two.mountpoint / "triton" / "KEY1" / "add.json").read_bytes() == there["triton/KEY1/add.json"][2]
+        until(lambda: fleet_of(two)["entries"] == ENTRIES, "the rest of the pack is here, too")
+        assert shown(two.mountpoint) == {name: (mode & ~0o022, *rest) for name, (mode, *rest) in there.items()}
+        group = json.loads((two.mountpoint / "triton" / "KEY1" / "__grp__add.json").read_bytes())
+        assert set(map(os.path.dirname, group["child_paths"].values())) == {str(two.mountpoint / "triton" / "KEY1")}
+        numbers = told(two)
+        assert (numbers["total"]["entries"], numbers["total"]["misses"]) == (ENTRIES, 0)
+        assert numbers["fleet"]["hits"] == 1
+        assert numbers["fleet"]["state"] == "ready"
+        assert not fleet_of(two)["published"]
+    assert "could not" not in log_of(two)
+
+
+@every_engine
+def test_names_that_form_no_entry_are_never_asked_for(fleet: Fleet, engine: str) -> None:
+    with fleet.node("two", engine) as two:
+        wait_for_index(two)
+        before = fleet_of(two)["requests"]
+        own = two.mountpoint / "triton" / "OWN"
+        own.mkdir()
+        for path in ("triton/KEY.lock", "triton/tmp.pid_1", "inductor/ab/x.tmp", "triton/OWN/KEY1", "none", "nvrtc/a"):
+            assert not (two.mountpoint / path).exists()
+        assert fleet_of(two)["requests"] == before
+        assert [path.name for path in (two.mountpoint / "triton").iterdir()] == ["OWN"]
+        assert (two.mountpoint / "inductor" / "ab").is_dir(), "a folder that leads to entries is there"
+        assert fleet_of(two)["requests"] == before
+
+
+def test_what_is_here_already_stays_as_it_is(fleet: Fleet) -> None:
+    with fleet.node("two") as two:
+        wait_for_index(two)
+        own = two.mountpoint / "triton" / "KEY0"
+        with pytest.raises(FileExistsError):  # the lookup before the mkdir brings it in
+            own.mkdir()
+        until(lambda: fleet_of(two)["entries"] == ENTRIES)
+        before = fleet_of(two)["packs"]
+        assert not (two.mountpoint / "inductor" / "ab" / "cabc.cubin").exists()
+        assert fleet_of(two)["packs"] == before, "the rest of the group is here, so nobody has this file"
+        (own / "add.ptx").write_bytes(b"changed here")
+        shutil.rmtree(two.mountpoint / "triton" / "KEY1")
+        assert (two.mountpoint / "triton" / "KEY1" / "add.ptx").exists(), "what was removed comes back when asked for"
+        assert (own / "add.ptx").read_bytes() == b"changed here"
+
+
+@every_engine
+def test_a_second_node_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str) -> None:
+    pytest.importorskip("triton")
+    with empty_fleet.publisher("one", engine) as one:
+        assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+    with empty_fleet.node("two", engine) as two:
+        wait_for_index(two)
+        warm = compile_kernels(two.mountpoint)
+        assert warm["hits"] == [True, True]
+        assert all(kernel["there"] for kernel in warm["kernels"])
+        assert told(two)["total"]["misses"] == 0
+
+
+def compile_kernels(mount: Path) -> dict[str, Any]:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(mount / "triton"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "triton_kernel.py"), "64", "128"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    numbers: dict[str, Any] = json.loads(ran.stdout)
+    return numbers
+
+
+@pytest.mark.slow
+def test_a_second_node_compiles_nothing_of_a_torch_model(empty_fleet: Fleet) -> None:
+    pytest.importorskip("torch")
+    with empty_fleet.publisher("one") as one:
+        cold = compile_model(one.mountpoint, empty_fleet.folder / "one")
+        assert (cold["hits"], cold["misses"]) == (0, 1)
+    with empty_fleet.node("two") as two:
+        wait_for_index(two)
+        warm = compile_model(two.mountpoint, empty_fleet.folder / "two")
+        assert (warm["hits"], warm["misses"], warm["result"]) == (1, 0, cold["result"])
+        assert told(two)["total"]["misses"] == 0
+
+
+def compile_model(mount: Path, folder: Path) -> dict[str, Any]:
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(mount / "inductor"),
+        "TRITON_CACHE_DIR": str(mount / "triton"),
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(folder),
+    }
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fleet.torch_model"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    numbers: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return numbers
+
+
+def test_what_arrives_is_the_owners_and_nobody_else_writes_to_it(fleet: Fleet) -> None:
+    with fleet.node("two") as two:
+        wait_for_index(two)
+        entry = two.mountpoint / "triton" / "KEY0"
+        for path in (entry, *entry.iterdir()):
+            found = path.stat()
+            assert found.st_uid == os.getuid()
+            assert not stat.S_IMODE(found.st_mode) & 0o022
+
+
+def test_what_a_killed_worker_had_not_queued_is_published_by_the_next(empty_fleet: Fleet) -> None:
+    with empty_fleet.publisher("one") as one:
+        fill(one.mountpoint)
+        assert told(one)["total"]["entries"] == ENTRIES
+        kill(one.daemon()[1])
+        wait_for_agent(one)
+    with packfile.opened(empty_fleet.packs()[0], None) as pack:
+        assert len(pack.manifest.entries) == ENTRIES
+
+
+def test_the_queue_survives_a_mount_that_could_not_publish(empty_fleet: Fleet) -> None:
+    away = empty_fleet.folder / "away"
+    with empty_fleet.publisher("one") as one:
+        empty_fleet.bucket.rename(away)
+        fill(one.mountpoint)
+    away.rename(empty_fleet.bucket)
+    assert not empty_fleet.packs()
+    queue = json.loads((one.store / "fleet" / "queue.json").read_bytes())
+    assert sum(len(batch["entries"]) for batch in queue) == ENTRIES
+    with empty_fleet.publisher("one") as one:
+        until(empty_fleet.packs, "what waited is published")
+        until(lambda: not fleet_of(one)["queue"])
+    assert json.loads((one.store / "fleet" / "queue.json").read_bytes()) == []

@@ -1,0 +1,135 @@
+"""The parts of a mount's fleet by themselves: parcels, the breaker, deliveries, and how long compiling took."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kcachefs.errors import PackError
+from kcachefs.fleet import parcels
+from kcachefs.fleet.breaker import FIRST_SECONDS, LONGEST_SECONDS, Breaker
+from kcachefs.fleet.deliveries import Deliveries, entry_key, is_parting
+from kcachefs.fleet.offers import compile_ms
+from kcachefs.fleet.pack_records import PackReference
+from kcachefs.fleet.parcels import OpenParcel, ParcelEntry, ParcelFile
+
+ONE = ParcelEntry("triton", ("ONE",), "", (ParcelFile("a.ptx", 0o644, 1, 0, 3), ParcelFile("b.ptx", 0o644, 1, 3, 2)))
+TWO = ParcelEntry("inductor", ("ab",), "cabc", (ParcelFile("cabc.py", 0o644, 1, 3, 2),))
+
+
+def reference(pack: str = "a") -> PackReference:
+    return PackReference(
+        day="2026-11-16", pack=32 * pack, size=1, plain=1, run="run", compile_ms=1000, signer=bytes(32)
+    )
+
+
+def parcel(*entries: ParcelEntry) -> OpenParcel:
+    fd = parcels.make(entries, [b"one", b"tw"])
+    try:
+        return OpenParcel(fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_parcel_comes_as_it_was_sent() -> None:
+    opened = parcel(ONE, TWO)
+    assert opened.entries == [ONE, TWO]
+    assert [opened.content(file) for file in (*ONE.files, *TWO.files)] == [b"one", b"tw", b"tw"]
+
+
+def test_a_parcel_that_can_be_changed_or_lies_is_refused() -> None:
+    fd = os.memfd_create("test")
+    try:
+        os.write(fd, bytes(64))
+        with pytest.raises(PackError, match="changed"):
+            OpenParcel(fd)
+    finally:
+        os.close(fd)
+    outside = ParcelEntry("triton", ("X",), "", (ParcelFile("a", 0o644, 1, 4, 2),))
+    with pytest.raises(PackError, match="outside"):
+        parcel(outside)
+
+
+def test_a_breaker_stays_open_longer_each_time() -> None:
+    now = 0.0
+    breaker = Breaker(lambda: now)
+    assert not breaker.open_for
+    for times in range(7):
+        assert breaker.failed("down")
+        assert not breaker.failed("what was asked before counts once")
+        assert breaker.open_for == min(LONGEST_SECONDS, FIRST_SECONDS * 2**times)
+        now += breaker.open_for
+    breaker.succeeded()
+    assert (breaker.open_for, breaker.why) == (0.0, "")
+    assert breaker.failed("again")
+    assert breaker.open_for == FIRST_SECONDS
+
+
+def test_what_somebody_waits_for_comes_first() -> None:
+    deliveries = Deliveries()
+    first, is_new = deliveries.wait_for(reference(), entry_key(TWO), 0)
+    assert is_new
+    _, is_new = deliveries.wait_for(reference(), entry_key(TWO), 0)
+    assert not is_new, "one request is enough"
+    deliveries.arrive(reference(), parcel(ONE, TWO), is_last=True, only_asked=False)
+    found = deliveries.next_arrived(1.0)
+    assert found is not None
+    assert (found[0].entry, found[1]) == (TWO, True)
+    assert len(deliveries.imported(found[0])) == 2
+    first.wait()
+    found = deliveries.next_arrived(1.0)
+    assert found is not None
+    assert (found[0].entry, found[1]) == (ONE, False)
+    deliveries.imported(found[0])
+    assert len(deliveries) == 0
+    assert deliveries.next_arrived(0.01) is None
+
+
+def test_of_a_pack_that_was_here_only_what_is_asked_for_comes_in_again() -> None:
+    deliveries = Deliveries()
+    deliveries.wait_for(reference(), entry_key(ONE), 0)
+    deliveries.arrive(reference(), parcel(ONE, TWO), is_last=True, only_asked=True)
+    found = deliveries.next_arrived(1.0)
+    assert found is not None
+    assert found[0].entry == ONE
+    deliveries.imported(found[0])
+    assert deliveries.next_arrived(0.01) is None
+
+
+def test_nobody_waits_for_what_is_lost_or_was_never_in_its_pack() -> None:
+    deliveries = Deliveries()
+    lost, _ = deliveries.wait_for(reference(), 1, 0)
+    deliveries.lose(reference())
+    lost.wait()
+    absent, _ = deliveries.wait_for(reference("b"), 2, 0)
+    deliveries.arrive(reference("b"), None, is_last=True, only_asked=False)
+    absent.wait()
+    assert len(deliveries) == 0
+
+
+def test_nobody_waits_for_an_agent_that_says_nothing() -> None:
+    deliveries = Deliveries()
+    lookup, _ = deliveries.wait_for(reference(), 1, 0)
+    lookup.wait()
+    assert deliveries.silent()
+    assert not deliveries.silent()
+
+
+def test_a_signal_that_ends_a_process_lets_its_lookup_go() -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not is_parting(process.pid)
+        process.kill()
+    lookup, _ = Deliveries().wait_for(reference(), 1, process.pid)
+    lookup.interrupt()
+    lookup.wait()
+    assert lookup.is_abandoned
+
+
+def test_pauses_are_not_taken_for_compiling() -> None:
+    second = 10**9
+    assert compile_ms([]) == 0
+    assert compile_ms([5 * second, 3 * second, 4 * second]) == 2000
+    assert compile_ms([0, 3600 * second, 3601 * second]) == 11000

@@ -1,0 +1,312 @@
+"""Buckets in which somebody wrote who should not: nothing of theirs is used, and the rest still is."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+from blake3 import blake3
+
+from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
+from kcachefs.fleet import pack_records, packfile
+from kcachefs.fleet.bucket import Bucket, open_bucket
+from kcachefs.fleet.bucket_layout import Layout, day_of, scopes_in
+from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry, key_of_folder
+from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
+from kcachefs.fleet.pack_records import PackRecord, PackReference
+from kcachefs.fleet.publishing import Publisher
+from kcachefs.fleet.signing import Signer
+from tests.fleet.caches import fill, key, packed
+from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
+
+LAYOUT = Layout(SCOPE)
+TODAY = day_of(time.time())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node that published one pack."""
+    fill(tmp_path / "caches", size=100)
+    node = Node(tmp_path / "node", bucket_folder(tmp_path), secret_in(tmp_path))
+    node.publish(tmp_path / "caches")
+    return node
+
+
+def reader(node: Node, tmp_path: Path) -> Node:
+    """Another node that knows nothing yet."""
+    return Node(tmp_path / "reader", node.storage, tmp_path / "key")
+
+
+def stored(tmp_path: Path, kind: str) -> Path:
+    (path,) = (path for path in (tmp_path / "bucket" / LAYOUT.root / kind).rglob("*") if path.is_file())
+    return path
+
+
+# --- packs ------------------------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda raw: raw[:-1],
+    "empty": lambda raw: b"",
+    "longer": lambda raw: raw + b"x",
+    "a bit": lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
+    "its header": lambda raw: raw[:20] + b"\xff" + raw[21:],
+    "unsigned": lambda raw: raw[:56] + bytes(96) + raw[152:],
+    "other bytes": lambda raw: os.urandom(len(raw)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_pack_that_was_changed_is_refused_and_banned(
+    node: Node, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    other = reader(node, tmp_path)
+    (reference,) = other.index.packs
+    path = stored(tmp_path, "packs")
+    raw = path.read_bytes()
+    path.write_bytes(change(raw))
+    with pytest.raises(PackError):
+        other.bucket.fetch_pack(reference)
+    path.write_bytes(raw)
+    assert reference in other.bucket.bans
+    assert other.index.packs == [], "it left the index"
+    again = Bucket(other.storage, SCOPE, other.bucket.trusted, other.bucket.folder)
+    assert reference in again.bans, "a restart forgets nothing"
+    assert again.load_index().packs == 0
+    assert sorted(os.listdir(other.bucket.folder)) == ["bans.json", "index"]
+
+
+def put_signed(node: Node, path: Path, tmp_path: Path, **changes: object) -> PackReference:
+    """Put a pack into the bucket with a record that the trusted key signed, whatever is in the pack."""
+    raw = path.read_bytes()
+    record = PackRecord(
+        scope=SCOPE,
+        pack=blake3(raw).hexdigest()[:32],
+        size=len(raw),
+        plain=5,
+        run="0" * 16,
+        compile_ms=0,
+        facts={},
+        entries=key_of_entry(b"triton", (b"EVIL",)).to_bytes(8, "little"),
+        folders=b"",
+    )
+    record = msgspec.structs.replace(record, **changes)
+    signed = pack_records.sign(record, node.signer, TODAY)
+    node.storage.put(LAYOUT.pack(signed.day, record.pack), raw)
+    node.storage.put(LAYOUT.record(signed.day, record.pack), signed.raw)
+    return signed.reference
+
+
+def test_a_pack_that_nobody_or_a_stranger_signed_is_refused_however_its_record_is_signed(
+    node: Node, tmp_path: Path
+) -> None:
+    stranger, _ = key(tmp_path, "stranger")
+    for secret in (None, stranger):
+        packed(tmp_path / "caches", tmp_path / "pack.kcp", secret)
+        reference = put_signed(node, tmp_path / "pack.kcp", tmp_path)
+        with pytest.raises(PackUntrusted):
+            node.bucket.fetch_pack(reference)
+        assert reference in node.bucket.bans
+
+
+def forged(out: Path, signer: Signer, name: str, *, plain: bytes = b"cubin", claimed: int | None = None) -> Path:
+    """A pack that the trusted key signed, but that says what no cache says."""
+    compressed = zstandard.ZstdCompressor().compress(plain)
+    file = PackedFile(name, 0o644, 0, 5, 0, blake3(plain[:5]).hexdigest())
+    entry = PackedEntry(namespace="triton", path=["EVIL"], files=[file])
+    frame = Frame(
+        stored=len(compressed), plain=claimed or len(plain), digest=blake3(compressed).hexdigest(), entries=[entry]
+    )
+    packfile.write(out, Manifest(facts={}, frames=[frame]), io.BytesIO(compressed), signer)
+    return out
+
+
+def test_traversal_and_bombs_are_refused_also_from_a_trusted_key(node: Node, tmp_path: Path) -> None:
+    made = [
+        forged(tmp_path / "traversal.kcp", node.signer, "../../../etc/passwd"),
+        forged(tmp_path / "absolute.kcp", node.signer, "/etc/passwd"),
+        forged(tmp_path / "bomb.kcp", node.signer, "kernel.cubin", plain=bytes(1 << 20), claimed=5),
+    ]
+    for path in made:
+        reference = put_signed(node, path, tmp_path)
+        with pytest.raises(PackError):
+            node.bucket.fetch_pack(reference)
+        assert reference in node.bucket.bans
+    good = forged(tmp_path / "good.kcp", node.signer, "kernel.cubin")
+    node.bucket.fetch_pack(put_signed(node, good, tmp_path)).unlink()
+
+
+def test_no_more_is_fetched_than_the_record_says(node: Node, tmp_path: Path) -> None:
+    (reference,) = reader(node, tmp_path).index.packs
+    with open(stored(tmp_path, "packs"), "ab") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(PackError, match="at most"):
+        node.bucket.fetch_pack(reference)
+
+
+def test_a_pack_that_expired_is_a_miss_and_leaves_the_index(node: Node, tmp_path: Path) -> None:
+    other = reader(node, tmp_path)
+    (reference,) = other.index.packs
+    stored(tmp_path, "packs").unlink()
+    with pytest.raises(FleetMissing):
+        other.bucket.fetch_pack(reference)
+    assert other.index.packs == []
+    assert other.publish(tmp_path / "caches").packs == [], "the claim of the first publisher stands for a while"
+    other.claims._patience = 0.0
+    assert len(other.publish(tmp_path / "caches").packs) == 1, "and then it is published again"
+    other.bucket.fetch_pack(other.index.packs[0]).unlink()
+
+
+def test_a_bucket_that_is_emptied_under_a_node_is_published_into_again(node: Node, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "bucket")
+    (tmp_path / "bucket").mkdir()
+    before = KeyIndex.open(node.bucket.index_path)
+    assert before is not None
+    with pytest.raises(FleetMissing):
+        node.bucket.fetch_pack(before.packs[0])
+    assert (node.index.packs, len(node.index)) == ([], 0)
+    assert len(node.publish(tmp_path / "caches").packs) == 1
+    assert len(reader(node, tmp_path).index.packs) == 1
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+RECORD_CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda raw: raw[:-1],
+    "empty": lambda raw: b"",
+    "longer": lambda raw: raw + b"x",
+    "a bit": lambda raw: raw[:-1] + bytes([raw[-1] ^ 1]),
+    "another signature": lambda raw: raw[:48] + bytes(64) + raw[112:],
+    "no key": lambda raw: raw[:16] + bytes(32) + raw[48:],
+    "a length of 4 GiB": lambda raw: raw[:8] + b"\xff" * 4 + raw[12:],
+    "garbage": lambda raw: b"garbage" * 100,
+}
+
+
+@pytest.mark.parametrize("change", RECORD_CHANGES.values(), ids=RECORD_CHANGES)
+def test_a_record_that_was_changed_is_ignored_and_the_others_are_not(
+    node: Node, tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path = stored(tmp_path, "records")
+    raw = path.read_bytes()
+    fill(tmp_path / "more", kernels=9, size=50)
+    node.publish(tmp_path / "more")
+    path.write_bytes(change(raw))
+    (found,) = reader(node, tmp_path).index.packs
+    assert found.pack != path.name
+
+
+def test_a_record_of_a_stranger_of_another_scope_or_for_another_pack_is_ignored(node: Node, tmp_path: Path) -> None:
+    stranger, _ = key(tmp_path, "stranger")
+    both = frozenset({node.signer.public, Signer(stranger).public})
+    Node(tmp_path / "stranger node", node.storage, stranger, patience=0.0).publish(tmp_path / "caches")
+    packed(tmp_path / "caches", tmp_path / "pack.kcp", tmp_path / "key")
+    put_signed(node, tmp_path / "pack.kcp", tmp_path, scope="x86_64-cuda80")
+    raw = next(iter(node.storage.objects(LAYOUT.records)))
+    node.storage.put(LAYOUT.record(TODAY, "f" * 32), node.storage.get(raw.key, limit=1 << 20).content)
+    (found,) = reader(node, tmp_path).index.packs
+    assert found.signer == node.signer.public
+    trusting = Node(tmp_path / "trusting", node.storage, tmp_path / "key", both)
+    assert len(trusting.index.packs) == 2
+    shrunk = reader(node, tmp_path)
+    assert len(shrunk.index.packs) == 1
+    grown = Bucket(node.storage, SCOPE, both, shrunk.bucket.folder)
+    assert grown.load_index().packs == 2, "whoever is trusted from now on is found, however old it is"
+    less = Bucket(node.storage, SCOPE, {node.signer.public}, trusting.bucket.folder)
+    assert less.load_index().packs == 1, "whoever is not trusted any more leaves the index"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"size": 1 << 40}, {"size": 0}, {"pack": "../../x"}, {"pack": "F" * 32}, {"run": "x"}, {"entries": b"123"}],
+    ids=repr,
+)
+def test_a_record_that_makes_no_sense_is_refused_also_from_a_trusted_key(
+    node: Node, changes: dict[str, object]
+) -> None:
+    fields = {"scope": SCOPE, "pack": "0" * 32, "size": 1, "plain": 1, "run": "0" * 16, "compile_ms": 0, "facts": {}}
+    record = PackRecord(**{**fields, "entries": bytes(8), "folders": b"", **changes})  # type: ignore[arg-type]
+    raw = pack_records.sign(record, node.signer, TODAY).raw
+    with pytest.raises(PackError):
+        pack_records.read(raw, TODAY, SCOPE, node.bucket.trusted)
+
+
+def test_objects_that_do_not_belong_there_are_passed_over(node: Node, tmp_path: Path) -> None:
+    for name in (
+        "records/x",
+        "records/2026-13-99/" + "0" * 32,
+        "../no scope/x",
+        f"records/{TODAY}/x",
+        "snapshots/day/x/y",
+    ):
+        path = tmp_path / "bucket" / LAYOUT.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"garbage")
+    assert len(reader(node, tmp_path).index.packs) == 1
+    assert scopes_in(node.storage) == [SCOPE]
+
+
+# --- what is local ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"KCINDEX1" + b"\xff" * 56])
+def test_a_damaged_index_is_loaded_anew(node: Node, content: bytes) -> None:
+    node.bucket.index_path.write_bytes(content)
+    assert KeyIndex.open(node.bucket.index_path) is None
+    assert len(node.index.packs) == 1
+
+
+def test_damaged_bans_are_no_bans(node: Node) -> None:
+    (node.bucket.folder / "bans.json").write_bytes(b"{")
+    assert len(Bucket(node.storage, SCOPE, node.bucket.trusted, node.bucket.folder).bans) == 0
+
+
+def test_a_scope_is_a_name_and_somebody_must_be_trusted(tmp_path: Path) -> None:
+    url = bucket_folder(tmp_path)
+    for scope in ("", "..", "a/b", "../other", "x" * 65, "a b"):
+        with pytest.raises(UsageError, match="is no scope"):
+            open_bucket(url, scope, {bytes(32)}, tmp_path / "node")
+    with pytest.raises(UsageError, match="needs a key that is trusted"):
+        open_bucket(url, SCOPE, frozenset(), tmp_path / "node")
+
+
+def test_an_index_that_is_replaced_stays_whole_for_who_has_it_open(node: Node, tmp_path: Path) -> None:
+    before = node.index
+    fill(tmp_path / "more", kernels=9, size=50)
+    Publisher(node.bucket, node.signer, node.claims)
+    node.publish(tmp_path / "more")
+    assert (len(before.packs), before.find(key_of_entry(b"triton", (b"KEY8",)))) == (1, None)
+    assert node.index.find(key_of_entry(b"triton", (b"KEY8",))) is not None
+
+
+def test_an_index_of_another_bucket_or_scope_is_not_used(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    assert len(node.index.packs) == 1
+    other = Bucket(node.storage, "x86_64-cuda80", node.bucket.trusted, node.bucket.folder)
+    assert other.load_index().packs == 0
+    assert node.bucket.load_index().packs == 1
+    elsewhere = Node(node.bucket.folder, bucket_folder(tmp_path / "elsewhere"), tmp_path / "key")
+    assert elsewhere.index.packs == []
+
+
+def test_an_index_to_which_nothing_is_added_is_not_written_again(node: Node) -> None:
+    loaded, before = node.index.loaded, node.bucket.index_path.stat()
+    assert node.index.loaded > loaded
+    assert node.bucket.index_path.stat().st_ino == before.st_ino
+
+
+def test_a_folder_leaves_the_index_with_the_last_pack_below_it(node: Node, tmp_path: Path) -> None:
+    folder = key_of_folder(b"inductor", (b"ab",))
+    (reference,) = node.index.packs
+    (tmp_path / "more" / "inductor" / "ab").mkdir(parents=True)
+    (tmp_path / "more" / "inductor" / "ab" / "cxyz.py").write_bytes(b"import torch")
+    (other,) = node.publish(tmp_path / "more").packs
+    for gone, left in ((reference, FOLDER), (other, None)):
+        node.bucket.ban(gone, "for a test")
+        assert node.index.find(folder) == left

@@ -1,0 +1,248 @@
+"""The protocol layer against real servers: what the fleet needs of a store, each of them does or refuses clearly."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from kcachefs.errors import FleetMissing, FleetRefused, FleetTooSlow, FleetUnreachable, PackError, UsageError
+from kcachefs.fleet.object_storage import Patience, Storage, open_storage
+from tests.engines.mounting import temporary_folder
+from tests.fleet import servers
+from tests.fleet.servers import Rclone, Server, azurite, environment, storage
+from tests.waiting import PATIENCE
+
+KINDS = ("file", "SeaweedFS", "rclone", "Azurite")
+
+
+@pytest.fixture(scope="module")
+def folder(surroundings: Path) -> Iterator[Path]:
+    with temporary_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def any_server(request: pytest.FixtureRequest, folder: Path) -> Iterator[Server]:
+    kind = request.param
+    if kind == "file":
+        (folder / "bucket").mkdir()
+        yield Server("file", f"file://{folder}/bucket", "", {}, {})
+    elif kind == "SeaweedFS":
+        yield request.getfixturevalue("server")
+    elif kind == "rclone":
+        with Rclone(folder / "rclone") as rclone:
+            yield rclone.server
+    else:
+        with azurite(folder / "azurite") as running:
+            yield running
+
+
+@pytest.fixture
+def store(any_server: Server) -> Storage:
+    url = any_server.fresh()
+    if any_server.kind == "file":
+        Path(url.removeprefix("file://")).mkdir()
+    return storage(any_server, url)
+
+
+def test_objects_are_written_read_listed_copied_and_deleted(store: Storage, tmp_path: Path) -> None:
+    assert (list(store.objects("a/")), store.folders("a/")) == ([], [])
+    before = time.time()
+    store.put("a/2026-01-01/one", b"1" * 100_000)
+    (tmp_path / "file").write_bytes(b"2" * 7)
+    store.put("a/2026-01-02/two", tmp_path / "file")
+    assert {(one.key, one.size) for one in store.objects("a/")} == {
+        ("a/2026-01-01/one", 100_000),
+        ("a/2026-01-02/two", 7),
+    }
+    assert [one.key for one in store.objects("a/2026-01-02/")] == ["a/2026-01-02/two"]
+    assert store.folders("a/") == ["2026-01-01", "2026-01-02"]
+    got = store.get("a/2026-01-01/one", limit=100_000)
+    assert got.content == b"1" * 100_000
+    assert abs(got.modified - before) < 3600
+    assert store.head("a/2026-01-02/two").size == 7
+    store.copy("a/2026-01-01/one", "b/copy")
+    assert b"".join(store.stream("b/copy", limit=1 << 20)) == got.content
+    store.delete(["a/2026-01-01/one", "a/never"])
+    assert {one.key for one in store.objects("")} == {"a/2026-01-02/two", "b/copy"}
+
+
+def test_what_is_missing_or_too_large_is_an_error_of_its_own(store: Storage) -> None:
+    for ask in (lambda: store.get("none", limit=10), lambda: store.head("none"), lambda: store.copy("none", "other")):
+        with pytest.raises(FleetMissing):
+            ask()
+    store.put("large", b"x" * 1001)
+    with pytest.raises(PackError, match="1,001 bytes; at most 1,000"):
+        store.get("large", limit=1000)
+
+
+def test_a_conditional_write_has_one_winner_where_the_store_knows_conditions(
+    store: Storage, any_server: Server
+) -> None:
+    # rclone's server fails some of those who write the same object at the same moment.
+    with ThreadPoolExecutor(1 if any_server.kind == "rclone" else 16) as pool:
+        won = list(pool.map(lambda number: store.put("claim", b"%d" % number, if_absent=True), range(16)))
+    standing = int(store.get("claim", limit=10).content)
+    assert won[standing]
+    assert any_server.kind == "rclone" or won.count(True) == 1
+    assert store.put("claim", b"other", if_absent=True) is (any_server.kind == "rclone")
+
+
+def test_wrong_credentials_are_refused_in_one_line(any_server: Server) -> None:
+    if any_server.kind == "file":
+        pytest.skip("a folder knows no credentials")
+    wrong = {"AWS_SECRET_ACCESS_KEY": "wrong", "AZURE_STORAGE_ACCOUNT_KEY": "d3Jvbmc="}
+    with environment({**any_server.writer, **wrong}):
+        stranger = open_storage(any_server.fresh())
+    for ask in (
+        lambda: stranger.get("a", limit=1),
+        lambda: stranger.put("a", b""),
+        lambda: list(stranger.objects("a/")),
+    ):
+        with pytest.raises(FleetRefused, match=r"^[^\n]*refuses these credentials: [^\n]+$"):
+            ask()
+
+
+def test_a_reader_reads_and_cannot_write(server: Server) -> None:
+    url = server.fresh()
+    storage(server, url).put("a/b", b"1")
+    reader = storage(server, url, reader=True)
+    assert reader.get("a/b", limit=1).content == b"1"
+    assert [one.key for one in reader.objects("a/")] == ["a/b"]
+    for ask in (lambda: reader.put("a/c", b""), lambda: reader.copy("a/b", "a/c"), lambda: reader.delete(["a/b"])):
+        with pytest.raises(FleetRefused):
+            ask()
+    with pytest.raises(FleetMissing), environment(server.writer):
+        list(open_storage(f"s3://nobody-made-this{server.options}").objects("a/"))
+
+
+# --- networks that fail -----------------------------------------------------------------------------------------------
+
+
+class Odd:
+    """A TCP server that waits for a request, says what it is told to, and then no more."""
+
+    def __init__(self, *parts: tuple[float, bytes]) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"s3://fleet?endpoint=http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._parts = parts
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        open_connections = []
+        while not self._ended.is_set():
+            try:
+                connection, _ = self._socket.accept()
+                connection.settimeout(5)
+            except OSError:
+                break
+            open_connections.append(connection)
+            try:
+                connection.recv(65536)
+                for pause, part in self._parts:
+                    self._ended.wait(pause)
+                    connection.sendall(part)
+            except OSError:
+                continue
+        for connection in open_connections:
+            connection.close()
+
+    def __enter__(self) -> Odd:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+HEADERS = (
+    b'HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\nLast-Modified: Mon, 16 Nov 2026 06:00:00 GMT\r\nETag: "1"\r\n\r\n'
+)
+
+
+@pytest.fixture
+def credentials() -> Iterator[None]:
+    with environment({"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S"}):
+        yield
+
+
+def test_a_server_that_refuses_connections_is_unreachable(credentials: None) -> None:
+    (port,) = servers.free_ports(1)
+    with pytest.raises(FleetUnreachable, match="connection refused"):
+        open_storage(f"s3://fleet?endpoint=http://127.0.0.1:{port}").get("a", limit=1)
+
+
+def test_a_server_that_hangs_costs_one_deadline(credentials: None) -> None:
+    with Odd() as odd:
+        hanging = open_storage(odd.url, timeout=0.3)
+        began = time.monotonic()
+        with pytest.raises(FleetUnreachable, match=r"no answer within 0.2 s"):
+            hanging.get("a", limit=1, patience=Patience(first_byte=0.2))
+        with pytest.raises(FleetUnreachable, match=r"no answer within 0.3 s"):
+            hanging.head("a")
+        assert time.monotonic() - began < PATIENCE, "neither waits for the network's own timeouts"
+
+
+def test_a_transfer_that_would_take_too_long_is_given_up(credentials: None) -> None:
+    trickle = [(0.05, b"x" * 100)] * 200
+    with Odd((0.0, HEADERS), *trickle) as odd:
+        with pytest.raises(FleetTooSlow, match=r"would take longer than 2\.0 s"):
+            open_storage(odd.url).get("a", limit=1_000_000, patience=Patience(first_byte=5.0, budget=2.0))
+    with Odd((0.0, HEADERS)) as odd:
+        with pytest.raises(FleetTooSlow, match="was not there after"):
+            open_storage(odd.url).get("a", limit=1_000_000, patience=Patience(first_byte=5.0, overall=0.3))
+
+
+def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"s3://fleet?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(HEADERS + b"x" * 1000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(FleetUnreachable):
+            open_storage(url).get("a", limit=1_000_000)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://host/x", "is no bucket"),
+        ("bucket", "is no bucket"),
+        ("s3:///x", "names no bucket"),
+        ("file://relative/x", "three slashes"),
+        ("s3://bucket?endpont=x", "endpont: is no option"),
+    ],
+)
+def test_what_is_no_bucket_is_wrong_usage(url: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        open_storage(url)
+
+
+def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(FleetMissing, match="no such folder"):
+        open_storage(f"file://{tmp_path}/none")
+    assert os.listdir(tmp_path) == []
+
+
+def test_azure_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(UsageError, match="AZURE_STORAGE_ACCOUNT_NAME"):
+        open_storage("az://container")

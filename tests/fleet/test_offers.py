@@ -1,0 +1,181 @@
+"""What a mount offers to publish, with the test in the place of the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem
+from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
+from kcachefs.core.caller import Caller
+from kcachefs.fleet import agent_protocol as protocol
+from kcachefs.fleet import key_index, offers
+from kcachefs.fleet.agent_protocol import IndexReady, Offer, Refresh, Taken, Used
+from kcachefs.fleet.client import REFRESH_SECONDS, FleetClient
+from kcachefs.fleet.deliveries import entry_key
+from kcachefs.fleet.offers import Offers
+from kcachefs.fleet.options import FleetOptions
+from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
+from tests.core.trees import opened, user, write
+from tests.waiting import PATIENCE, until
+
+
+class Agent:
+    """The other end of a worker's channel, and the worker's side of it."""
+
+    def __init__(self, fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> None:
+        self._supervisor, self._agents = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.client = FleetClient(fs, self._agents, lambda: 0)
+        self.offers = Offers(
+            fs, self.client, FleetOptions(url="file:///none", mode="publish", writer_uids=uids), folder
+        )
+        self.channel, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel.settimeout(PATIENCE)
+        self.client.start()
+        socket.send_fds(self._supervisor, [b"agent"], [worker.fileno()])
+        worker.close()
+        until(lambda: self.client.is_connected)
+
+    def offered(self) -> tuple[Offer, dict[str, bytes]]:
+        """The next offer, and the files in it."""
+        message, fd = protocol.receive_from_worker(self.channel)
+        assert isinstance(message, Offer), message
+        parcel = OpenParcel(fd)
+        os.close(fd)
+        return message, {
+            "/".join((entry.namespace, *entry.path, file.name)): parcel.content(file)
+            for entry in parcel.entries
+            for file in entry.files
+        }
+
+    def take(self, offer: Offer, *, is_done: bool) -> None:
+        protocol.send(self.channel, Taken(offer.batch, is_done))
+        until(lambda: not self.offers._offered)
+
+    def close(self) -> None:
+        self.client.close()
+        self.channel.close()
+        self._supervisor.close()
+        ours = {"kcachefs-fleet", "kcachefs-import"}
+        until(lambda: not ours & {thread.name for thread in threading.enumerate()}, "its threads have ended")
+        self._agents.close()
+
+
+@pytest.fixture
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything rests at once."""
+    monkeypatch.setattr(offers, "QUIET_SECONDS", 0.0)
+
+
+@contextmanager
+def agent(fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> Iterator[Agent]:
+    folder.mkdir(exist_ok=True)
+    made = Agent(fs, folder, uids)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_what_is_compiled_is_offered_once_and_not_used_by_that(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/KEY/add.cubin", b"kernel")
+        write(fs, "inductor/ab/cabc.py", b"code")
+        write(fs, "inductor/ab/cabc.so", b"library")
+        write(fs, "triton/tmp.pid_1_2/add.cubin", b"unfinished")
+        fs.settle()
+        before = fs.statistics().total
+        played.offers.turn()
+        offer, files = played.offered()
+        assert files == {
+            "triton/KEY/add.cubin": b"kernel",
+            "inductor/ab/cabc.py": b"code",
+            "inductor/ab/cabc.so": b"library",
+        }
+        played.offers.turn()  # one at a time
+        played.take(offer, is_done=True)
+        played.offers.turn()
+        assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == []
+        assert played.client.numbers.queue == 0
+        fs.uses.flush()
+        after = fs.statistics().total
+        assert (after.hits, after.last_used) == (before.hits, before.last_used)
+
+
+def test_what_came_from_elsewhere_or_from_strangers_is_not_offered(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet", (1000,)) as played:
+        arriving = ArrivingEntry(b"triton", (b"CAME",), b"", [ArrivingFile((b"a.ptx",), 0o644, 1, b"came")])
+        assert fs.arrivals.bring(arriving, is_asked=True, was_missed=lambda place: False)
+        write(fs, "triton/ROOTS/add.cubin", b"root's")
+        write(fs, "triton/OURS/add.cubin", b"ours", user(1000))
+        fs.settle()
+        played.offers.turn()
+        assert played.offered()[1] == {"triton/OURS/add.cubin": b"ours"}
+
+
+def test_an_offer_that_failed_is_made_again_later_and_by_the_next_worker(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs:
+        with agent(fs, tmp_path / "fleet") as played:
+            write(fs, "triton/KEY/add.cubin", b"kernel")
+            fs.settle()
+            played.offers.turn()
+            first, _ = played.offered()
+            played.take(first, is_done=False)
+            assert not played.offers._offer_next(time.monotonic())
+            assert played.offers._offer_next(time.monotonic() + offers.RETRY_SECONDS + 1)
+            assert played.offered()[0] == first
+        with agent(fs, tmp_path / "fleet") as played:
+            played.offers.turn()
+            assert played.offered()[0] == first
+
+
+def test_the_queue_is_bounded(tmp_path: Path, in_no_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offers, "QUEUE_MAX", 3)
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        for number in range(5):
+            write(fs, f"triton/KEY{number}/add.cubin", b"kernel %d" % number)
+        fs.settle()
+        played.offers.turn()
+        assert len(played.offered()[1]) == 3
+
+
+def test_what_was_evicted_meanwhile_is_forgotten(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/KEY/add.cubin", b"kernel")
+        fs.settle()
+        played.offers._enqueue(list(played.offers._fresh))
+        fs.unlink(Caller(0, 0), fs.tree.find(fs.tree.find(1, b"triton") or 0, b"KEY") or 0, b"add.cubin")
+        played.offers.turn()
+        assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == []
+
+
+def test_a_miss_has_an_old_index_refreshed(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        fs.ask(played.client)
+        assert fs.elsewhere is not None
+        index = tmp_path / "fleet" / "index"
+        key_index.write(index, [], loaded=time.time() - 2 * REFRESH_SECONDS)
+        protocol.send(played.channel, IndexReady(str(index)))
+        until(lambda: played.client.report().index_age > REFRESH_SECONDS)
+        triton = fs.tree.find(1, b"triton") or 0
+        assert fs.elsewhere.missed(Caller(0, 0, 1), triton, b"KEY") is False
+        message, _ = protocol.receive_from_worker(played.channel)
+        assert message == Refresh()
+
+
+def test_the_agent_is_told_what_was_used(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        arriving = ArrivingEntry(b"triton", (b"CAME",), b"", [ArrivingFile((b"a.ptx",), 0o644, 1, b"came")])
+        fs.arrivals.bring(arriving, is_asked=True, was_missed=lambda place: False)
+        fs.settle()
+        played.offers._tell_used()
+        message, _ = protocol.receive_from_worker(played.channel)
+        assert message == Used([entry_key(ParcelEntry("triton", ("CAME",), "", ()))])
