@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.explain_sets.changing import Expected, all_of
@@ -17,7 +17,7 @@ class Run:
     """One run of the program: which graph, with what inputs, under which settings."""
 
     graph: str = "block"
-    """block, train (the block with its backward graph) or score."""
+    """block, train (the block with its backward graph), score or product."""
     shape: Sequence[int] = (4, 16, 64)
     width: int = 64
     hidden: int = 128
@@ -55,7 +55,8 @@ def _edit(name: str, what: str, file: str, old: str, new: str, *said: str, run: 
     return ProgramChange(name, what, run or Run(), all_of("source", *said), [(file, old, new)])
 
 
-BASE = (Run(), Run(graph="train"), Run(graph="score"))
+PRODUCT = Run(graph="product", shape=(16, 64))
+BASE = (Run(), Run(graph="train"), Run(graph="score"), PRODUCT)
 
 CHANGES = (
     # Inputs.
@@ -311,6 +312,28 @@ CHANGES = (
         "functional.relu(x)",
         r"parts\.py:8|model\.py:17|relu|erf|gelu",
         run=Run(graph="train"),
+    ),
+    # A graph that needs no C++ compiler, which the tests use.
+    ProgramChange(
+        "product_shape",
+        "16 → 24 rows",
+        replace(PRODUCT, shape=(24, 64), dynamic=False),
+        all_of("type", r"24, 64", r"16, 64"),
+    ),
+    ProgramChange(
+        "product_config",
+        "size_asserts off",
+        replace(PRODUCT, config={"size_asserts": False}),
+        all_of("environment", "size_asserts", "False", "True"),
+    ),
+    _edit(
+        "product_turned",
+        "the result is transposed",
+        "model.py",
+        "torch.mm(x, y.t())",
+        "torch.mm(x, y.t()).t()",
+        r"model\.py:31",
+        run=PRODUCT,
     ),
     # Nothing that a graph depends on.
     ProgramChange(

@@ -19,13 +19,11 @@ from typing import Any
 from benchmarks.explain_sets.inductor_changes import BASE, CHANGES, FILES, ProgramChange, Run
 
 MODELS = Path(__file__).parent / "models"
-_QUICKLY = "--quickly"
-"""Compile without what takes the C++ compiler longest: precompiled headers and vector instructions."""
 _GRAPHS = ("fxgraph", "aotautograd")
 
 
 def main() -> None:
-    folder, wanted = Path(sys.argv[1]), [word for word in sys.argv[2:] if word != _QUICKLY]
+    folder, wanted = Path(sys.argv[1]), sys.argv[2:]
     run_all(folder, [one for one in CHANGES if not wanted or one.name in wanted])
 
 
@@ -97,8 +95,7 @@ def _settle(run: Run) -> None:
     import torch
     import torch._inductor.config as config
 
-    quickly = {"cpp_cache_precompile_headers": False, "cpp.simdlen": 1} if _QUICKLY in sys.argv else {}
-    for name, value in {**quickly, **run.config}.items():
+    for name, value in run.config.items():
         holder: Any = config
         *above, last = name.split(".")
         for part in above:
@@ -131,20 +128,20 @@ def _call(run: Run) -> None:
         how["options"] = dict(run.options)
     if run.mode is not None:
         how["mode"] = run.mode
-    if run.graph in ("score", "other"):
-        function = torch.compile(getattr(model, run.graph), **how)
-        function(x, torch.randn_like(x), run.power) if run.graph == "score" else function(x)
+    if run.graph in ("score", "other", "product"):
+        arguments = {"score": [torch.randn_like(x), run.power], "product": [torch.randn_like(x)]}.get(run.graph, [])
+        torch.compile(getattr(model, run.graph), **how)(x, *arguments)
         return
     block = model.Block(run.width, run.hidden).to(dtype)
-    arguments = [x] + ([torch.zeros(*run.shape[:-1], 1, dtype=torch.bool)] if run.mask else [])
+    inputs = [x] + ([torch.zeros(*run.shape[:-1], 1, dtype=torch.bool)] if run.mask else [])
     compiled = torch.compile(block, **how)
     if run.graph == "train":
-        compiled(*arguments).sum().backward()
+        compiled(*inputs).sum().backward()
     elif run.gradient:
         compiled(x.requires_grad_())
     else:
         with torch.no_grad():
-            compiled(*arguments)
+            compiled(*inputs)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from kcachefs.insight.triton_ir import Function, Operation, Place
 
 _COMPARED_MAX = 4000
 """Operations of a function; finding the first difference in more of them would take too long."""
+_AGREED_MIN = 3
 _LIBRARY = "triton.language."
 
 
@@ -65,7 +67,7 @@ class _First:
     now: Operation | None
     was: Operation | None
     edited: bool
-    """The lines or columns around it differ, or names do: the text itself is another one."""
+    """What stands behind it moved against what stands before it: the text in between is another one."""
 
     @property
     def place(self) -> Place:
@@ -76,20 +78,34 @@ class _First:
 def _first_difference(new: Function, old: Function) -> _First:
     ours, theirs = new.operations[:_COMPARED_MAX], old.operations[:_COMPARED_MAX]
     matcher = difflib.SequenceMatcher(None, _shapes(theirs), _shapes(ours), autojunk=False)
-    now = was = None
-    found = False
-    shifts = set()
-    for tag, o1, o2, n1, n2 in matcher.get_opcodes():
-        if tag == "equal":
-            for x, y in zip(ours[n1:n2], theirs[o1:o2], strict=True):
-                if x.place.file == new.place.file and x.place.line:
-                    shifts.add((x.place.line - y.place.line, x.place.column - y.place.column))
-        elif not found:
-            found = True
-            now = ours[n1] if n1 < n2 else None
-            was = theirs[o1] if o1 < o2 else None
-    moved = new.place.line - old.place.line
-    return _First(now, was, any(shift != (moved, 0) for shift in shifts))
+    blocks = matcher.get_opcodes()
+    at = next((at for at, block in enumerate(blocks) if block[0] != "equal"), None)
+    if at is None:
+        return _First(None, None, edited=False)
+    _, o1, o2, n1, n2 = blocks[at]
+    before = _shift(new, ours, theirs, blocks[at - 1]) if at else (new.place.line - old.place.line, 0)
+    after = _shift(new, ours, theirs, blocks[at + 1]) if at + 1 < len(blocks) else before
+    edited = before is not None and after is not None and before != after
+    return _First(ours[n1] if n1 < n2 else None, theirs[o1] if o1 < o2 else None, edited)
+
+
+def _shift(
+    new: Function, ours: Sequence[Operation], theirs: Sequence[Operation], block: tuple[str, int, int, int, int]
+) -> tuple[int, int] | None:
+    """How far the places in a block of equal operations moved, in lines and columns; None if they do not agree.
+
+    Equal operations stand on many lines, so that a few of them may be matched with others than their own.
+    """
+    _, o1, o2, n1, n2 = block
+    found = Counter(
+        (x.place.line - y.place.line, x.place.column - y.place.column)
+        for x, y in zip(ours[n1:n2], theirs[o1:o2], strict=True)
+        if x.place.file == new.place.file and x.place.line
+    )
+    if not found:
+        return None
+    shift, count = found.most_common(1)[0]
+    return shift if count >= _AGREED_MIN and count == found.total() else None
 
 
 def _structure(kernel: TritonKernel, new: Function, old: Function, sources: Sources, *, is_kernel: bool) -> Cause:
@@ -155,7 +171,10 @@ def _switch(first: _First, function: ast.FunctionDef, names: set[str], source: S
 def _is_switched(node: ast.AST, first: _First, *, untouched: bool) -> bool:
     """Whether what differs came or went with this branch or unrolled loop, rather than being another code in it."""
     if isinstance(node, ast.For):
-        return "static_range" in ast.unparse(node.iter) or (untouched and node.lineno == first.place.line)
+        unrolled = "static_range" in ast.unparse(node.iter)
+        if untouched:
+            return unrolled or node.lineno == first.place.line
+        return unrolled and len({one.place.line for one in (first.now, first.was) if one is not None}) > 1
     if isinstance(node, ast.IfExp):
         return True
     lines = [one.place.line for one in (first.now, first.was) if one is not None]

@@ -96,7 +96,8 @@ def _of_kernel(kernel: TritonKernel, explainer: Explainer, entry: MadeEntry) -> 
     }
     if binary is not None:
         facts["registers"] = "" if binary.registers is None else str(binary.registers)
-        facts["stack"] = "" if binary.stack is None else f"{binary.stack} bytes (registers are spilled there)"
+        spills = " (registers are spilled there)" if binary.stack else ""
+        facts["stack"] = "" if binary.stack is None else f"{binary.stack} bytes{spills}"
         facts["code"] = f"{binary.code_bytes} bytes"
         facts["ptxas"] = " ".join(filter(None, (binary.ptxas, binary.ptxas_flags)))
     if kernel.missing:

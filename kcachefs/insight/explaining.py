@@ -25,6 +25,8 @@ from kcachefs.insight.sketches import GraphSketch, KernelSketch
 _ASKED_TO = ("evicted", "pruned")
 _WRITTEN_LATE_SECONDS = 5.0
 """A run's last use is written down a little later than it is."""
+_RUNS_SEARCHED = 20
+"""Runs for which entries are looked at that nobody is known to have made."""
 _READ_UNNAMED_MAX = 300
 """Entries that are read only to see whether a kernel was renamed."""
 
@@ -83,7 +85,14 @@ class Explainer:
     def last_run(self) -> RunInfo | None:
         """The newest run that compiled something; else the newest."""
         runs = self.cache.runs()
-        return next((one for one in reversed(runs) if one.misses or self.made_by(one)), runs[-1] if runs else None)
+        makers = {number for one in self.entries for number in (one.run, one.rewriter)}
+        unknown = [one for one in self.entries if not one.run and not one.rewriter]
+        for age, run in enumerate(reversed(runs)):
+            if run.misses or run.run in makers:
+                return run
+            if age < _RUNS_SEARCHED and any(_is_written_within(one, run) for one in unknown):
+                return run
+        return runs[-1] if runs else None
 
     def explain(self, chosen: Sequence[MadeEntry], boundary: float | None = None) -> list[Explanation]:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
@@ -271,7 +280,9 @@ class Explainer:
         return [
             one
             for one in others
-            if began(one) < start and one.path != entry.path and (one.run != entry.run or not entry.run)
+            if (began(one) < start or one.created < entry.created)  # what was copied may be older than it says
+            and one.path != entry.path
+            and (one.run != entry.run or not entry.run)
         ]
 
     def _is_of(self, one: MadeEntry, chosen: Sequence[MadeEntry], boundary: float | None) -> bool:

@@ -13,6 +13,8 @@ from kcachefs.insight.kernels import shown
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r"[\w.+-]+|'[^']*'")
 _COMPARED_MAX = 5000
+_PART_MIN = 3
+"""Operations that a graph, and what it lacks of another one, must have to be called a part of it."""
 
 
 def code_causes(new: Graph, old: Graph, *, resized: bool) -> list[Cause]:
@@ -95,7 +97,9 @@ def _is_part(ours: Sequence[Node], theirs: Sequence[Node]) -> bool:
     x = [node.operation for node in ours if node.operation != "return"]
     y = [node.operation for node in theirs if node.operation != "return"]
     short, long = (x, y) if len(x) < len(y) else (y, x)
-    return len(short) >= 2 and short != long and (long[: len(short)] == short or long[-len(short) :] == short)
+    if len(short) < _PART_MIN or len(long) - len(short) < _PART_MIN:
+        return False
+    return long[: len(short)] == short or long[-len(short) :] == short
 
 
 def _part(new: Graph, old: Graph, ours: Sequence[Node], theirs: Sequence[Node]) -> Cause:

@@ -25,3 +25,7 @@ def score(x: torch.Tensor, y: torch.Tensor, power: float = 2.0) -> torch.Tensor:
     apart = (x - y).abs()
     weight = torch.softmax(apart, dim=-1)
     return (weight * apart**power).sum(-1).sqrt()
+
+
+def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.mm(x, y.t())
