@@ -203,7 +203,9 @@ class Arrivals:
         return self._add(txn, parent, name, node)
 
     def _add_file(self, txn: Transaction, parent: int, file: ArrivingFile, staged: Staged | None) -> None:
-        node = new_inode(stat.S_IFREG | file.mode & 0o755, self._owner.uid, self._owner.gid, parent)
+        # Readable by all, as under `publish`: a file that was its maker's alone would be a refusal here, not a miss.
+        mode = (file.mode | 0o444 | (0o111 if file.mode & 0o100 else 0)) & 0o755
+        node = new_inode(stat.S_IFREG | mode, self._owner.uid, self._owner.gid, parent)
         node.mtime, node.flags = file.mtime, Inode.PUBLISHED
         ino = self._add(txn, parent, file.name[-1], node)
         if staged is not None:

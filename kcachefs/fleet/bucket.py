@@ -16,13 +16,13 @@ from typing import Annotated, Any
 import msgspec
 from blake3 import blake3
 
-from kcachefs.errors import FleetMissing, PackError, UsageError, or_no_space
+from kcachefs.errors import FleetError, FleetMissing, PackError, UsageError, or_no_space
 from kcachefs.fleet import index_loading, packfile
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import SETTINGS, Layout
 from kcachefs.fleet.index_loading import Loaded, RecordReader
 from kcachefs.fleet.object_storage import PATIENT, Patience, Storage
-from kcachefs.fleet.pack_records import PackReference
+from kcachefs.fleet.pack_records import RECORD_MAX, PackReference
 
 DAYS = 30
 """How long a bucket keeps what nobody publishes again, unless its settings say otherwise."""
@@ -64,7 +64,8 @@ class Bucket:
     def fetch_pack(self, reference: PackReference, patience: Patience = PATIENT) -> Path:
         """Fetch a pack and check every byte of it; returns a local file, which the caller removes.
 
-        A pack that is not what its record says, or is gone, raises PackError or FleetMissing, and is banned.
+        A pack that is not what its record says, or is gone while its record is not, raises PackError or FleetMissing
+        and is banned.
         """
         path = self.folder / f"{reference.pack}.{os.getpid()}.{_serial()}.kcp"
         try:
@@ -73,7 +74,9 @@ class Bucket:
                 pack.check_frames()
         except BaseException as error:
             path.unlink(missing_ok=True)
-            if isinstance(error, PackError | FleetMissing):
+            if isinstance(error, PackError) or (
+                isinstance(error, FleetMissing) and self._has_record(reference, patience)
+            ):
                 self.ban(reference, str(error))
             raise
         return path
@@ -82,6 +85,15 @@ class Bucket:
         """Never ask for this pack again; it leaves the index with the next load."""
         log.warning("the pack %s of %s is not used any more: %s", reference.pack, reference.day, why)
         self.bans.add(reference, why)
+
+    def _has_record(self, reference: PackReference, patience: Patience) -> bool:
+        """Whether the bucket still has the record of a pack. Without it, the whole bucket may be away for a while."""
+        try:
+            key = self.layout.record(reference.day, reference.pack)
+            self.storage.get(key, limit=RECORD_MAX, patience=patience)
+        except (FleetError, PackError):
+            return False
+        return True
 
     @cached_property
     def settings(self) -> Settings:

@@ -201,18 +201,20 @@ class Offers:
             moments = []
             for ino, _, _ in self._fs.walk.members(entry):
                 node = self._fs.nodes.get(ino)
-                if node.uid not in self._uids and node.gid not in self._gids:
-                    self._refuse(node.uid)
+                if not self._may_publish(node.uid, node.gid):
                     return None
                 moments.append(node.atime if node.is_dir else node.mtime)
         except FsError:
             return None  # it went meanwhile
         return place, record.plain, moments
 
-    def _refuse(self, uid: int) -> None:
+    def _may_publish(self, uid: int, gid: int) -> bool:
+        if uid in self._uids or gid in self._gids:
+            return True
         if uid not in self._refused:
             self._refused.add(uid)
             log.warning("what user %d compiles is not published; --fleet-writers says whose entries are", uid)
+        return False
 
     # --- offering -----------------------------------------------------------------------------------------------------
 
@@ -260,6 +262,10 @@ class Offers:
         read = []
         for name in found.files:
             seen = self._view.read((found.namespace, *found.path_in, *name.split("/")))
+            # It waited in the queue: somebody else may have added a file since, or its maker is at it again, and then
+            # it is queued once more when that is sealed.
+            if not seen.is_sealed or not self._may_publish(seen.uid, seen.gid):
+                return []
             read.append((name, seen.mode, seen.mtime, seen.content))
         return read
 

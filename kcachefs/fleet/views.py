@@ -14,6 +14,7 @@ from kcachefs.errors import FsError, KcachefsError
 from kcachefs.fleet.rules import THING_MAX
 from kcachefs.frameworks.copying import Folder, Skipped
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.records import Content
 
 _ROWS = 4096
 _FOLDER, _FILE = stat.S_IFDIR >> 12, stat.S_IFREG >> 12
@@ -33,6 +34,11 @@ class Seen(NamedTuple):
     mode: int
     mtime: int
     content: bytes
+    uid: int = -1
+    gid: int = -1
+    """Whose it is in the store; -1 where that is not asked."""
+    is_sealed: bool = True
+    """False while a writer may still be at it; only a store knows."""
 
 
 class View(Protocol):
@@ -101,8 +107,10 @@ class StoreView:
     def read(self, path: tuple[str, ...]) -> Seen:
         ino = self._find(path)
         try:
-            node = self._fs.attributes(ino)
-            return Seen(node.mode & 0o777, node.mtime, self._fs.read(ino, 0, min(node.size, THING_MAX + 1)))
+            node, raw = self._fs.attributes(ino), self._fs.nodes.get(ino)
+            content = self._fs.read(ino, 0, min(node.size, THING_MAX + 1))
+            is_sealed = raw.content in (Content.OBJECT, Content.NONE)
+            return Seen(node.mode & 0o777, node.mtime, content, raw.uid, raw.gid, is_sealed)
         except KcachefsError as error:
             raise Skipped(f"{'/'.join(path)}: cannot be read: {error}") from None
 

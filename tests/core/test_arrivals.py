@@ -45,6 +45,14 @@ def test_a_folder_arrives_whole_and_counts_as_adopted(tmp_path: Path, files: int
         assert len(fs.tree.listing(find(fs, "triton"), 2, 10)) == 1
 
 
+@pytest.mark.parametrize(("made", "here"), [(0o600, 0o644), (0o700, 0o755), (0o666, 0o644), (0o640, 0o644)])
+def test_everybody_reads_what_arrives_whatever_its_makers_umask(tmp_path: Path, made: int, here: int) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [ArrivingFile((b"add.cubin",), made, 1, b"kernel")]
+        assert bring(fs, ArrivingEntry(b"triton", (b"KEY",), b"", files))
+        assert fs.nodes.get(find(fs, "triton/KEY/add.cubin")).mode & 0o777 == here
+
+
 def test_a_group_arrives_beside_what_is_there(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         write(fs, "inductor/ab/cabc.py", b"our own")

@@ -163,6 +163,19 @@ def test_a_pack_that_expired_is_a_miss_and_leaves_the_index(node: Node, tmp_path
     other.bucket.fetch_pack(other.index.packs[0]).unlink()
 
 
+def test_a_bucket_that_was_away_for_a_while_is_used_again(node: Node, tmp_path: Path) -> None:
+    other = reader(node, tmp_path)
+    (reference,) = other.index.packs
+    (tmp_path / "bucket").rename(tmp_path / "away")
+    (tmp_path / "bucket").mkdir()
+    with pytest.raises(FleetMissing):
+        other.bucket.fetch_pack(reference)
+    (tmp_path / "bucket").rmdir()
+    (tmp_path / "away").rename(tmp_path / "bucket")
+    assert other.index.packs == [reference]
+    other.bucket.fetch_pack(reference).unlink()
+
+
 def test_a_bucket_that_is_emptied_under_a_node_is_published_into_again(node: Node, tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "bucket")
     (tmp_path / "bucket").mkdir()

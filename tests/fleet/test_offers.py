@@ -24,7 +24,7 @@ from kcachefs.fleet.deliveries import entry_key
 from kcachefs.fleet.offers import Offers
 from kcachefs.fleet.options import FleetOptions
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
-from tests.core.trees import opened, user, write
+from tests.core.trees import find, opened, user, write
 from tests.waiting import PATIENCE, until
 
 
@@ -179,3 +179,38 @@ def test_the_agent_is_told_what_was_used(tmp_path: Path) -> None:
         played.offers._tell_used()
         message, _ = protocol.receive_from_worker(played.channel)
         assert message == Used([entry_key(ParcelEntry("triton", ("CAME",), "", ()))])
+
+
+def test_what_others_wrote_there_meanwhile_is_not_offered(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet", (1000,)) as played:
+        write(fs, "triton/FIRST/add.cubin", b"first", user(1000))
+        fs.settle()
+        played.offers.turn()
+        under_way, _ = played.offered()
+        write(fs, "cupy/kernel.cubin", b"ours", user(1000))
+        write(fs, "cupy/other.cubin", b"ours too", user(1000))
+        fs.settle()
+        played.offers.turn()  # these wait in the queue
+        write(fs, "cupy/kernel.so", b"a stranger's", user(2000))
+        fs.settle()
+        played.take(under_way, is_done=True)
+        played.offers.turn()
+        assert played.offered()[1] == {"cupy/other.cubin": b"ours too"}
+
+
+def test_what_is_being_written_is_not_offered(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/FIRST/add.cubin", b"first")
+        fs.settle()
+        played.offers.turn()
+        under_way, _ = played.offered()
+        write(fs, "cupy/kernel.cubin", b"whole")
+        write(fs, "cupy/other.cubin", b"whole too")
+        fs.settle()
+        played.offers.turn()  # these wait in the queue
+        ino, _ = fs.create(user(0), find(fs, "cupy"), b"kernel.so", 0o644)
+        fs.write(ino, 0, b"hal")
+        played.take(under_way, is_done=True)
+        played.offers.turn()
+        assert played.offered()[1] == {"cupy/other.cubin": b"whole too"}
+        fs.forget(ino, 1)
