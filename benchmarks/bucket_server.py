@@ -27,6 +27,8 @@ class BucketServer:
         """How long every request, and every new connection, takes before anything happens."""
         self.behaviour = ""
         """Of packs only: `hang` sends nothing, `trickle` one byte after another, `refuse` an error."""
+        self.well_behaved: set[str] = set()
+        """The names of packs that it serves all the same."""
         self.asked: list[str] = []
         """The paths of all requests so far."""
         self.released = threading.Event()
@@ -80,8 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not key:
             self._send(_listing(bucket.folder, {name: one[-1] for name, one in parse_qs(parts.query).items()}))
             return
-        behaviour = bucket.behaviour if key.endswith(".kcp") else ""
         path = bucket.folder / key
+        behaviour = bucket.behaviour if path.suffix == ".kcp" and path.name not in bucket.well_behaved else ""
         if behaviour == "refuse":
             self.send_error(503)
         elif behaviour == "hang":

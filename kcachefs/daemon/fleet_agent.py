@@ -258,8 +258,11 @@ class Agent:
                 self._hand_over(reference, path)
             finally:
                 path.unlink(missing_ok=True)
-        except (PackError, FleetMissing) as error:  # the bucket has banned it and said so
+        except PackError as error:  # the bucket has banned it and said so
             self._send(Lost(reference, str(error), GONE_SECONDS))
+            return False
+        except FleetMissing as error:  # whether it is gone for good is for the next index to say
+            self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
         except FleetError as error:
             if self._breaker.failed(str(error)):

@@ -9,6 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kcachefs.fleet import finding, signing
+from kcachefs.fleet.bucket import Bucket
+from kcachefs.fleet.object_storage import open_storage
+from kcachefs.fleet.publishing import Publisher
+from kcachefs.fleet.views import FolderView
 from tests.engines.mounting import Mount
 from tests.fleet.caches import key
 from tests.waiting import until
@@ -44,6 +49,14 @@ class Fleet:
         with self.node(name, engine, *publishes) as mount:
             wait_for_agent(mount)
             yield mount
+
+    def push(self, folder: Path, *, run: str, compile_ms: int) -> str:
+        """Publish a folder of namespaces as one pack; returns its name."""
+        signer, view = signing.Signer(self.secret), FolderView(folder)
+        bucket = Bucket(open_storage(self.url), SCOPE, {signer.public}, self.folder / "pushing")
+        entries = finding.find(view, [], lambda line: None)
+        (pack,) = Publisher(bucket, signer).publish(view, entries, run=run, compile_ms=compile_ms).packs
+        return pack.pack
 
     def packs(self) -> list[Path]:
         return sorted(self.bucket.rglob("*.kcp"))

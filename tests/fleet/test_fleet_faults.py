@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,23 @@ def test_a_bucket_that_fails_is_asked_once(fleet: Fleet, server: BucketServer, b
         kernel(two).parent.mkdir()
         kernel(two).write_bytes(b"compiled here")
         assert kernel(two).read_bytes() == b"compiled here"
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "trickle"])
+def test_nobody_waits_for_long_for_what_is_fetched_ahead(empty_fleet: Fleet, tmp_path: Path, behaviour: str) -> None:
+    packs = []
+    for name in ("ASKED", "AHEAD"):
+        (tmp_path / name / "triton" / name).mkdir(parents=True)
+        (tmp_path / name / "triton" / name / "add.cubin").write_bytes(os.urandom(100_000))
+        packs.append(empty_fleet.push(tmp_path / name, run="0" * 16, compile_ms=1000))
+    with BucketServer(empty_fleet.bucket).running() as server, empty_fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        server.behaviour, server.well_behaved = behaviour, {f"{packs[0]}.kcp"}
+        assert (two.mountpoint / "triton" / "ASKED").exists()
+        until(lambda: len(server.packs_asked) == 2, "the other one is fetched ahead")
+        began = time.monotonic()
+        assert not (two.mountpoint / "triton" / "AHEAD").exists()
+        assert time.monotonic() - began < 5.0, "which without a deadline takes 10 s, or 300 s"
 
 
 def test_a_bucket_that_is_not_there_changes_nothing(fleet: Fleet) -> None:
