@@ -28,6 +28,7 @@ from kcachefs.errors import (
     PackError,
     UsageError,
 )
+from kcachefs.printable import printable
 
 SCHEMES = ("s3", "gs", "az", "file")
 PAGE = 1000
@@ -39,6 +40,9 @@ _SLOWEST = 256 << 10
 _LATE = b""
 _GLANCE = 0.05
 """How often a transfer's projected end is looked at, in seconds."""
+
+_REASON_MAX = 200
+"""The most characters of a store's own words."""
 
 Result = TypeVar("Result")
 
@@ -348,14 +352,19 @@ def _translated(error: Exception, what: str) -> Exception:
 
 
 def _reason(error: Exception) -> str:
+    """What happened, in a line that is fit for logs and terminals: whoever runs the store chose the words."""
+    return printable(_told(error))[:_REASON_MAX]
+
+
+def _told(error: Exception) -> str:
     """The part of obstore's many lines that says what happened: the store's own words, or the last cause."""
     text = str(error)
     if (told := re.search(r"<Message>([^<]+)</Message>", text)) or (told := re.search(r"<Code>(\w+)</Code>", text)):
-        return told[1].strip().splitlines()[0]
+        return next(iter(told[1].strip().splitlines()), type(error).__name__)
     if told := re.search(r"status code: (\d{3} [\w ]+)", text):
         return told[1].strip()
     causes: list[str] = re.findall(r'(?:message: |ConnectError\(\s*)"([^"]+)"', text)
     if causes:
         return causes[-1].lower()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    return lines[0] if lines else type(error).__name__

@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.errors import FleetMissing, FleetRefused, FleetTooSlow, FleetUnreachable, PackError, UsageError
+from kcachefs.errors import (
+    FleetError,
+    FleetMissing,
+    FleetRefused,
+    FleetTooSlow,
+    FleetUnreachable,
+    PackError,
+    UsageError,
+)
 from kcachefs.fleet.object_storage import Patience, Storage, open_storage
 from tests.engines.mounting import temporary_folder
 from tests.fleet import servers
@@ -202,6 +210,17 @@ def test_a_transfer_that_would_take_too_long_is_given_up(credentials: None) -> N
     with Odd((0.0, HEADERS)) as odd:
         with pytest.raises(FleetTooSlow, match="was not there after"):
             open_storage(odd.url).get("a", limit=1_000_000, patience=Patience(first_byte=5.0, overall=0.3))
+
+
+def test_a_stores_own_words_are_short_and_printable(credentials: None) -> None:
+    words = b"<Error><Message>red \x1b[31m " + b"x" * 100_000 + b"</Message></Error>"
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(words)
+    with Odd((0.0, head + words)) as odd:
+        with pytest.raises(FleetError) as refused:
+            open_storage(odd.url).get("a", limit=1, patience=Patience(first_byte=5.0))
+    assert r"red \x1b[31m xxx" in str(refused.value)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 1000
 
 
 def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
