@@ -71,6 +71,9 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
             raise PackError(f"{_shown(entry)}: {printable(file.name)} lies outside its frame")
         if file.moves and not is_group_file(parts[-1]):
             raise PackError(f"{_shown(entry)}: {printable(file.name)} is no file whose paths move")
+    # Files may share bytes of the frame, so that together they can have more than it.
+    if sum(file.size for file in entry.files) > THING_MAX:
+        raise PackError(f"{_shown(entry)}: has more than {THING_MAX >> 20} MiB")
     names = [file.name for file in entry.files]
     folders = {name[:at] for name in names for at, one in enumerate(name) if one == "/"}
     if len(set(names)) < len(names) or folders & set(names):

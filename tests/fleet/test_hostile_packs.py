@@ -222,6 +222,17 @@ def test_what_is_forged_here_would_be_taken_if_it_were_right(tmp_path: Path, tar
     assert (target / "triton" / "KEY" / "add.cubin").read_bytes() == PLAIN
 
 
+def test_files_that_share_bytes_do_not_make_an_entry_huge(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "THING_MAX", 3 * len(PLAIN))
+    files = [msgspec.structs.replace(FILE, name=f"{number}.cubin") for number in range(4)]
+    bring(forged(tmp_path / "right.kcp", with_entry(files=files[:3])), target)
+    with pytest.raises(PackError, match="has more than"):
+        bring(forged(tmp_path / "forged.kcp", with_entry(path=["HUGE"], files=files)), target)
+    assert not (target / "triton" / "HUGE").exists()
+
+
 def test_an_entry_is_not_in_a_pack_twice(tmp_path: Path, target: Path) -> None:
     with pytest.raises(PackError, match="twice"):
         bring(forged(tmp_path / "forged.kcp", ENTRY, ENTRY), target)
