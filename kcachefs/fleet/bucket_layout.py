@@ -17,7 +17,8 @@ SETTINGS = "settings.json"
 """Outside of what the bucket's own rule deletes."""
 OBJECTS = "v1/"
 """What that rule deletes when it is old."""
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_DAY = re.compile(r"2\d{3}-\d\d-\d\d", re.ASCII)
+"""Of this millennium: days can be added to and taken from each that somebody makes up."""
 _SNAPSHOT = re.compile(r"(day|until)/(\d{4}-\d\d-\d\d)/(\d{8})-[0-9a-f]{16}")
 
 

@@ -139,7 +139,7 @@ class RecordReader:
                 continue
             try:
                 content = self._storage.get(name.key, limit=snapshots.SNAPSHOT_MAX).content
-                return name, snapshots.decode(content, self._layout, kind, name.day, self._trusted, known)
+                return name, snapshots.decode(content, self._layout, kind, name, self._trusted, known)
             except (PackError, FleetMissing) as error:
                 self._refuse(name.key, error)
         return None, []

@@ -64,7 +64,7 @@ def decode(
     content: bytes,
     layout: Layout,
     kind: str,
-    day: str,
+    name: SnapshotName,
     trusted: Collection[bytes],
     known: Collection[tuple[str, str]] = frozenset(),
 ) -> list[SignedRecord]:
@@ -75,16 +75,18 @@ def decode(
     if public not in trusted:
         raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
     body = memoryview(content)[_HEADER.size :]
-    signing.check(public, signature, _said(layout, kind, day, body))
-    records, at = [], 0
+    signing.check(public, signature, _said(layout, kind, name.day, body))
+    records, at, count = [], 0, 0
     while at < len(body):
         start = at + _DAY_BYTES
-        at = start + pack_records.length_of(body[start:])
+        at, count = start + pack_records.length_of(body[start:]), count + 1
         of = bytes(body[start - _DAY_BYTES : start]).decode("ascii", "replace")
         # Whoever signed the snapshot has checked the signatures in it, and may run code here anyway.
         record = pack_records.read(bytes(body[start:at]), of, layout.scope, None)
         if is_day(of) and record.signer in trusted and (of, record.record.pack) not in known:
             records.append(record)
+    if count != name.records:  # nobody signs the name: else one of few records, copied, would go before a fuller one
+        raise PackError("has not as many records as its name says")
     return records
 
 

@@ -84,7 +84,8 @@ class Uploads:
                 log.exception("entries are not published")
                 is_done, why = True, str(error)
             finally:
-                os.close(fd)
+                if fd >= 0:  # none comes where too many are open
+                    os.close(fd)
             taken(offer.batch, is_done, why)
 
     def _renew(self, used: Sequence[int]) -> None:

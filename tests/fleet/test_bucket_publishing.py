@@ -18,6 +18,7 @@ import pytest
 from kcachefs.errors import FleetRefused, FleetUnreachable, UsageError
 from kcachefs.fleet import packfile, snapshots
 from kcachefs.fleet.bucket_layout import Layout, day_before, day_of
+from kcachefs.fleet.index_loading import RecordReader
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry
 from kcachefs.fleet.object_storage import Storage, Stored, open_storage
 from kcachefs.fleet.publishing import Published, Publisher
@@ -256,6 +257,22 @@ def test_a_snapshot_that_nobody_trusted_signed_hides_nothing(tmp_path: Path) -> 
     node.storage.put(f"{LAYOUT.snapshots}until/2999-01-02/00000001-{'0' * 16}", b"garbage")
     fresh = Node(tmp_path / "fresh", url, secret)
     assert [one.pack for one in fresh.index.packs] == [one.pack for one in node.index.packs]
+
+
+def test_a_snapshot_whose_name_lies_hides_nothing(tmp_path: Path) -> None:
+    url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
+    node, closed = published_on(tmp_path, url, secret, 5, "OLD"), day_before(day_of(time.time()), 2)
+    fewer = snapshots.encode([], Signer(secret), LAYOUT, "until", closed)  # as of the moment before it was published
+    node.storage.put(LAYOUT.snapshot("until", closed, 99, snapshots.digest(fewer)), fewer)
+    fresh = RecordReader(node.storage, LAYOUT, node.bucket.trusted)
+    assert fresh._first_good("until", fresh.existing_snapshots().until, frozenset()) == (None, [])
+    assert len(Node(tmp_path / "fresh", url, secret).index.packs) == len(node.index.packs) == 1
+
+
+def test_days_that_cannot_be_reckoned_with_are_no_days() -> None:
+    for day in ("0001-01-01", "9999-12-31", "\u0662026-11-16", "2026-02-30"):
+        assert LAYOUT.placed(f"{LAYOUT.records}{day}/{'0' * 32}") is None
+    assert LAYOUT.placed(f"{LAYOUT.records}2026-11-16/{'0' * 32}") == ("2026-11-16", "0" * 32)
 
 
 def test_old_packs_leave_the_index(tmp_path: Path) -> None:
