@@ -123,15 +123,19 @@ class Arrivals:
         """The names that appeared in the folder."""
         if not entry.group:
             return [entry.path[-1]] if self._bring_tree(folder, entry, is_asked) else []
-        files = [file for file in entry.files if self._tree.find(folder, file.name[0]) is None]
-        with _Staging(self._objects, files) as staged, self._nodes.change() as txn:
-            files = [file for file in files if txn.get(name_key(folder, file.name[0])) is None]
-            for file in files:
+        # Whole or not at all: an index that was made here must not meet data of the same name from elsewhere.
+        names = [file.name[0] for file in entry.files]
+        if self._table.group(folder, entry.group) or any(self._tree.find(folder, name) for name in names):
+            return []
+        with _Staging(self._objects, entry.files) as staged, self._nodes.change() as txn:
+            if self._table.group(folder, entry.group, txn) or any(txn.get(name_key(folder, name)) for name in names):
+                return []
+            for file in entry.files:
                 self._add_file(txn, folder, file, staged[file.name])
-            if files and not is_asked:
-                raw = txn.get(name_key(folder, files[0].name[0])) or b""
+            if not is_asked:
+                raw = txn.get(name_key(folder, names[0])) or b""
                 self._make_cold(txn, self._nodes.get(unpack_name(raw)[0]).entry)
-        return [file.name[0] for file in files]
+        return names
 
     # --- an entry that is a folder ------------------------------------------------------------------------------------
 

@@ -55,6 +55,8 @@ WORTH_SHARE = 0.5
 """A transfer may take this part of what compiling took."""
 AHEAD_BYTES = 256 << 20
 """Packs of one run that are fetched ahead have at most this many bytes together."""
+AHEAD_PLAIN_BYTES = 1 << 30
+"""And this many when they are decoded: they lie in memory until the worker has brought them in."""
 LOST_SECONDS = 60.0
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
@@ -208,8 +210,9 @@ class Agent:
         began = time.monotonic()
         try:
             loaded = self._bucket.load_index()
-        except (KcachefsError, OSError) as error:
-            log.warning("the index of the fleet cannot be loaded now: %s", error)
+        except Exception as error:  # this thread is the only one that tries again
+            known = isinstance(error, KcachefsError | OSError)
+            log.warning("the index of the fleet cannot be loaded now: %s", error, exc_info=not known)
             self._breaker.failed(str(error))
             self._tell_state()
             return False
@@ -302,10 +305,11 @@ class Agent:
 
     def _fetch_ahead(self, reference: PackReference) -> None:
         index = KeyIndex.open(self._bucket.index_path)
-        left = AHEAD_BYTES
+        left, left_plain = AHEAD_BYTES, AHEAD_PLAIN_BYTES
         for other in index.same_run(reference) if index is not None else ():
             left -= other.size
-            if left < 0 or self._breaker.open_for:
+            left_plain -= other.plain
+            if min(left, left_plain) < 0 or self._breaker.open_for:
                 return
             if self._begin(other) and not self._fetch(other):
                 return

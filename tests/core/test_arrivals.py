@@ -53,13 +53,15 @@ def test_everybody_reads_what_arrives_whatever_its_makers_umask(tmp_path: Path, 
         assert fs.nodes.get(find(fs, "triton/KEY/add.cubin")).mode & 0o777 == here
 
 
-def test_a_group_arrives_beside_what_is_there(tmp_path: Path) -> None:
+def test_a_group_arrives_whole_or_not_at_all(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         write(fs, "inductor/ab/cabc.py", b"our own")
-        assert bring(fs, group(b"cabc"))
+        assert not bring(fs, group(b"cabc")), "its files belong together, and one of them is our own"
         assert bring(fs, group(b"cdef"))
         assert fs.read(find(fs, "inductor/ab/cabc.py"), 0, 20) == b"our own"
-        assert fs.read(find(fs, "inductor/ab/cabc.so"), 0, 20) == b"cabc.so"
+        assert not exists(fs, "inductor/ab/cabc.so")
+        write(fs, "inductor/ab/cxyz.log", b"of a name that does not arrive")
+        assert not bring(fs, group(b"cxyz"))
         assert fs.attributes(find(fs, "inductor/ab/cdef.empty")).size == 0
         assert not bring(fs, group(b"cdef"))
 
