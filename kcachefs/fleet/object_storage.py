@@ -197,7 +197,10 @@ class ObstoreStorage:
         def receive() -> None:
             try:
                 found = self._obstore.get(self._client, self._prefix + key)
-                arriving.put((int(found.meta["size"]), found.meta["last_modified"].timestamp()))
+                size = int(found.meta["size"])
+                arriving.put((size, found.meta["last_modified"].timestamp()))
+                if size > limit:
+                    return  # what is refused is not even received
                 for chunk in found.stream(min_chunk_size=_CHUNK):
                     if given_up.is_set():
                         return
