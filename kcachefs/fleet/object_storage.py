@@ -35,6 +35,8 @@ PAGE = 1000
 """How many objects one listing shows."""
 _CHUNK = 64 << 10
 """Small, so that a transfer that trickles is noticed early."""
+_CHUNKS_AHEAD = 64
+"""How many are received before the first of them is used."""
 _SLOWEST = 256 << 10
 """Bytes per second below which an upload is given up."""
 _LATE = b""
@@ -191,23 +193,30 @@ class ObstoreStorage:
 
     def _stream(self, key: str, limit: int, patience: Patience) -> Iterator[Any]:
         """When the object was written, then its bytes."""
-        arriving: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        arriving: queue.Queue[Any] = queue.Queue(_CHUNKS_AHEAD)
         given_up = threading.Event()
+
+        def hand_over(what: Any) -> bool:
+            """Whether anybody still wants it."""
+            while not given_up.is_set():
+                with contextlib.suppress(queue.Full):
+                    arriving.put(what, timeout=_GLANCE)
+                    return True
+            return False
 
         def receive() -> None:
             try:
                 found = self._obstore.get(self._client, self._prefix + key)
                 size = int(found.meta["size"])
-                arriving.put((size, found.meta["last_modified"].timestamp()))
+                hand_over((size, found.meta["last_modified"].timestamp()))
                 if size > limit:
                     return  # what is refused is not even received
                 for chunk in found.stream(min_chunk_size=_CHUNK):
-                    if given_up.is_set():
+                    if not hand_over(bytes(chunk)):
                         return
-                    arriving.put(bytes(chunk))
-                arriving.put(None)
+                hand_over(None)
             except Exception as error:
-                arriving.put(error)
+                hand_over(error)
 
         threading.Thread(target=receive, name="kcachefs-transfer", daemon=True).start()
         try:
@@ -215,7 +224,7 @@ class ObstoreStorage:
         finally:
             given_up.set()
 
-    def _received(self, key: str, arriving: queue.SimpleQueue[Any], limit: int, patience: Patience) -> Iterator[Any]:
+    def _received(self, key: str, arriving: queue.Queue[Any], limit: int, patience: Patience) -> Iterator[Any]:
         began = time.monotonic()
         first = self._next(key, arriving, patience.first_byte)
         if first is _LATE:
@@ -240,7 +249,7 @@ class ObstoreStorage:
             if chunk:
                 yield chunk
 
-    def _next(self, key: str, arriving: queue.SimpleQueue[Any], seconds: float) -> Any:
+    def _next(self, key: str, arriving: queue.Queue[Any], seconds: float) -> Any:
         """What came next; _LATE if nothing did."""
         try:
             came = arriving.get(timeout=seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from kcachefs.fleet.publishing import Publisher
 from kcachefs.fleet.signing import Signer
 from tests.fleet.caches import fill, key, packed
 from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
+from tests.waiting import until
 
 LAYOUT = Layout(SCOPE)
 TODAY = day_of(time.time())
@@ -146,8 +148,10 @@ def test_no_more_is_fetched_than_the_record_says(node: Node, tmp_path: Path) -> 
     (reference,) = reader(node, tmp_path).index.packs
     with open(stored(tmp_path, "packs"), "ab") as file:
         file.truncate(1 << 30)
+    before = set(threading.enumerate())
     with pytest.raises(PackError, match="at most"):
         node.bucket.fetch_pack(reference)
+    until(lambda: set(threading.enumerate()) <= before, "nobody receives what was refused")
 
 
 def test_a_pack_that_expired_is_a_miss_and_leaves_the_index(node: Node, tmp_path: Path) -> None:
