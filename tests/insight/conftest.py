@@ -1,4 +1,4 @@
-"""Real artefacts, compiled once per session: Triton kernels for a GPU that need not be there, graphs for the CPU."""
+"""Real artefacts, compiled once per run: Triton kernels for a GPU that need not be there, graphs for the CPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_once import made_once
 from tests.waiting import PATIENCE
 
 TRITON_SAMPLE = (
@@ -22,17 +23,20 @@ INDUCTOR_SAMPLE = ("product_shape", "product_config", "product_turned")
 @pytest.fixture(scope="session")
 def triton_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the kernels before any change, and for each change of the sample those that it made new."""
-    return _compiled(tmp_path_factory.mktemp("triton"), "triton_runner", TRITON_SAMPLE)
+    return _compiled(tmp_path_factory, "triton_runner", TRITON_SAMPLE)
 
 
 @pytest.fixture(scope="session")
 def inductor_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of graphs that torch.compile made."""
-    return _compiled(tmp_path_factory.mktemp("inductor"), "inductor_runner", INDUCTOR_SAMPLE)
+    return _compiled(tmp_path_factory, "inductor_runner", INDUCTOR_SAMPLE)
 
 
-def _compiled(folder: Path, runner: str, changes: tuple[str, ...]) -> Path:
-    command = [sys.executable, "-m", f"benchmarks.explain_sets.{runner}", str(folder), *changes]
-    environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-    subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
-    return folder
+def _compiled(factory: pytest.TempPathFactory, runner: str, changes: tuple[str, ...]) -> Path:
+    def run(folder: Path) -> str:
+        command = [sys.executable, "-m", f"benchmarks.explain_sets.{runner}", str(folder), *changes]
+        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
+        return str(folder)
+
+    return Path(made_once(factory, runner, run))
