@@ -54,9 +54,9 @@ def _told(mount: Mount) -> dict[str, dict[str, int]]:
     return told
 
 
-def _sealed_files(mount: Mount) -> int:
-    """How many files entries have, once everything written so far is sealed."""
-    return settled(mount).total.files
+def _seal(mount: Mount, files: int) -> None:
+    """Return once so many files are sealed. What a process had open may be closed a moment after its end."""
+    until(lambda: settled(mount).total.files == files, f"{files} files are sealed", pause=0.1)
 
 
 def kernel(root: Path, key: str, size: int = 40_000) -> None:
@@ -179,7 +179,7 @@ def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:
                     (root / f"triton/K{number}/kernel.{suffix}").read_bytes()
 
         in_child(write)
-        assert _sealed_files(mount) == 30 * (len(SUFFIXES) + 1)
+        _seal(mount, 30 * (len(SUFFIXES) + 1))
         mount.remount()  # so that the kernel asks for each name again
         in_child(read)
         in_child(lambda: (root / "triton/absent").exists())
@@ -197,7 +197,7 @@ def test_the_numbers_are_in_the_mount_and_always_fresh(base: Path) -> None:
         assert ".kcachefs" in os.listdir(mount.mountpoint)
         assert json.loads((report / "stats.json").read_text())["total"]["entries"] == 0
         kernel(mount.mountpoint, "KEY")
-        assert _sealed_files(mount) == len(SUFFIXES) + 1
+        _seal(mount, len(SUFFIXES) + 1)
         lines = (report / "metrics").read_text().splitlines()
         assert 'kcachefs_entries{namespace="triton"} 1' in lines
         with pytest.raises(PermissionError):
@@ -216,7 +216,7 @@ def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
                 assert free.f_bavail * free.f_frsize > 0
                 if number % 10 == 0:
                     until(lambda: _free(disk.path) > 4 << 20)
-            assert settled(mount).total.misses == 300
+            until(lambda: settled(mount).total.misses == 300, pause=0.1)
             assert _evictions(mount) > 0
             assert (mount.mountpoint / "triton/K299/kernel.ptx").read_bytes() == content("K299", "ptx", 60_000)
         clean(mount.store)
@@ -237,7 +237,7 @@ def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None
             for number in range(count):
                 kernel(mount.mountpoint, f"{attempt}-{number}", 4000)
             there = len(list((mount.mountpoint / "triton").iterdir()))
-            assert _sealed_files(mount) == there * (len(SUFFIXES) + 1)
+            _seal(mount, there * (len(SUFFIXES) + 1))
             daemon = mount.daemon()
             before = _evictions(mount)
             with Child(partial(_evict, mount, f"triton/{attempt}-*")) as evictor:
@@ -266,7 +266,7 @@ def test_commands_on_a_mount_and_on_a_store_at_rest_agree(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         for key in ("A", "B", "C"):
             kernel(mount.mountpoint, key)
-        assert _sealed_files(mount) == 3 * (len(SUFFIXES) + 1)
+        _seal(mount, 3 * (len(SUFFIXES) + 1))
         where = ("--mount", str(mount.mountpoint))
         listed = json.loads(kcachefs("ls", "triton", "--json", *where))
         assert sorted(info["path"] for info in listed) == ["triton/A", "triton/B", "triton/C"]
@@ -292,7 +292,7 @@ def test_real_caches_shrink_as_measured_and_every_use_is_counted(base: Path) -> 
     with Mount(base / "mount", base / "store", "direct") as mount:
         # The child that unpacks them counts: looking for the files here would be a use of every entry.
         files = in_child(lambda: _unpack_corpus(mount.mountpoint))
-        assert _sealed_files(mount) == files
+        _seal(mount, files)
         numbers = stats(mount)
         total, beneath = numbers["total"], numbers["store"]
         assert 6.0 < total["compression_ratio"] < 9.0
