@@ -11,11 +11,11 @@ import importlib
 import os
 import shutil
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.explain_sets.forks import edited, in_a_fork
 from benchmarks.explain_sets.inductor_changes import BASE, CHANGES, FILES, ProgramChange, Run
 
 MODELS = Path(__file__).parent / "models"
@@ -45,28 +45,13 @@ def run_all(folder: Path, changes: Sequence[ProgramChange]) -> None:
 
 def texts(change: ProgramChange | None) -> dict[str, str]:
     """The files as the change leaves them."""
-    found = {name: (MODELS / name).read_text() for name in FILES}
-    for name, old, new in change.edits if change else ():
-        if old not in found[name]:
-            raise ValueError(f"{name} has no {old!r}")
-        found[name] = found[name].replace(old, new, 1)
-    return found
+    return edited(MODELS, FILES, change.edits if change else ())
 
 
 def _in_a_fork(folder: Path, name: str, run: Run, files: Mapping[str, str]) -> None:
     for file, text in files.items():
         (folder / "src" / file).write_text(text)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            _compile(folder, name, run)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    if os.waitpid(child, 0)[1]:
-        raise SystemExit(f"{name} cannot be compiled")
+    in_a_fork(name, lambda: _compile(folder, name, run))
 
 
 def _compile(folder: Path, name: str, run: Run) -> None:

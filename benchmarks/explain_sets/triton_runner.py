@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from benchmarks.explain_sets.changing import Change
+from benchmarks.explain_sets.forks import edited, in_a_fork
 from benchmarks.explain_sets.triton_calls import BASE, FILES, Call
 from benchmarks.explain_sets.triton_changes import CALL_CHANGES
 from benchmarks.explain_sets.triton_edits import SOURCE_CHANGES
@@ -43,28 +43,13 @@ def run_all(folder: Path, changes: list[Change]) -> None:
 
 def texts(change: Change | None) -> dict[str, str]:
     """The files as the change leaves them."""
-    found = {name: (KERNELS / name).read_text() for name in FILES}
-    for name, old, new in change.edits if change else ():
-        if old not in found[name]:
-            raise ValueError(f"{name} has no {old!r}")
-        found[name] = found[name].replace(old, new, 1)
-    return found
+    return edited(KERNELS, FILES, change.edits if change else ())
 
 
 def _in_a_fork(folder: Path, change: Change | None, concerned: Collection[str] = ()) -> None:
     for name, text in texts(change).items():
         (folder / "src" / name).write_text(text)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            _compile(folder, change, concerned)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        os._exit(code)
-    if os.waitpid(child, 0)[1]:
-        raise SystemExit(f"{change.name if change else 'the base'} cannot be compiled")
+    in_a_fork(change.name if change else "the base", lambda: _compile(folder, change, concerned))
 
 
 def _compile(folder: Path, change: Change | None, concerned: Collection[str]) -> None:

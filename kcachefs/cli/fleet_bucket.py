@@ -15,7 +15,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url
-from kcachefs.cli.pack import Trust, view_of
+from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
 from kcachefs.printable import printable
@@ -146,23 +146,11 @@ def _show_entries(bucket: Bucket, chosen: list[PackReference], as_json: bool) ->
 
 def push(
     url: Url,
-    wanted: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[PATTERN]...",
-            help="Only these: a namespace (triton), an entry, or a part of its name (softmax); * matches anything.",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Sign with this secret key.", show_default="the one that kcachefs fleet keygen made"
-        ),
-    ] = None,
+    wanted: Patterns = None,
+    key: Key = None,
     trust: Trust = None,
     scope: Scope = None,
-    level: Annotated[int, typer.Option(min=1, max=19, help="How hard to compress; 9 is far quicker.")] = 19,
+    level: Level = LEVEL,
     mount: target.Mount = None,
     store: target.Store = None,
     as_json: target.Json = False,

@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 LEVEL = 19
 
+Patterns = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PATTERN]...",
+        help="Only these: a namespace (triton), an entry, or a part of its name (softmax); * matches anything.",
+        show_default=False,
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Sign with this secret key.", show_default="the one that kcachefs fleet keygen made"
+    ),
+]
+Level = Annotated[int, typer.Option(min=1, max=19, help="How hard to compress; 9 is far quicker.")]
 Trust = Annotated[
     list[str] | None,
     typer.Option(
@@ -62,24 +77,12 @@ pack_app = typer.Typer(
 @pack_app.command("make")
 def make(
     out: Annotated[Path, typer.Argument(metavar="OUT.kcp", help="The pack to write.", show_default=False)],
-    wanted: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[PATTERN]...",
-            help="Only these: a namespace (triton), an entry, or a part of its name (softmax); * matches anything.",
-            show_default=False,
-        ),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Sign with this secret key.", show_default="the one that kcachefs fleet keygen made"
-        ),
-    ] = None,
+    wanted: Patterns = None,
+    key: Key = None,
     oci: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Also write an OCI image layout whose layer holds the pack.")
     ] = None,
-    level: Annotated[int, typer.Option(min=1, max=19, help="How hard to compress; 9 is far quicker.")] = LEVEL,
+    level: Level = LEVEL,
     mount: target.Mount = None,
     store: target.Store = None,
     as_json: target.Json = False,

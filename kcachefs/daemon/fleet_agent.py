@@ -236,14 +236,14 @@ class Agent:
 
     def _begin(self, reference: PackReference) -> bool:
         with self._lock:
-            if _name(reference) in self._underway:
+            if reference.place in self._underway:
                 return False
-            self._underway.add(_name(reference))
+            self._underway.add(reference.place)
             return True
 
     def _end(self, reference: PackReference) -> None:
         with self._lock:
-            self._underway.discard(_name(reference))
+            self._underway.discard(reference.place)
 
     def _fetch(self, reference: PackReference) -> bool:
         """Fetch, check and hand over a pack; returns whether that went well."""
@@ -313,10 +313,6 @@ class Agent:
                 return
             if self._begin(other) and not self._fetch(other):
                 return
-
-
-def _name(reference: PackReference) -> tuple[str, str]:
-    return reference.day, reference.pack
 
 
 class Preparation(NamedTuple):

@@ -29,7 +29,6 @@ from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
 from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
-from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel
 
 log = logging.getLogger(__name__)
@@ -102,7 +101,7 @@ class FleetClient:
         if now < self._closed_until:
             return False
         for reference in index.find_all(key):
-            if now >= self._not_before.get(_name(reference), 0.0):
+            if now >= self._not_before.get(reference.place, 0.0):
                 break
         else:
             return False
@@ -166,7 +165,7 @@ class FleetClient:
     def _hear(self, message: protocol.ToWorker, fd: int) -> None:
         if isinstance(message, Parcel):
             parcel = OpenParcel(fd) if fd >= 0 else None
-            name = _name(message.reference)
+            name = message.reference.place
             self._deliveries.arrive(
                 message.reference, parcel, is_last=message.is_last, only_asked=name in self._brought
             )
@@ -174,7 +173,7 @@ class FleetClient:
                 self.numbers.packs += 1
                 self._brought[name] = None
         elif isinstance(message, Lost):
-            self._not_before[_name(message.reference)] = time.monotonic() + message.seconds
+            self._not_before[message.reference.place] = time.monotonic() + message.seconds
             self._deliveries.lose(message.reference)
             self.numbers.given_up += 1
         elif isinstance(message, IndexReady):
@@ -288,7 +287,3 @@ class _Turns:
         now, before = self._requests(), self._before
         self._before = now
         self.pause = min(PAUSE_SECONDS, PAUSE_TIMES * seconds) if now != before else 0.0
-
-
-def _name(reference: PackReference) -> tuple[str, str]:
-    return reference.day, reference.pack

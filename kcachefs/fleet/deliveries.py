@@ -101,10 +101,10 @@ class Deliveries:
     def wait_for(self, reference: PackReference, key: int, pid: int) -> tuple[WaitingLookup, bool]:
         """A lookup waits for an entry; returns also whether its pack has to be asked for."""
         with self._changed:
-            pack = self._packs.get(_name(reference))
+            pack = self._packs.get(reference.place)
             is_new = pack is None
             if pack is None:
-                pack = self._packs[_name(reference)] = Underway(reference)
+                pack = self._packs[reference.place] = Underway(reference)
             lookup = WaitingLookup(pack, pid)
             if key in pack.arrived:
                 self._asked.append((pack, key))
@@ -127,7 +127,7 @@ class Deliveries:
         # The keys before the lock is taken: there may be thousands, and the engine's thread must not wait for that.
         came = [(entry_key(entry), entry, parcel) for entry in parcel.entries] if parcel is not None else []
         with self._changed:
-            pack = self._packs.setdefault(_name(reference), Underway(reference))
+            pack = self._packs.setdefault(reference.place, Underway(reference))
             pack.last_news = time.monotonic()
             pack.entries += len(came)
             for key, entry, whole in came:
@@ -174,7 +174,7 @@ class Deliveries:
     def lose(self, reference: PackReference | None = None) -> None:
         """A pack does not come, or (None) nothing does any more. What is here already is still brought in."""
         with self._changed:
-            packs = list(self._packs.values()) if reference is None else [self._packs.get(_name(reference))]
+            packs = list(self._packs.values()) if reference is None else [self._packs.get(reference.place)]
             for pack in filter(None, packs):
                 pack.is_complete = True
                 for key in [key for key in pack.waiting if key not in pack.arrived and key not in pack.importing]:
@@ -202,8 +202,8 @@ class Deliveries:
         return len(self._packs)
 
     def _forget_if_over(self, pack: Underway) -> None:
-        if pack.is_over and self._packs.get(_name(pack.reference)) is pack:
-            del self._packs[_name(pack.reference)]
+        if pack.is_over and self._packs.get(pack.reference.place) is pack:
+            del self._packs[pack.reference.place]
 
 
 def entry_key(entry: ParcelEntry) -> int:
@@ -226,7 +226,3 @@ def is_parting(pid: int) -> bool:
 def _finish(lookups: list[WaitingLookup]) -> None:
     for lookup in lookups:
         lookup.finish()
-
-
-def _name(reference: PackReference) -> tuple[str, str]:
-    return reference.day, reference.pack

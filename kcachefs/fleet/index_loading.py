@@ -63,7 +63,7 @@ class Survey(NamedTuple):
         """Whether the record of a pack is still there, as far as this tells: somebody may have emptied the bucket."""
         if reference.day < self.since:
             return reference.day in self.days
-        return (reference.day, reference.pack) in self.listed
+        return reference.place in self.listed
 
 
 class RecordReader:
@@ -171,7 +171,7 @@ def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention:
     base, now = KeyIndex.open(path), time.time()
     if base is not None and (base.source != source or not base.packs):
         base = None
-    known = {(one.day, one.pack) for one in base.packs} if base is not None else set()
+    known = {one.place for one in base.packs} if base is not None else set()
     if base is None:
         found, kept_days = _both(lambda: reader.survey(bans.places), retention)
     else:

@@ -168,11 +168,11 @@ def write(
     known = set()
     for record in added:
         reference = record.reference
-        if keep(reference) and (reference.day, reference.pack) not in known:
-            known.add((reference.day, reference.pack))
+        if keep(reference) and reference.place not in known:
+            known.add(reference.place)
             origins.append((reference, record))
     for number, reference in enumerate(base.packs if base is not None else ()):
-        if keep(reference) and (reference.day, reference.pack) not in known:
+        if keep(reference) and reference.place not in known:
             origins.append((reference, number))
     origins.sort(key=lambda one: (one[0].day, one[0].plain, one[0].pack), reverse=True)
     rows: list[int] = []  # key and number in one integer: sorting those is much quicker than sorting pairs

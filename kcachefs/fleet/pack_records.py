@@ -45,6 +45,11 @@ class PackReference(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     signer: bytes
     """The public key that signed the record."""
 
+    @property
+    def place(self) -> tuple[str, str]:
+        """By which a pack is known: the same bytes, published again on another day, are another pack."""
+        return self.day, self.pack
+
 
 class PackRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
     """What is signed."""

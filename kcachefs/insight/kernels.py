@@ -6,7 +6,6 @@ They are read from the json, the first IR and the cubin; nothing is executed.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Collection
@@ -16,6 +15,7 @@ from typing import Any
 from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import cubins, triton_ir
 from kcachefs.insight.cubins import CubinFacts
+from kcachefs.insight.json_objects import json_object
 from kcachefs.insight.triton_ir import Argument, Function, Operation, Place
 
 ReadFile = Callable[[str], bytes]
@@ -123,10 +123,10 @@ def read(path: str, created: float, names: Collection[str], file: ReadFile) -> T
     if group is None:
         raise ArtefactGarbled("it has no list of its files (__grp__*.json)")
     stem = group[len(_GROUP) : -len(".json")]
-    told = _json(file(stem + ".json"), stem + ".json")
+    told = json_object(file(stem + ".json"), stem + ".json", _JSON_MAX)
     kernel = TritonKernel(path, created, str(told.get("name", stem))[:500])
     _take_told(kernel, told)
-    listed = _json(file(group), group).get("child_paths")
+    listed = json_object(file(group), group, _JSON_MAX).get("child_paths")
     if isinstance(listed, dict):
         needed = (name for name in listed if str(name).endswith((".json", *_BINARIES)))
         kernel.missing = tuple(sorted(str(name)[:200] for name in needed if name not in names))
@@ -169,18 +169,6 @@ def _take_told(kernel: TritonKernel, told: dict[str, Any]) -> None:
             kernel.environment[name] = str(value)
         else:
             kernel.options[name] = value
-
-
-def _json(data: bytes, name: str) -> dict[str, Any]:
-    if len(data) > _JSON_MAX:
-        raise ArtefactGarbled(f"{name} is too large ({len(data)} bytes)")
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ArtefactGarbled(f"{name} is not JSON") from None
-    if not isinstance(found, dict):
-        raise ArtefactGarbled(f"{name} holds no names with values")
-    return found
 
 
 def base(path: str) -> str:

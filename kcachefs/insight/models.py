@@ -9,6 +9,7 @@ from typing import Any
 
 from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight.causes import Cause, Kind, clipped, in_order
+from kcachefs.insight.json_objects import json_object
 
 FILE = "cache_key_factors.json"
 FILES = (FILE,)
@@ -40,14 +41,7 @@ class Model:
 
 def read(path: str, created: float, data: bytes) -> Model:
     """The model whose file this is; `ArtefactGarbled` if it is none."""
-    if len(data) > _SIZE_MAX:
-        raise ArtefactGarbled(f"{FILE} is too large ({len(data)} bytes)")
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ArtefactGarbled(f"{FILE} is not JSON") from None
-    if not isinstance(found, dict):
-        raise ArtefactGarbled(f"{FILE} holds no names with values")
+    found = json_object(data, FILE, _SIZE_MAX)
     model = Model(path, created)
     for name, value in _flat("", found, 0):
         if len(model.factors) >= _FACTORS_MAX:
