@@ -30,10 +30,12 @@ def code_of(ptx: str, file: str) -> Listing:
     numbers = {found[1] for line in ptx.splitlines() if (found := _FILE.match(line)) and _is_same(found[2], file)}
     shown: list[str] = []
     places: list[int] = []
-    place = 0
+    place, in_asm = 0, False
     for line in lines:
+        # Inside inline assembly the compiler counts up the line for each line of assembly.
+        in_asm = line.strip() != "// end inline asm" and (in_asm or line.strip() == "// begin inline asm")
         if (found := _LOC.match(line)) is not None:
-            place = _place(line, found, numbers)
+            place = place if in_asm else _place(line, found, numbers)
         elif not (_FILE.match(line) or _LABEL.match(line) or not line.strip() or line.startswith("//")):
             if line.startswith("}"):
                 place = 0

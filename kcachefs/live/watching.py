@@ -55,7 +55,9 @@ class Watch:
         *,
         own: bool = True,
         at_rest: bool = False,
+        since: float | None = None,
     ) -> None:
+        """With `since`, what the headline has of the last week is what happened since then instead."""
         self.place = place
         """The mountpoint, or the folder of a store that is not mounted."""
         self.insight = insight
@@ -64,6 +66,9 @@ class Watch:
         self.at_rest = at_rest
         """It is a store that is not mounted."""
         self._statistics = statistics
+        self._since = since
+        span = WEEK_SECONDS if since is None else time.time() - since
+        self._week_range = "14d" if span < RANGES["14d"] else "2y"
         self._kept = {name: KeptSamples(name, insight.history) for name in RANGES}
         self._asked: dict[str, tuple[float, object]] = {}
         self._numbers: Statistics | None = None
@@ -126,8 +131,8 @@ class Watch:
             self._runs = self.insight.runs()
         if self._is_due("events", "events", now):
             self.events = self._new_events()
-        if self._is_due("history 14d", "history", now):
-            self._kept["14d"].refresh(now)
+        if self._is_due(f"history {self._week_range}", "history", now):
+            self._kept[self._week_range].refresh(now)
 
     def _is_due(self, key: str, kind: str, now: float) -> bool:
         """Whether to ask again; if so, that it was asked is noted."""
@@ -194,13 +199,13 @@ class Watch:
                 dedup_ratio=numbers.store.dedup_ratio,
                 total=numbers.total,
                 counted_since=numbers.since,
-                week=self._week(max(numbers.since, now - WEEK_SECONDS)),
+                week=self._week(max(numbers.since, now - WEEK_SECONDS) if self._since is None else self._since),
             )
         fleet = numbers.fleet if numbers else None
         return msgspec.structs.replace(known, concerns=concerns(known, fleet))
 
     def _week(self, since: float) -> Week:
-        samples = list(self._kept["14d"].since(since))
+        samples = list(self._kept[self._week_range].since(since))
         total = Sum()
         for sample in samples:
             total.add(sample)
