@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,6 +39,8 @@ def report(
 
 def write(output: Path, watch: Watch, since: float, words: str, *, title: str = "", run: int | None = None) -> int:
     """Write a report, whole or not at all; returns how large it is."""
+    import tempfile
+
     from kcachefs.live.web.report import make_report
 
     data = make_report(watch, since, words, title=title, run=run)

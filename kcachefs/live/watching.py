@@ -30,6 +30,8 @@ from kcachefs.mounts.insight_reports import Ask, InsightReports, asking_folder
 WEEK_SECONDS = 7 * 86400.0
 RUNS_SHOWN, EVENTS_SHOWN = 50, 100
 _USERS_SHOWN = 20
+_EVENTS_KEPT = 10_000
+"""As many as a mount keeps."""
 _ANSWER_SECONDS = 3.0
 """A daemon that takes longer for its statistics is called silent."""
 _PATIENT_SECONDS = 120.0
@@ -90,11 +92,14 @@ class Watch:
 
     def glance(self) -> Glance:
         """How things are now; never fails: where the daemon does not answer, that is what there is to see."""
-        why = ""
         try:
             self._refresh()
         except (KcachefsError, OSError, msgspec.DecodeError) as error:
-            why = str(error)
+            return self.last_known(str(error))
+        return self.last_known()
+
+    def last_known(self, why: str = "") -> Glance:
+        """How things were when the daemon last answered; `why` says what is wrong now. Asks nobody."""
         now = time.time()
         last = self._glance
         made = Glance(
@@ -157,7 +162,7 @@ class Watch:
     def _new_events(self) -> list[Event]:
         since = self.events[-1].when if self.events else 0.0
         known = {one.number for one in self.events}
-        return self.events + [one for one in self.insight.events(since) if one.number not in known]
+        return (self.events + [one for one in self.insight.events(since) if one.number not in known])[-_EVENTS_KEPT:]
 
     # --- what is known ------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -23,12 +24,15 @@ from kcachefs.live.web.access import CHANGE_HEADER, Access
 from kcachefs.live.web.http import Request, Response
 from kcachefs.mounts import reports
 
+_T = TypeVar("_T")
 _GLANCE_SECONDS = 0.9
 """A glance serves every browser that asks within this time."""
 _KEPT_SECONDS = 5.0
 """What is dear is not made more often than this, whatever changes."""
 _KEPT = 64
 _METRICS_SECONDS = 8.0
+_SILENT_SECONDS = 10.0
+"""A mount that does not let itself be asked within this time is called silent."""
 _JSON = "application/json"
 _ALWAYS = {
     "Content-Security-Policy": assets.LIVE_POLICY,
@@ -53,6 +57,23 @@ class Mounted:
         self.dear_turn = trio.Lock()
         self.glance: Glance | None = None
         self.looked = 0.0
+        self._is_asking = False
+
+    def look(self) -> Glance:
+        """In a thread: ask the mount. One that hangs is not asked again before that thread is back."""
+        self._is_asking = True
+        try:
+            return self.watch.glance()
+        finally:
+            self._is_asking = False
+
+    async def refresh(self) -> Glance:
+        """How the mount is now; through somebody else's mount, a daemon that hangs would keep us for ever."""
+        found = None
+        if not self._is_asking:
+            with trio.move_on_after(_SILENT_SECONDS):
+                found = await in_thread(self.look)
+        return found or self.watch.last_known(f"{self.watch.place}: the mount has been silent for a while")
 
 
 class Answers:
@@ -63,6 +84,8 @@ class Answers:
         self._allow_changes = allow_changes
         self._mounts = {str(one): Mounted(Watch.of(one)) for one in mounts}
         self._default = str(mounts[0])
+        self._scrapes = trio.CapacityLimiter(2)
+        """Apart from other threads: a mount that hangs keeps those that read its metrics."""
         self._texts: dict[str, tuple[Callable[[], str], str]] = {
             "/": (assets.page, "text/html; charset=utf-8"),
             "/page.css": (assets.style, "text/css; charset=utf-8"),
@@ -107,7 +130,7 @@ class Answers:
         if path == "/api/glance":
             return await self._glanced(self._meant(request), request.query.get("revision", ""))
         if path == "/api/mounts":
-            rows = await trio.to_thread.run_sync(list_mounts, abandon_on_cancel=True)
+            rows = await in_thread(list_mounts)
             told = {"mounts": rows, "shown": list(self._mounts), "changes": self._allow_changes}
             return Response(200, msgspec.json.encode(told), _JSON)
         if path == "/api/series":
@@ -127,7 +150,7 @@ class Answers:
     async def _glanced(self, mounted: Mounted, revision: str) -> Response:
         async with mounted.turn:
             if mounted.glance is None or not 0 <= time.monotonic() - mounted.looked < _GLANCE_SECONDS:
-                mounted.glance = await trio.to_thread.run_sync(mounted.watch.glance, abandon_on_cancel=True)
+                mounted.glance = await mounted.refresh()
                 mounted.looked = time.monotonic()
             found = mounted.glance
         if revision == str(found.revision):
@@ -138,7 +161,7 @@ class Answers:
         if name not in RANGES:
             raise UsageError(f"range {name!r}: unknown; one of {', '.join(RANGES)}")
         async with mounted.turn:
-            found = await trio.to_thread.run_sync(mounted.watch.series, name, abandon_on_cancel=True)
+            found = await in_thread(mounted.watch.series, name)
         return Response(200, msgspec.json.encode(found), _JSON)
 
     async def _looked(self, mounted: Mounted, name: str, query: dict[str, str]) -> Response:
@@ -147,16 +170,14 @@ class Answers:
             change = mounted.watch.change()
             known, when, data = mounted.kept.get(key, (None, 0.0, b""))
             if not data or (known != change and time.monotonic() - when > _KEPT_SECONDS):
-                data, complete = await trio.to_thread.run_sync(_look, mounted, name, query, abandon_on_cancel=True)
+                data, complete = await in_thread(_look, mounted, name, query)
                 mounted.kept[key] = change if complete else object(), time.monotonic(), data
         return Response(200, data, _JSON)
 
     async def _metrics(self, mounted: Mounted) -> Response:
         data = b""
         with trio.move_on_after(_METRICS_SECONDS):
-            data = await trio.to_thread.run_sync(
-                reports.read, Path(mounted.watch.place), "metrics", abandon_on_cancel=True
-            )
+            data = await in_thread(reports.read, Path(mounted.watch.place), "metrics", limiter=self._scrapes)
         if not data:
             return Response(503, b"The mount does not answer.\n")
         return Response(200, data, "text/plain; version=0.0.4; charset=utf-8")
@@ -177,10 +198,15 @@ class Answers:
         verb, arguments = _CHANGES[path]
         mounted = self._meant(request)
         patterns = [_literal(wanted.path)]
-        raw = await trio.to_thread.run_sync(lambda: mounted.watch.ask(verb, patterns=patterns, **arguments))
+        raw = await in_thread(lambda: mounted.watch.ask(verb, patterns=patterns, **arguments))
         mounted.kept.clear()
         mounted.contents.forget()
         return Response(200, msgspec.json.encode(msgspec.json.decode(raw, type=Outcome)), _JSON)
+
+
+async def in_thread(function: Callable[..., _T], *args: Any, limiter: trio.CapacityLimiter | None = None) -> _T:
+    """The result of a call that may wait. Whoever asked may leave before it returns; the thread then ends alone."""
+    return await trio.to_thread.run_sync(functools.partial(function, *args), abandon_on_cancel=True, limiter=limiter)
 
 
 class _Wanted(msgspec.Struct):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from kcachefs.live.web import assets
 from tests.cli.scene import Scene
 from tests.live.web.conftest import stats
 from tests.live.web.serving import Server, serving
@@ -151,3 +152,11 @@ def test_a_browser_that_knows_the_latest_is_not_told_again(server: Server) -> No
         return set(server.api("glance", revision=str(first["revision"]))) == {"now", "revision"}
 
     until(known, pause=0.2)
+
+
+def test_every_file_of_the_page_is_used(server: Server) -> None:
+    folder = Path(assets.__file__).parent / "page"
+    script, style = server.get("/page.js").body.decode(), server.get("/page.css").body.decode()
+    for file in folder.iterdir():
+        text = file.read_text()
+        assert text in script if file.suffix == ".js" else text in (style, server.get("/").body.decode()), file.name
