@@ -108,3 +108,41 @@ def test_another_user_sees_their_own_things_only(place: Scene) -> None:
         assert in_child(look, OTHER) == ("served", False, 0, [], ["triton"], ["triton/OTHERS"])
     finally:
         place.must("evict", "triton/OTHERS")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_entry_of_another_user_does_not_bring_a_file_of_mine_onto_the_page(
+    place: Scene, kernels: Path, tmp_path: Path
+) -> None:
+    """A kernel names the file that it was compiled from, and anybody can write a kernel that names any file."""
+    secret = tmp_path / "secret.py"
+    made = next((kernels / "bins").iterdir())
+    files = {file.name: file.read_bytes() for file in made.iterdir()}
+    files["tally.source"] = files["tally.source"].replace(f"{kernels}/src/tiles.py".encode(), str(secret).encode())
+    lines = ["PASSWORD = 'hunter2'"] * 60
+    lines[50:54] = ["def tally(x):", "    PASSWORD = 'hunter2'", "    return PASSWORD", "    # end"]
+    secret.write_text("\n".join(lines))
+    secret.chmod(0o600)
+
+    def write() -> None:
+        folder = place.mountpoint / "triton" / "NAMES"
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+    def shown() -> str:
+        watch, _ = watch_of(place)
+        watch.glance()
+        with Look(watch) as look:
+            source = look.entry("triton/NAMES").source
+        return "\n".join(source.lines) if source is not None else ""
+
+    in_child(write, OTHER)
+    place.settle()
+    try:
+        assert "tt.func" in shown(), "its IR instead"
+        assert "hunter2" not in shown()
+        os.chown(secret, OTHER.uid, OTHER.gid)
+        assert "hunter2" in shown()
+    finally:
+        place.must("evict", "triton/NAMES")
