@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kcachefs.live.web import assets
+from kcachefs.live.web import access, assets
 from tests.cli.scene import Scene
 from tests.live.web.conftest import stats
 from tests.live.web.serving import Server, serving
@@ -92,8 +92,12 @@ def test_a_socket_in_the_filesystem_is_for_its_owner_alone(place: Scene) -> None
     assert not path.exists()
 
 
-def test_a_proxy_may_put_it_under_a_prefix_and_a_name(place: Scene) -> None:
-    with serving(place, "--prefix", "/caches", "--allow-host", "proxy.example") as server:
+def test_a_proxy_may_put_it_under_a_prefix_and_a_name_and_a_token_may_last(place: Scene) -> None:
+    path = place.folder / "token"
+    lasting = access.token_in(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with serving(place, "--prefix", "/caches", "--allow-host", "proxy.example", "--token-file", path) as server:
+        assert server.token == lasting == access.token_in(path)
         assert urlsplit(server.link).path == "/caches/"
         assert server.get("/caches/page.css").status == 200
         assert server.get("/page.css").status == 200, "the proxy may take the prefix away"
@@ -101,15 +105,6 @@ def test_a_proxy_may_put_it_under_a_prefix_and_a_name(place: Scene) -> None:
         assert server.get("/caches/", Host="proxy.example").status == 200
         assert "Path=/caches;" in server.get(f"/caches/?token={server.token}").headers["set-cookie"]
     place.run("web", "--prefix", "no/slash").refused_with(2, "--prefix")
-
-
-def test_a_token_in_a_file_outlasts_the_server(place: Scene) -> None:
-    path = place.folder / "token"
-    with serving(place, "--token-file", path) as server:
-        first = server.token
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    with serving(place, "--token-file", path) as server:
-        assert server.token == first
     path.write_text("short\n")
     place.run("web", "--token-file", path).refused_with(2, "holds no token")
 
