@@ -123,13 +123,20 @@ def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
     lines += _metric("requests_total", "counter", "Requests of the kernel since the worker started.", requests)
     if numbers.activity is not None:
         lines += _of_activity(numbers.activity)
-    if about is not None:
-        labels = {"version": about.version, "engine": about.engine, "policy": about.policy}
-        lines += _metric("build_info", "gauge", "Always 1; the labels say what serves it.", [(_labels(labels), 1)])
-        uptime = round(max(0.0, time.time() - about.started), 3)
-        lines += _metric("uptime_seconds", "gauge", "Since it was mounted.", [("", uptime)])
-        lines += _metric("restarts_total", "counter", "Workers that died and were replaced.", [("", about.restarts)])
-        lines += _metric("reloads_total", "counter", "Workers replaced by kcachefs reload.", [("", about.reloads)])
+    text = "\n".join(lines).encode() + b"\n"
+    return text + about_metrics(about) if about is not None else text
+
+
+def about_metrics(about: About) -> bytes:
+    """What the daemon knows about itself."""
+    labels = {"version": about.version, "engine": about.engine, "policy": about.policy}
+    uptime = round(max(0.0, time.time() - about.started), 3)
+    lines = [
+        *_metric("build_info", "gauge", "Always 1; the labels say what serves it.", [(_labels(labels), 1)]),
+        *_metric("uptime_seconds", "gauge", "Since it was mounted.", [("", uptime)]),
+        *_metric("restarts_total", "counter", "Workers that died and were replaced.", [("", about.restarts)]),
+        *_metric("reloads_total", "counter", "Workers replaced by kcachefs reload.", [("", about.reloads)]),
+    ]
     return "\n".join(lines).encode() + b"\n"
 
 
