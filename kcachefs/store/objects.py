@@ -71,7 +71,7 @@ class Objects:
         """Objects set aside since the store was opened."""
         self._quarantine = quarantine
         self._codec = Codec(level)
-        self._cache = FrameCache(cache_bytes)
+        self.cache = FrameCache(cache_bytes)
         self._frames = FrameReader(volumes, self._codec)
 
     # --- storing ------------------------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Objects:
         """Keep the last frame of what was just stored: a reader who comes soon need not decode it."""
         start = last_frame(staged.plain)
         if len(staged.end) == staged.plain - start:
-            self._cache.put((staged.digest, start // FRAME_SIZE), staged.end)
+            self.cache.put((staged.digest, start // FRAME_SIZE), staged.end)
 
     def exists(self, digest: bytes) -> bool:
         record = self.record(digest)
@@ -182,7 +182,7 @@ class Objects:
 
     def get(self, digest: bytes) -> bytes:
         """All of its bytes. Like `read`, for a caller whose reference keeps the object alive."""
-        cached = self._cache.get((digest, 0))
+        cached = self.cache.get((digest, 0))
         if cached is not None and len(cached) < FRAME_SIZE:
             return cached
         return self.read(digest, 0, 1 << 62)
@@ -190,7 +190,7 @@ class Objects:
     def read(self, digest: bytes, offset: int, size: int) -> bytes:
         """At most `size` bytes from `offset` on; decodes only the frames that hold them."""
         if offset < FRAME_SIZE:
-            cached = self._cache.get((digest, 0))
+            cached = self.cache.get((digest, 0))
             if cached is not None and (len(cached) < FRAME_SIZE or offset + size <= FRAME_SIZE):
                 return cached if offset == 0 and size >= len(cached) else cached[offset : offset + size]
         parts = self.read_parts(digest, offset, size)
@@ -215,7 +215,7 @@ class Objects:
 
     def is_quick(self, digest: bytes, offset: int) -> bool:
         """Whether `read` there would take microseconds: the frame is decoded already, or small."""
-        if self._cache.get((digest, offset // FRAME_SIZE)) is not None:
+        if self.cache.get((digest, offset // FRAME_SIZE)) is not None:
             return True
         record = self.record(digest)
         return record is None or record.plain <= FRAME_SIZE // 4
@@ -224,7 +224,7 @@ class Objects:
         return read_totals(self.catalog)
 
     def close(self) -> None:
-        self._cache.clear()
+        self.cache.clear()
         self._frames.clear()
 
     # --- verifying ----------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class Objects:
         return record
 
     def _frame(self, digest: bytes, record: ObjectRecord, index: int, *, keep: bool = True) -> bytes:
-        plain = self._cache.get((digest, index))
+        plain = self.cache.get((digest, index))
         if plain is None:
             try:
                 plain = self._frames.read(digest, record, index)
@@ -342,12 +342,12 @@ class Objects:
                     return self._frame(digest, self._live_record(digest), index, keep=keep)
                 raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside: {error}") from error
             if keep:
-                self._cache.put((digest, index), plain)
+                self.cache.put((digest, index), plain)
         return plain
 
     def _forget(self, digest: bytes, record: ObjectRecord) -> None:
         self._frames.forget(digest)
-        self._cache.drop(digest, record.frames)
+        self.cache.drop(digest, record.frames)
 
 
 def _is_damage(error: Exception) -> bool:

@@ -155,9 +155,19 @@ class Store:
 
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
-        catalog = self.catalog.statistics()
-        records = catalog["bytes"] + catalog["journal_bytes"] + self.history.allocated_bytes()
-        return self.objects.totals().volumes + records + self.unsealed_bytes()
+        return sum(self.bytes_by_kind().values())
+
+    def bytes_by_kind(self) -> dict[str, int]:
+        """The same, by what takes it."""
+        catalog, totals = self.catalog.statistics(), self.objects.totals()
+        return {
+            "objects": totals.live,
+            "dead": totals.volumes - totals.live,
+            "catalog": catalog["bytes"],
+            "journal": catalog["journal_bytes"],
+            "history": self.history.allocated_bytes(),
+            "unsealed": self.unsealed_bytes(),
+        }
 
     def unsealed_bytes(self) -> int:
         """What files that are not sealed yet take on disk."""
