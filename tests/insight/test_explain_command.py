@@ -123,7 +123,9 @@ def test_a_cache_that_moved_is_noticed() -> None:
         place.umount()
         moved = place.folder / "moved"
         compile_at(moved, "128")
-        (one,) = explained(place, "--mount", str(moved))["entries"]
+        found = explained(place, "--mount", str(moved))
+        (one,) = found["entries"]
+        assert (one["run"], found["run"]["misses"]) == (found["run"]["run"], 1)
         assert one["causes"][0]["kind"] == "path"
         assert str(place.mountpoint) in one["causes"][0]["words"]
         assert str(moved) in one["causes"][0]["words"]
