@@ -223,6 +223,15 @@ class Makings:
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
+    def is_of(self, entry: int, record: EntryRecord, *, run: int | None, since: float | None) -> bool:
+        """Whether a run made an entry or wrote into it, or anybody did since then."""
+        making = self.get(entry)
+        written = record.created if making is None else max(making.began, making.ended, making.rewritten)
+        if since is not None and written / 1e9 >= since:
+            return True
+        makers = {making.run, making.rewriter} - {0} if making is not None else set()
+        return run in map(self._runs.current, makers)
+
     def tell(self, info: MadeEntry) -> MadeEntry:
         """An entry with all that is known of its making."""
         making = self.get(info.entry)
