@@ -48,6 +48,13 @@ def main() -> int:
         chosen = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
         print(f"{check.machine()}\n", flush=True)
         return gpu_fleet.check(check, chosen, arguments.repeat)
+    if arguments.saved:
+        from benchmarks import gpu_saved
+
+        chosen = arguments.only or (gpu_saved.ON_A_GPU if arguments.device == "cuda" else gpu_saved.ON_A_CPU)
+        machine = check.machine()
+        print(f"{machine}\n", flush=True)
+        return gpu_saved.check(check, chosen, arguments.repeat, machine, arguments.json)
     earlier = [json.loads(path.read_text()) for path in arguments.also]
     known = dict.fromkeys(name for run in earlier for name in run["rounds"])
     names = arguments.only or list(known) or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
@@ -90,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="cuda", help="cuda; or cpu: TorchInductor on the CPU, and Triton compiling for sm_90"
     )
     parser.add_argument("--fleet", action="store_true", help="check a second node of a fleet instead")
+    parser.add_argument("--saved", action="store_true", help="check the seconds that a mount says were saved instead")
     parser.add_argument("--work", type=Path, help="where to put caches and stores; should be a local disk")
     parser.add_argument("--site", type=Path, help="a folder made by --bundle, with the packages that kcachefs needs")
     parser.add_argument("--bundle", type=Path, help="only fetch the packages that kcachefs needs into this folder")
