@@ -35,7 +35,7 @@ from kcachefs.store.frames import (
     split,
 )
 from kcachefs.store.ledger import Ledger, Staged, read_totals
-from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, Totals, object_key, volume_key
+from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, Totals, object_key
 from kcachefs.store.volumes import Volumes
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Objects:
         self._quarantine = quarantine
         self._codec = Codec(level)
         self.cache = FrameCache(cache_bytes)
-        self._frames = FrameReader(volumes, self._codec)
+        self.frames = FrameReader(volumes, self._codec)
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
@@ -94,11 +94,11 @@ class Objects:
                 hasher.update(frame)
                 stored = self._codec.encode_frame(frame)
                 rows.append((len(stored), frame_check(frame)))
-                _write_all(fd, stored, self.volumes.path(number))
+                write_all(fd, stored, self.volumes.path(number))
                 plain += len(frame)
             rows = rows or [(0, b"")]
             tail = encode_tail(hasher.digest(), plain, rows)
-            _write_all(fd, tail, self.volumes.path(number))
+            write_all(fd, tail, self.volumes.path(number))
         length = sum([row[0] for row in rows]) + len(tail)
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own_volume=True, end=frame)
 
@@ -129,10 +129,8 @@ class Objects:
             return
         if not staged.own_volume:
             self.volumes.unstage(staged.volume)
-        elif self.catalog.get(volume_key(staged.volume)) is not None:
-            self.volumes.finish(staged.volume)
         else:
-            self.volumes.abandon(staged.volume)
+            self.ledger.settle(staged.volume)
 
     def unlink(self, txn: Transaction, digest: bytes, *, held: bool = False) -> bool:
         """Take one reference away, inside `txn`; the object goes with the last one. False if there was none."""
@@ -201,7 +199,7 @@ class Objects:
         record = self._live_record(digest)
         end = min(offset + size, record.plain)
         if size > FRAME_SIZE and record.frames > 1 and offset < end:
-            self._frames.read_ahead(digest, record, offset // FRAME_SIZE)
+            self.frames.read_ahead(digest, record, offset // FRAME_SIZE)
         parts: list[bytes | memoryview] = []
         while offset < end:
             index, start = divmod(offset, FRAME_SIZE)
@@ -225,7 +223,7 @@ class Objects:
 
     def close(self) -> None:
         self.cache.clear()
-        self._frames.clear()
+        self.frames.clear()
 
     # --- verifying ----------------------------------------------------------------------------------------------------
 
@@ -246,7 +244,7 @@ class Objects:
         except ObjectDamaged as error:
             return error
         try:
-            self._frames.check(digest, record)
+            self.frames.check(digest, record)
         except (ObjectDamaged, OSError) as error:
             if not _is_damage(error):
                 raise
@@ -259,7 +257,7 @@ class Objects:
     def set_aside(self, digest: bytes, record: ObjectRecord, error: Exception) -> bool:
         """Mark an object as damaged, copy its bytes to the quarantine and log it.
 
-        False, and nothing is done, if it is no longer where `record` says: compaction moved it, and it may be intact.
+        False, and nothing is done, if it is no longer where `record` says: it was moved, and may be intact.
         """
         try:
             with self.catalog.transaction() as txn:
@@ -305,7 +303,7 @@ class Objects:
             return Staged(digest, length, volume, offset, total, len(stored), end=plain[-1])
         with self._own_volume() as (number, fd):
             for part in parts:
-                _write_all(fd, part, self.volumes.path(number))
+                write_all(fd, part, self.volumes.path(number))
         return Staged(digest, length, number, 0, total, len(stored), own_volume=True, end=plain[-1])
 
     @contextlib.contextmanager
@@ -334,7 +332,7 @@ class Objects:
         plain = self.cache.get((digest, index))
         if plain is None:
             try:
-                plain = self._frames.read(digest, record, index)
+                plain = self.frames.read(digest, record, index)
             except (ObjectDamaged, OSError) as error:
                 if not _is_damage(error):
                     raise
@@ -346,7 +344,7 @@ class Objects:
         return plain
 
     def _forget(self, digest: bytes, record: ObjectRecord) -> None:
-        self._frames.forget(digest)
+        self.frames.forget(record)
         self.cache.drop(digest, record.frames)
 
 
@@ -357,7 +355,7 @@ def _is_damage(error: Exception) -> bool:
     )
 
 
-def _write_all(fd: int, data: bytes, path: Path) -> None:
+def write_all(fd: int, data: bytes, path: Path) -> None:
     view = memoryview(data)
     try:
         while view:

@@ -39,6 +39,7 @@ from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
 from kcachefs.store.records import number_of, spool_key
+from kcachefs.store.repacking import REST_SECONDS, Steps, repack
 from kcachefs.store.slots import SlotFile
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
@@ -152,6 +153,10 @@ class Store:
         freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog, share))])
         self.fold()
         return freed
+
+    def repack(self, rest_seconds: float = REST_SECONDS) -> Steps:
+        """Compress what has rested that long as far as it goes, step by step; see `repacking.py`."""
+        return repack(self.objects, rest_seconds)
 
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
