@@ -42,6 +42,8 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     metrics_gid: int | None = None
     """The group whose members may read the metrics of the whole mount."""
     fleet: FleetOptions | None = None
+    bytecode: str = "auto"
+    """Whether commands keep Python's bytecode in the mount: auto, on or off."""
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 

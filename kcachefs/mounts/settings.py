@@ -55,6 +55,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
         resend=config.use_resend(),
         metrics_gid=values["metrics_gid"],
         fleet=_fleet(values),
+        bytecode=values["bytecode"],
         origins=origins,
     )
 
