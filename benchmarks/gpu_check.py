@@ -44,6 +44,18 @@ def main() -> int:
 
         os.environ |= gpu_fleet.CREDENTIALS
     check = Check(arguments.site, arguments.device, arguments.work, arguments.ranks)
+    if arguments.phases:
+        from benchmarks import gpu_phases
+
+        return gpu_phases.check(
+            check,
+            arguments.device,
+            arguments.rounds,
+            arguments.rounds if arguments.cold is None else arguments.cold,
+            hide=arguments.hide_bytecode,
+            keep=arguments.json,
+            also=arguments.also,
+        )
     if arguments.fleet:
         chosen = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
         print(f"{check.machine()}\n", flush=True)
@@ -98,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--fleet", action="store_true", help="check a second node of a fleet instead")
     parser.add_argument("--saved", action="store_true", help="check the seconds that a mount says were saved instead")
+    parser.add_argument("--phases", action="store_true", help="time the phases of a start instead, imports first")
+    parser.add_argument("--rounds", type=int, default=7, help="with --phases: rounds; 0 only shows --also")
+    parser.add_argument("--cold", type=int, help="with --phases: how many of the rounds begin with empty caches")
+    parser.add_argument(
+        "--hide-bytecode", action="store_true", help="with --phases: as in an image without bytecode, on any machine"
+    )
     parser.add_argument("--work", type=Path, help="where to put caches and stores; should be a local disk")
     parser.add_argument("--site", type=Path, help="a folder made by --bundle, with the packages that kcachefs needs")
     parser.add_argument("--bundle", type=Path, help="only fetch the packages that kcachefs needs into this folder")

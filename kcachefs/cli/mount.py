@@ -144,6 +144,10 @@ def mount(
         str | None,
         typer.Option(metavar="NAME", help="The part of the bucket to use.", show_default="by machine and GPU"),
     ] = None,
+    bytecode: Annotated[
+        str | None,
+        typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
+    ] = None,
     log_format: Annotated[
         str | None, typer.Option(help="text, or json: one object per line.", show_default="text")
     ] = None,

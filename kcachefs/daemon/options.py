@@ -304,6 +304,7 @@ OPTIONS = (
     Option("fleet_key", _file, _of_fleet("key")),
     Option("fleet_writers", _writers, _fleet_writers, []),
     Option("fleet_scope", _scope, _of_fleet("scope")),
+    Option("bytecode", _one_of(("auto", "on", "off")), lambda c: c.bytecode, "auto"),
     Option("log_format", _one_of(FORMATS), lambda c: c.log_format, "text"),
     Option("log_level", _one_of(LEVELS), lambda c: c.log_level, "info", is_live=True),
 )

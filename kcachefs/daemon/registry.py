@@ -44,6 +44,8 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     metrics_listen: str = ""
     """Where the supervisor serves those metrics over HTTP, as ADDRESS:PORT; empty: nowhere."""
     fleet: FleetOptions | None = None
+    bytecode: str = "auto"
+    """Whether commands keep Python's bytecode in the mount: auto, on or off."""
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 
