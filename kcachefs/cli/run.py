@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kcachefs.cli.printing import counted
+from kcachefs.cli.printing import counted, format_seconds
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ def run(
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Quota, if a mount is made.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine, if a mount is made.")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these frameworks. Repeatable.")] = None,
+    bytecode: Annotated[
+        str | None,
+        typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
+    ] = None,
     assert_warm: Annotated[
         bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
     ] = False,
@@ -50,8 +54,11 @@ def run(
     """
     from kcachefs.cli.target import find_mount
     from kcachefs.core.uses import HEARTBEAT_SECONDS
+    from kcachefs.daemon.options import option_named
+    from kcachefs.frameworks import bytecode as pycs
     from kcachefs.frameworks import environment, headers, make_folders
     from kcachefs.frameworks.environment import select
+    from kcachefs.session.bytecode import wish
     from kcachefs.session.command import end_like
     from kcachefs.session.command import run as run_command
     from kcachefs.session.temporary_mount import session_mount
@@ -59,10 +66,14 @@ def run(
     if not command:
         raise UsageError("no command given; for example: kcachefs run -- python train.py")
     select(only or ())  # a wrong name is told before anything is mounted
+    if bytecode is not None:
+        option_named("bytecode").value(bytecode)
     with session_mount(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:
             headers.link(where)
+        judged = pycs.judge_command(command, os.environ, wish(where, bytecode, only or ()))
+        values = {**environment(where, only or ()), **pycs.variables(where, judged)}
         is_watched = assert_warm or pack is not None
         if pack is not None:
             find_mount(where, None)  # somebody else's daemon would not tell afterwards what was used
@@ -72,7 +83,7 @@ def run(
             time.sleep(HEARTBEAT_SECONDS)
         began = time.time()
         try:
-            status = run_command(command, {**os.environ, **environment(where, only or ())})
+            status = run_command(command, {**os.environ, **values})
         except FileNotFoundError:
             _say(f"{command[0]}: no such command")
             sys.exit(NOT_FOUND)
@@ -95,7 +106,7 @@ def run(
             exit_code = NOT_WARM if complaint else os.waitstatus_to_exitcode(status)
             _print_summary(done, where, exit_code, causes)
         elif not quiet:
-            _say(str(done))
+            _say(f"{done}{_not_repeated(done)}")
         if complaint:
             if not as_json:
                 _say(complaint)
@@ -129,6 +140,14 @@ def _why_not_warm(done: Account) -> str:
     if not done.hits:
         return "not known to be warm: nothing was counted; a mount counts what you made, so use one of your own"
     return ""
+
+
+def _not_repeated(done: Account) -> str:
+    """How much compiling the hits made needless; nothing where nobody knows."""
+    if not done.seconds_saved:
+        return ""
+    least = "at least " if done.unknown_saved else ""
+    return f", {least}{format_seconds(done.seconds_saved)} of compiling not repeated"
 
 
 def _causes(mount: Path, began: float) -> list[Group]:

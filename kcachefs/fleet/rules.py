@@ -28,6 +28,7 @@ _NAME_MAX = 255
 
 NOT_CARRIED = {
     "cuda": "the driver's own cache, which it changes in place",
+    "python": "bytecode, which is made anew in seconds and is of use to one installation only",
     "cutile": "one SQLite file, which is changed in place",
 }
 """Namespaces that no pack holds, and why."""
