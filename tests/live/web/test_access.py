@@ -16,7 +16,7 @@ from tests.live.web.conftest import stats
 from tests.live.web.serving import Server, serving
 from tests.waiting import until
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 
 def test_without_the_token_nobody_sees_anything(server: Server) -> None:

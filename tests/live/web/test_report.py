@@ -13,7 +13,7 @@ from tests.cli.scene import Scene
 from tests.live.web.conftest import HOSTILE, Opener, stats
 from tests.live.web.test_page import ready_report, words
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 
 def test_a_report_is_the_page_in_one_file(place: Scene, opened: Opener) -> None:
