@@ -139,7 +139,7 @@ def test_what_is_no_http_or_too_much_of_it_is_refused(server: Server) -> None:
 
 
 def test_the_link_is_all_that_it_prints(place: Scene) -> None:
-    command = [*KCACHEFS, "web", place.mountpoint, "--listen", f"unix:{place.folder}/link.sock"]
+    command = [*KCACHEFS, "web", str(place.mountpoint), "--listen", f"unix:{place.folder}/link.sock"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=place.environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
