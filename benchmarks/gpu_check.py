@@ -45,6 +45,10 @@ def main() -> int:
     if arguments.phases:
         from benchmarks import gpu_phases
 
+        if arguments.first:
+            return gpu_phases.first(
+                check, arguments.device, arguments.rounds, hide=arguments.hide_bytecode, keep=arguments.json
+            )
         return gpu_phases.check(
             check,
             arguments.device,
@@ -100,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--fleet", action="store_true", help="check a second node of a fleet instead")
     parser.add_argument("--phases", action="store_true", help="time the phases of a start instead, imports first")
+    parser.add_argument("--first", action="store_true", help="with --phases: first starts, before and after a warming")
     parser.add_argument("--rounds", type=int, default=7, help="with --phases: rounds; 0 only shows --also")
     parser.add_argument("--cold", type=int, help="with --phases: how many of the rounds begin with empty caches")
     parser.add_argument(

@@ -41,6 +41,7 @@ from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
 from kcachefs.cli.unpack import unpack
 from kcachefs.cli.usage import UsageError, usage_line
+from kcachefs.cli.warm import warm
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
 
@@ -66,6 +67,7 @@ for _verb in (
     status,
     run,
     env,
+    warm,
     frameworks,
     doctor,
     adopt,

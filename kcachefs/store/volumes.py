@@ -153,6 +153,11 @@ class Volumes:
         reader = self._readers.get(number) or self._open_reader(number)
         os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
+    def read_ahead(self, number: int, offset: int, length: int) -> None:
+        """Have those bytes in memory before somebody reads them; returns when they are there."""
+        self.will_need(number, offset, length)
+        self.read(number, offset + length - 1, 1)
+
     def mark_unsynced(self, numbers: Iterable[int]) -> None:
         """These were written to, by this process or by one that died: the next `sync` includes them."""
         with self._lock:
