@@ -224,11 +224,13 @@ class Check:
         mount = base / "mount"
         # A socket's path has room for about a hundred characters, and the working directory's may be longer.
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as runtime:
-            self._commands |= {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            places = {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            self._commands |= places
             self.command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"), *options)
             try:
                 yield mount
             finally:
+                self._commands |= places  # another mount may have been made meanwhile
                 self.command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:
