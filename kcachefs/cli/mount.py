@@ -108,6 +108,14 @@ def mount(
         int | None,
         typer.Option(metavar="N", help="Let members of this group read the metrics of the whole mount."),
     ] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]:PORT",
+            help="Serve these metrics over HTTP, at /metrics, to whoever can connect.",
+            show_default="not at all; without an address, to this host",
+        ),
+    ] = None,
     fleet: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Take what other hosts compiled from this bucket: s3://bucket/prefix."),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kcachefs.cli.printing import counted
+from kcachefs.cli.printing import counted, format_seconds
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def run(
             exit_code = NOT_WARM if complaint else os.waitstatus_to_exitcode(status)
             _print_summary(done, where, exit_code, causes)
         elif not quiet:
-            _say(str(done))
+            _say(f"{done}{_not_repeated(done)}")
         if complaint:
             if not as_json:
                 _say(complaint)
@@ -140,6 +140,14 @@ def _why_not_warm(done: Account) -> str:
     if not done.hits:
         return "not known to be warm: nothing was counted; a mount counts what you made, so use one of your own"
     return ""
+
+
+def _not_repeated(done: Account) -> str:
+    """How much compiling the hits made needless; nothing where nobody knows."""
+    if not done.seconds_saved:
+        return ""
+    least = "at least " if done.unknown_saved else ""
+    return f", {least}{format_seconds(done.seconds_saved)} of compiling not repeated"
 
 
 def _causes(mount: Path, began: float) -> list[Group]:

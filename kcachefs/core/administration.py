@@ -163,7 +163,9 @@ class Administration:
         files = self._fs.walk.files_at_top(info.entry)
         return kernel_facts(partial(self._read, files), list(files))
 
-    def _entries(self, names: bool, uid: int | None = None) -> list[EntryInfo]:
+    def _entries(
+        self, names: bool, uid: int | None = None, is_wanted: Callable[[int, EntryRecord], bool] | None = None
+    ) -> list[EntryInfo]:
         self._fs.uses.flush()
         self._fs.store.fold()
         infos = []
@@ -171,7 +173,7 @@ class Administration:
             record = EntryRecord.unpack(raw) if raw is not None else None
             if record is None or not record.files or record.flags & EntryRecord.LEAVING:
                 continue
-            if uid in (None, record.uid):
+            if uid in (None, record.uid) and (is_wanted is None or is_wanted(number_of(key), record)):
                 try:
                     infos.append(self._info(number_of(key), record, names))
                 except FsError:

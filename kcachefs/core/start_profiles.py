@@ -171,13 +171,14 @@ class StartProfiles:
         """Read ahead what the last starts of a name read; returns how many stored bytes that were."""
         with self._lock:
             entries = self._find(name_hash)
-        done = 0
+        done, volumes = 0, self._store.objects.volumes
         for ranges in _batches(self._ranges(entries)):
             for volume, offset, length in merged(ranges):
                 for at in range(offset, offset + length, _PIECE):
                     piece = min(_PIECE, offset + length - at)
                     with contextlib.suppress(KcachefsError, OSError):  # compaction moved it, or it is gone
-                        self._store.objects.volumes.read_ahead(volume, at, piece)
+                        volumes.will_need(volume, at, piece)
+                        volumes.read(volume, at + piece - 1, 1)  # waits until they are there
                     done += piece
                     if done >= SWEEP_MAX:
                         return done

@@ -68,6 +68,10 @@ class Commands(Insight):
         """The user whose entries a caller may see; None for all."""
         return None if self._fs.sees_all(caller) else caller.uid
 
+    def metrics(self) -> str:
+        """The metrics of the whole mount, for Prometheus."""
+        return self._fs.metrics().decode()
+
     def settings(self) -> MountConfig:
         """What holds now, and where each value comes from."""
         return self._settings.config

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from kcachefs import config
 from kcachefs.daemon import control, registry
-from kcachefs.errors import MountError
+from kcachefs.errors import KcachefsError, MountError
 from kcachefs.mounts import reports
+from kcachefs.mounts.insight_reports import InsightReports
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Account:
     bytecode_misses: int = 0
     bytes_saved: int = 0
     """How much less the mount takes on disk than its files hold (core/report.py): the present state, not a counter."""
+    seconds_saved: float | None = None
+    """What the entries that were hit had taken to compile, added up over parallel compilers; None if nobody knows."""
+    unknown_saved: int = 0
+    """Hits on entries of which nobody knows what they had taken."""
 
     def __sub__(self, earlier: Account) -> Account:
         return Account(
@@ -33,7 +39,15 @@ class Account:
             max(0, self.bytecode_hits - earlier.bytecode_hits),
             max(0, self.bytecode_misses - earlier.bytecode_misses),
             self.bytes_saved,
+            *self._spared_since(earlier),
         )
+
+    def _spared_since(self, earlier: Account) -> tuple[float | None, int]:
+        unknown = max(0, self.unknown_saved - earlier.unknown_saved)
+        if self.seconds_saved is None or earlier.seconds_saved is None:
+            return None, unknown
+        seconds = max(0.0, self.seconds_saved - earlier.seconds_saved)
+        return (None if unknown and not seconds else seconds), unknown
 
     def __str__(self) -> str:
         lookups = self.hits + self.misses
@@ -63,6 +77,7 @@ def read(mount: Path) -> Account:
         total = found["total"]
         saved = int(found["store"]["bytes_saved"])
         python = found["namespaces"].get("python", {"hits": 0, "misses": 0})
+        spared, unknown = _spared(mount)
         return Account(
             hits=int(total["hits"]),
             misses=int(total["misses"]),
@@ -70,9 +85,20 @@ def read(mount: Path) -> Account:
             bytecode_hits=int(python["hits"]),
             bytecode_misses=int(python["misses"]),
             bytes_saved=saved,
+            seconds_saved=spared,
+            unknown_saved=unknown,
         )
     except (MountError, OSError, ValueError, KeyError, TypeError) as error:
         raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
+
+
+def _spared(mount: Path) -> tuple[float | None, int]:
+    """What all runs were spared together, in seconds, and their hits of which nobody knows what they spared."""
+    try:
+        runs = InsightReports.of(mount).runs()
+    except (KcachefsError, OSError):
+        return None, 0
+    return math.fsum(run.seconds_saved for run in runs), sum(run.unknown_saved for run in runs)
 
 
 def _count(number: int, singular: str, plural: str = "") -> str:

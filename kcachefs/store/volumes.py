@@ -100,6 +100,11 @@ class Volumes:
             self._unsynced.add(number)
         return number, offset
 
+    def stage(self, number: int) -> None:
+        """Keep a volume alive while objects in it wait for their place in the catalog; until `unstage`."""
+        with self._lock:
+            self.staged[number] += 1
+
     def unstage(self, number: int) -> None:
         """An object that was appended is in the catalog now, or never will be."""
         with self._lock:
@@ -107,7 +112,7 @@ class Volumes:
             if not self.staged[number]:
                 del self.staged[number]
 
-    # --- a volume for one large object --------------------------------------------------------------------------------
+    # --- a volume that is written once --------------------------------------------------------------------------------
 
     def begin(self, number: int) -> int:
         """A descriptor to write a new volume to. Then `mark_unsynced`, and at last `finish` or `abandon` it."""
@@ -152,11 +157,6 @@ class Volumes:
         """Tell the kernel that those bytes will be read soon."""
         reader = self._readers.get(number) or self._open_reader(number)
         os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
-
-    def read_ahead(self, number: int, offset: int, length: int) -> None:
-        """Have those bytes in memory before somebody reads them; returns when they are there."""
-        self.will_need(number, offset, length)
-        self.read(number, offset + length - 1, 1)
 
     def mark_unsynced(self, numbers: Iterable[int]) -> None:
         """These were written to, by this process or by one that died: the next `sync` includes them."""

@@ -90,13 +90,13 @@ def test_a_sweep_reads_every_stored_byte_of_a_profile_once(tmp_path: Path, monke
             fs.profiles.note(3, entry)
         fs.profiles.flush()
         read: list[tuple[int, int, int]] = []
-        actual = fs.store.objects.volumes.read_ahead
+        actual = fs.store.objects.volumes.will_need
 
         def noted(volume: int, offset: int, length: int) -> None:
             read.append((volume, offset, length))
             actual(volume, offset, length)
 
-        monkeypatch.setattr(fs.store.objects.volumes, "read_ahead", noted)
+        monkeypatch.setattr(fs.store.objects.volumes, "will_need", noted)
         done = fs.profiles.sweep(hash_of("train.py"))
         records = [fs.store.objects.record(fs.nodes.get(find(fs, f"triton/K{n}/k.cubin")).digest) for n in range(3)]
         assert 9 << 20 <= done == sum(length for _, _, length in read)

@@ -275,7 +275,7 @@ def _other_numbers() -> Iterator[tuple[str, str]]:
 
 PRIVATE = {"mprivate"}
 """What only a private mount leaves in a store: its own test reads it."""
-NEVER_THERE = {"DAMAGED", "DOOMED", "LEAVING", "PUBLISHED", "REMADE", *PRIVATE}
+NEVER_THERE = {"DAMAGED", "DOOMED", "LEAVING", "PACKED", "PUBLISHED", "REMADE", *PRIVATE}
 """Flags that no file or entry of these stores has: the codecs' own numbers are compared below."""
 
 
