@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs.cli.printing import console, print_json
-from kcachefs.errors import UsageError
+from kcachefs.errors import MountDenied, UsageError
 
 if TYPE_CHECKING:
     from kcachefs.session.warming import Progress
@@ -57,10 +57,15 @@ def warm(
     make_folders(where)
     headers.link(where)
     values = {**os.environ, **environment(where), **pycs.variables(where, judged)}
+    folder = pycs.environment_folder(where, judged)
+    if folder is None:
+        raise MountDenied(
+            f"{where}: you may not write to its folder {pycs.NAMESPACE}; ask its owner, or mount your own"
+        )
     with _progress(quiet or as_json) as tell:
-        outcome = warming.warm(where, executable, judged, wanted, values, tell)
+        outcome = warming.warm(where, executable, folder, wanted, values, tell)
     if as_json:
-        print_json({"environment": judged.environment, "compiled": outcome.done, "known": outcome.known})
+        print_json({"environment": folder.name, "compiled": outcome.done, "known": outcome.known})
     elif not quiet:
         for name in outcome.done:
             print(f"{name}: compiled")

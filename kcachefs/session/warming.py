@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kcachefs.errors import CompileFailed, UsageError
 from kcachefs.frameworks import bytecode
-from kcachefs.frameworks.bytecode import NAMESPACE, Judgement
+from kcachefs.frameworks.bytecode import Judgement
 from kcachefs.frameworks.interpreters import Installed, normalized
 
 RECORD = "warm.json"
@@ -116,11 +116,9 @@ def steps(judged: Judgement, distributions: Iterable[str], *, gpu: bool) -> list
 
 
 def warm(
-    mount: Path, python: str, judged: Judgement, wanted: list[Step], values: Mapping[str, str], tell: Progress
+    mount: Path, python: str, folder: Path, wanted: list[Step], values: Mapping[str, str], tell: Progress
 ) -> Outcome:
-    """Take the steps that were not taken yet, or whose results are gone."""
-    folder = mount / NAMESPACE / judged.environment
-    folder.mkdir(parents=True, exist_ok=True)
+    """Take the steps that were not taken yet, or whose results are gone. `folder` is that of the environment."""
     records = _read(folder / RECORD)
     done, known = [], []
     for step in wanted:
