@@ -42,6 +42,7 @@ from kcachefs.cli.status import status
 from kcachefs.cli.umount import umount
 from kcachefs.cli.unpack import unpack
 from kcachefs.cli.usage import UsageError, usage_line
+from kcachefs.cli.warm import warm
 from kcachefs.cli.web import web
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
@@ -68,6 +69,7 @@ for _verb in (
     status,
     run,
     env,
+    warm,
     frameworks,
     doctor,
     adopt,

@@ -69,6 +69,7 @@ class Filesystem(FileRequests):
         self.uses = parts.uses
         self.history = parts.history
         self.runs = parts.runs
+        self.profiles = parts.profiles
         self.makings = parts.makings
         self.temporaries = parts.temporaries
         self.unsealed = parts.unsealed
@@ -227,6 +228,7 @@ class Filesystem(FileRequests):
         """Write down what was used since the last time, what it saved, and for whom. Hold no lock."""
         self.uses.flush()
         self.runs.flush()
+        self.profiles.flush()
         self.history.flush()
 
     def let_go_of_orphans(self) -> None:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kcachefs.errors import UsageError
+
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(\S+))?")
 _LONG_SHEBANG = re.compile(rb"""#!/bin/sh\s*\n'''exec' "?([^"\n]+?)"? "\$0\"""")
@@ -100,6 +102,13 @@ def executable_of(command: Sequence[str], environ: Mapping[str, str]) -> str | N
     if found is not None and not _is_python(found):
         found = _of_script(found, path)
     return found or shutil.which("python", path=path) or shutil.which("python3", path=path)
+
+
+def named(python: str, environ: Mapping[str, str]) -> list[str]:
+    """A command that runs the Python of that name, if one is given; raises UsageError if that Python is not there."""
+    if python and shutil.which(python, path=environ.get("PATH")) is None:
+        raise UsageError(f"--python {python}: is not there, or cannot be executed; name another one")
+    return [python] if python else []
 
 
 def ask(executable: str, environ: Mapping[str, str], flags: str = "") -> Interpreter | None:

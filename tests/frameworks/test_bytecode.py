@@ -209,6 +209,20 @@ def test_a_mount_that_is_closed_to_a_user_is_not_in_their_way(base: Path, enviro
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_of_another_user_is_not_trusted(mount: Mount, environment: Environment) -> None:
+    told = judged(environment)
+    theirs = mount.mountpoint / "python" / told.environment
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    mine = bytecode.variables(mount.mountpoint, told)[bytecode.PREFIX]
+    assert mine == f"{theirs}-{os.getuid()}"
+    environment.run(env={bytecode.PREFIX: mine})
+    assert f"standard library, python {sys.version_info.major}.{sys.version_info.minor}" in entries(mount).values()
+    os.chown(mine, NOBODY, NOBODY)
+    assert bytecode.variables(mount.mountpoint, told) == {}
+
+
 # --- kinds of packages ------------------------------------------------------------------------------------------------
 
 
