@@ -19,7 +19,7 @@ from blake3 import blake3
 from kcachefs.errors import RecordDamaged, StoreClosed, StoreError
 from kcachefs.store.checksum import INTACT, is_intact, show_key, with_checksum
 from kcachefs.store.journal import Changes, Mark
-from kcachefs.store.lmdb_file import lmdb_error, open_lmdb, write_error
+from kcachefs.store.lmdb_file import close_compact, free_bytes, lmdb_error, open_lmdb, write_error
 from kcachefs.store.records import EXPENDABLE, META_FOLDED
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class FoldedRecords:
         self.damaged = 0
         """Records that failed their checksum since the file was opened."""
         self.env = open_lmdb(directory, map_size)
+        self._directory = directory
         self._quarantine = quarantine
         self._reported: set[bytes] = set()
         self._closed = False
@@ -142,12 +143,17 @@ class FoldedRecords:
             "records": stat["entries"],
             "depth": stat["depth"],
             "bytes": (info["last_pgno"] + 1) * stat["psize"],
+            "free_bytes": free_bytes(self.env),
             "damaged": self.damaged,
         }
 
-    def close(self) -> None:
+    def close(self, *, compact: bool = False) -> None:
+        """Let go of the file; with `compact`, without the pages that nothing is in, if there are many."""
         self._closed = True
-        self.env.close()
+        if compact:
+            close_compact(self.env, self._directory)
+        else:
+            self.env.close()
 
     def _checked(self, key: bytes, raw: bytes) -> bytes | None:
         if crc32(raw, crc32(key)) == INTACT:

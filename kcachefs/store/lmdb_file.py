@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import shutil
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,8 +20,12 @@ from kcachefs.store.descriptor import sync_directory
 DEFAULT_MAP_SIZE = 64 << 30
 """Address space set aside for LMDB, not disk: 64 GiB holds some 300 million records."""
 
+log = logging.getLogger(__name__)
+
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
+_COMPACT_MIN, _COMPACT_MAX = 64 << 10, 64 << 20
+"""Free bytes, and bytes of a file, between which it is copied when it is closed: it must not delay an unmount."""
 
 
 def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
@@ -58,6 +64,41 @@ def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> N
         sync_directory(directory)
     except lmdb.Error as error:
         raise lmdb_error(directory, error) from error
+
+
+def free_bytes(env: lmdb.Environment) -> int:
+    """What the file has in pages that nothing is in."""
+    stat = env.stat()
+    used = 2 + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return max(0, env.info()["last_pgno"] + 1 - used) * int(stat["psize"])
+
+
+def close_compact(env: lmdb.Environment, directory: Path) -> None:
+    """Close the file in `directory`, and replace it by a copy without free pages if those are a good part of it.
+
+    A kill or a power cut leaves the old file or the new one. If there is no room for a copy, the old one stays.
+    """
+    size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    part = directory.with_name(f"{directory.name}.part")
+    try:
+        if size > _COMPACT_MAX or free_bytes(env) < max(_COMPACT_MIN, size // 8):
+            return
+        shutil.rmtree(part, ignore_errors=True)
+        os.mkdir(part, 0o700)
+        env.copy(str(part), compact=True)
+        fd = os.open(part / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        env.close()
+        os.rename(part / "data.mdb", directory / "data.mdb")
+        sync_directory(directory)
+    except (lmdb.Error, OSError) as error:
+        log.info("%s: could not be made smaller, and stays as it is: %s", directory, error)
+    finally:
+        env.close()
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def structure_problems(directory: Path) -> list[str]:
