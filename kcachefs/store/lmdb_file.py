@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
-_COMPACT_MIN, _COMPACT_MAX = 64 << 10, 64 << 20
+_COMPACT_MIN, _COMPACT_MAX = 64 << 10, 8 << 20
 """Free bytes, and bytes of a file, between which it is copied when it is closed: it must not delay an unmount."""
 
 
@@ -76,12 +76,13 @@ def free_bytes(env: lmdb.Environment) -> int:
 def close_compact(env: lmdb.Environment, directory: Path) -> None:
     """Close the file in `directory`, and replace it by a copy without free pages if those are a good part of it.
 
-    A kill or a power cut leaves the old file or the new one. If there is no room for a copy, the old one stays.
+    A kill or a power cut leaves the old file or the new one. If there is no room for a copy, or the tree is damaged,
+    the old one stays: LMDB may crash on a damaged tree when it copies it.
     """
-    size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     part = directory.with_name(f"{directory.name}.part")
     try:
-        if size > _COMPACT_MAX or free_bytes(env) < max(_COMPACT_MIN, size // 8):
+        size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if size > _COMPACT_MAX or free_bytes(env) < max(_COMPACT_MIN, size // 8) or _page_problems(directory):
             return
         shutil.rmtree(part, ignore_errors=True)
         os.mkdir(part, 0o700)
