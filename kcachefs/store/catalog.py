@@ -173,7 +173,7 @@ class Catalog:
                         changed[key] = overlay.values[key]
             # Under the lock: what a fold moves meanwhile is either in the overlays or in the snapshot.
             snapshot = self._folded.snapshot()
-        rows = self._folded.rows(snapshot, prefix, start, limit, changed.__contains__)
+        rows = self._folded.rows(snapshot, prefix, start, limit, changed.__contains__ if changed else None)
         if changed:
             complete = len(rows) < limit
             last = rows[-1][0] if rows else b""

@@ -92,6 +92,12 @@ def name_of(key: bytes) -> tuple[int, bytes]:
     return _U64.unpack_from(key, 9)[0], key[17:]
 
 
+def names_of(records: list[tuple[bytes, bytes]]) -> list[tuple[int, bytes, int, int]]:
+    """Cookie, name, inode and type of each name; the same as `name_of` and `unpack_name`, for many at once."""
+    cookie, leads_to = _U64.unpack_from, _NAME.unpack
+    return [(cookie(key, 9)[0], key[17:], *leads_to(raw)) for key, raw in records]
+
+
 def names_prefix(parent: int) -> bytes:
     return b"n" + _U64.pack(parent)
 
