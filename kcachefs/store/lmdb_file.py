@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
 _COMPACT_MIN, _COMPACT_MAX = 64 << 10, 8 << 20
-"""Free bytes, and bytes of a file, between which it is copied when it is closed: it must not delay an unmount."""
+"""Bytes that nothing is in, and bytes of a file, between which it is written anew: it must not delay an unmount."""
+_RECORD_OVERHEAD = 16
+"""What LMDB takes for a record besides its key and its value."""
 
 
 def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
@@ -74,24 +76,27 @@ def free_bytes(env: lmdb.Environment) -> int:
 
 
 def close_compact(env: lmdb.Environment, directory: Path) -> None:
-    """Close the file in `directory`, and replace it by a copy without free pages if those are a good part of it.
+    """Close the file in `directory`, and replace it by one without free or half-filled pages if those are many.
 
-    A kill or a power cut leaves the old file or the new one. If there is no room for a copy, or the tree is damaged,
-    the old one stays: LMDB may crash on a damaged tree when it copies it.
+    A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
+    damaged, the old one stays: LMDB may crash on a damaged tree.
     """
     part = directory.with_name(f"{directory.name}.part")
     try:
         size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if size > _COMPACT_MAX or free_bytes(env) < max(_COMPACT_MIN, size // 8) or _page_problems(directory):
+        if size > _COMPACT_MAX or _page_problems(directory):
+            return
+        with env.begin() as txn:
+            records = list(txn.cursor())
+        needed = sum(len(key) + len(value) + _RECORD_OVERHEAD for key, value in records)
+        if size - needed < max(_COMPACT_MIN, size // 8):
             return
         shutil.rmtree(part, ignore_errors=True)
         os.mkdir(part, 0o700)
-        env.copy(str(part), compact=True)
-        fd = os.open(part / "data.mdb", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        with lmdb.open(str(part), map_size=env.info()["map_size"], mode=0o600) as new:
+            with new.begin(write=True) as txn, txn.cursor() as cursor:
+                cursor.putmulti(records, append=True)
+            new.sync(True)
         env.close()
         os.rename(part / "data.mdb", directory / "data.mdb")
         sync_directory(directory)
