@@ -10,6 +10,7 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.layouts import Kind, Spot
@@ -22,10 +23,19 @@ from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable, Holding, held_by, new_entry
+from kcachefs.store.history_records import MakingRecord
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import Content, EntryRecord, Inode, name_of, names_prefix, unpack_name
 
 _REMEMBERED = 16384
+
+
+class Standing(NamedTuple):
+    """What an entry has gained."""
+
+    entry: int
+    record: EntryRecord
+    making: MakingRecord | None
 
 
 class EntryCounts:
@@ -67,8 +77,12 @@ class EntryCounts:
         if is_miss and self.on_sealed is not None:
             self.on_sealed(node.entry)
         maker, writer = self._uses.makers(node.entry)
-        self._makings.file_sealed(txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer)
-        self._table.add_file(txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_miss)
+        is_rewrite = self._makings.file_sealed(
+            txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer
+        )
+        self._table.add_file(
+            txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_rewrite or (is_miss and not record.used)
+        )
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""
@@ -119,17 +133,28 @@ class EntryCounts:
             holdings = self._holdings(txn, entry, record) if namespace != record.namespace else {}
             self._table.relocate(txn, entry, record, namespace, folder, name, holdings)
 
-    def inherit(self, txn: Transaction, ino: int, node: Inode, lost: EntryRecord) -> None:
-        """A file took the name of an entry's last sealed file, and the entry's record went: pin and hits stay."""
-        is_pinned = lost.flags & EntryRecord.PINNED
-        if not node.is_file or not node.entry or not (is_pinned or lost.hits):
+    def standing(self, txn: Transaction, entry: int) -> Standing | None:
+        """What an entry keeps if all of its files are replaced; None if there is no such entry."""
+        record = self._table.get(entry, txn) if entry else None
+        return Standing(entry, record, self._makings.get(entry, txn)) if record is not None else None
+
+    def inherit(self, txn: Transaction, ino: int, node: Inode, lost: Standing) -> None:
+        """A file took the name of an entry's last sealed file, and the entry's record went: pin and hits stay.
+
+        Of a folder it also stays known how it was made, so that who replaces the files is known to rewrite them.
+        """
+        is_pinned = lost.record.flags & EntryRecord.PINNED
+        making = lost.making if lost.entry == node.entry < GROUP_BASE else None
+        if not node.is_file or not node.entry or not (is_pinned or lost.record.hits or making):
             return
         old = self._table.get(node.entry, txn)
         record = copy.copy(old) or self._new_record(txn, ino, node)
         if record is not None:
-            record.hits += lost.hits
+            record.hits += lost.record.hits
             record.flags |= is_pinned
             self._table.put(txn, node.entry, old, record)
+            if making is not None:
+                self._makings.inherit(txn, node.entry, making)
 
     def held(self, txn: Transaction, node: Inode) -> Holding:
         """What a sealed file counts for."""

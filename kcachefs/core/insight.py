@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 
 import msgspec
 
@@ -28,12 +29,21 @@ FILE_MAX = 64 << 20
 class Insight(Administration):
     """What commands ask that explain. Any thread."""
 
-    def entries(self, settle: bool = False, uid: int | None = None) -> list[MadeEntry]:
-        """Every entry with how it was made, of one user or of all; with `settle` what waits is sealed first."""
+    def entries(
+        self, settle: bool = False, uid: int | None = None, run: int | None = None, since: float | None = None
+    ) -> list[MadeEntry]:
+        """Entries with how they were made, of one user or of all; with `settle` what waits is sealed first.
+
+        With `run` only those that this run made or wrote into, with `since` those written since then; with both, those
+        that either chooses.
+        """
         if settle:
             self._fs.settle()
         self._fs.runs.load()
-        found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid))
+        is_wanted = None
+        if run is not None or since is not None:
+            is_wanted = partial(self._fs.makings.is_of, run=run, since=since)
+        found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid, is_wanted))
         return [self._fs.makings.tell(info) for info in found]
 
     def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:

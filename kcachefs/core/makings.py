@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -60,6 +60,8 @@ class Makings:
         self._namespaces = namespaces
         self._history = history
         self._runs = runs
+        self.on_use: Callable[[int, int], None] = lambda run, entry: None
+        """Is told of each entry that a run made or hit. It must be quick."""
 
     def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
         raw = (source or self._catalog).get(making_key(entry))
@@ -77,29 +79,38 @@ class Makings:
         is_miss: bool,
         maker: int | None,
         writer: int | None,
-    ) -> None:
-        """A file of an entry was sealed; `record` is the entry's before that.
+    ) -> bool:
+        """A file of an entry was sealed; `record` is the entry's before that. True if another run began to rewrite it.
 
         `maker` is the thread that made the entry, `writer` another one that wrote into it since, as far as is known.
         """
-        making, run = self.get(entry, txn), self._runs.of(maker)
+        making, run, other = self.get(entry, txn), self._runs.of(maker), self._runs.of(writer)
         if making is None:
             if not record.used:
-                self._begin(txn, entry, record, node, run, is_miss)
-            return  # an entry of an older version: nobody knows when it was begun
-        ended, other = _ended(node), self._runs.of(writer)
+                self._begin(txn, entry, record, node, run or other, is_miss)
+            return False  # an entry of an older version: nobody knows when it was begun
+        ended, is_rewrite = _ended(node), False
         making.run = making.run or run
-        if other and making.run and other != self._runs.current(making.run):
-            self._note_rewrite(record, making, other)
+        # A record that was never used before has inherited its making: every sealed file was replaced meanwhile.
+        writing = other or (run if not record.used else 0)
+        is_replaced = not record.used and not writing
+        if (writing and making.run and writing != self._runs.current(making.run)) or is_replaced:
+            is_rewrite = self._note_rewrite(record, making, writing)
         elif 0 <= ended - making.ended <= PAUSE_NS:
             making.ended = ended
             if making.basis == SPAN:
                 self._set_cost(record, making)
         txn.put(making_key(entry), making.pack())
+        return is_rewrite
+
+    def inherit(self, txn: Transaction, entry: int, making: MakingRecord) -> None:
+        """Every sealed file of an entry was replaced: how it was first made is still known."""
+        txn.put(making_key(entry), making.pack())
 
     def _begin(self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> None:
         making = MakingRecord(self._began(entry, record), _ended(node), run=run)
         row = self._history.row(record.namespace, record.uid)
+        self.on_use(run, entry)
         if is_miss:
             row.misses += 1
             self._runs.add(run, misses=1)
@@ -123,12 +134,17 @@ class Makings:
         self._history.row(record.namespace, record.uid).compiled += more
         self._runs.add(making.run, compiled=more)
 
-    def _note_rewrite(self, record: EntryRecord, making: MakingRecord, run: int) -> None:
-        if making.rewriter != run:
+    def _note_rewrite(self, record: EntryRecord, making: MakingRecord, run: int) -> bool:
+        """True if that run had not written into the entry before: it missed it."""
+        is_first = making.rewriter != run or not making.rewritten
+        if is_first:
+            self._history.row(record.namespace, record.uid).misses += 1
             self._runs.add(run, misses=1)
             path = self._history.path_of(record)
-            self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=f"by run {run}")
+            detail = f"by run {run}" if run else ""
+            self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=detail)
         making.rewritten, making.rewriter = time.time_ns(), run
+        return is_first
 
     def _began(self, entry: int, record: EntryRecord) -> int:
         if entry < GROUP_BASE:
@@ -180,6 +196,9 @@ class Makings:
 
     def count_hits(self, found: list[Hit]) -> None:
         """Count what these hits saved: graphs first, because a graph's kernels count with it."""
+        for hit in found:
+            for _, process in hit.hits:
+                self.on_use(self._runs.of(process), hit.entry)
         makings = [(self.get(hit.entry), hit) for hit in found]
         makings.sort(key=lambda pair: pair[0] is None or pair[0].basis != ARTEFACT)
         for making, (_, record, hits) in makings:
@@ -209,6 +228,15 @@ class Makings:
         return making.cost
 
     # --- telling ------------------------------------------------------------------------------------------------------
+
+    def is_of(self, entry: int, record: EntryRecord, *, run: int | None, since: float | None) -> bool:
+        """Whether a run made an entry or wrote into it, or anybody did since then."""
+        making = self.get(entry)
+        written = record.created if making is None else max(making.began, making.ended, making.rewritten)
+        if since is not None and written / 1e9 >= since:
+            return True
+        makers = {making.run, making.rewriter} - {0} if making is not None else set()
+        return run in map(self._runs.current, makers)
 
     def tell(self, info: MadeEntry) -> MadeEntry:
         """An entry with all that is known of its making."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from kcachefs.core.caller import Caller
-from kcachefs.core.entry_counts import EntryCounts
+from kcachefs.core.entry_counts import EntryCounts, Standing
 from kcachefs.core.layouts import ADOPTING
 from kcachefs.core.lifetimes import Lifetimes
 from kcachefs.core.membership import Membership
@@ -27,7 +27,6 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
-    EntryRecord,
     Inode,
     inode_key,
     name_key,
@@ -308,10 +307,8 @@ class Tree:
         node.ctime = now
         nodes.save(txn, ino, node)
 
-    def _make_way(
-        self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int
-    ) -> EntryRecord | None:
-        """Remove what a rename replaces. Returns the record of its entry if that went with it."""
+    def _make_way(self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int) -> Standing | None:
+        """Remove what a rename replaces. Returns what its entry had gained if that went with it."""
         replaced = self._nodes.get(other)
         if node.is_dir and not replaced.is_dir:
             raise FsError(errno.ENOTDIR)
@@ -319,10 +316,9 @@ class Tree:
             raise FsError(errno.EISDIR)
         if replaced.is_dir and (replaced.size > 0 or other in self._protected):
             raise FsError(errno.ENOTEMPTY)
-        entry = replaced.entry
-        record = self._table.get(entry, txn) if entry else None
+        standing = self._counts.standing(txn, replaced.entry)
         self.remove(txn, new_parent, new_name, other, replaced)
-        return record if self._table.get(entry, txn) is None else None
+        return standing if standing is not None and self._table.get(standing.entry, txn) is None else None
 
     def _exchange(
         self, txn: Transaction, caller: Caller, one: tuple[int, bytes, int], two: tuple[int, bytes, int]

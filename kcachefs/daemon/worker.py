@@ -123,6 +123,7 @@ class Worker:
             if config.fleet.publishes:
                 self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()
+        self.fs.profiles.start()
         if began.resumed:
             self.fs.history.note_takeover(f"restart {began.restarts}")
         self.engine = make_engine(self.fs)

@@ -28,13 +28,14 @@ class Cache(Protocol):
     def place(self) -> str:
         """Which cache it is: an index is kept for each."""
 
-    def entries(self) -> list[MadeEntry]: ...
+    def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
+        """All; or at least those that a run made or wrote into, and those written since some time."""
 
     def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
         """The files whose names match one of the patterns, entry by entry."""
 
-    def runs(self) -> list[RunInfo]:
-        """The runs, the newest last; none where nobody writes them down."""
+    def runs(self, *, settle: bool = False) -> list[RunInfo]:
+        """The runs, the newest last; none where nobody writes them down. With `settle`, all is counted until now."""
 
     def tombstones(self) -> list[Tombstone]: ...
 
@@ -64,19 +65,21 @@ class FolderCache:
             raise UsageError(f"{root}: is no folder")
         self._root = root
         self._folders: dict[int, Path] = {}
+        self._found: list[MadeEntry] | None = None
 
     @property
     def place(self) -> str:
         return os.path.realpath(self._root)
 
-    def entries(self) -> list[MadeEntry]:
-        found: list[MadeEntry] = []
-        for prefix, top in self._tops():
-            for folder in _entry_folders(top):
-                path = f"{prefix}/{folder.relative_to(top)}"
-                with contextlib.suppress(OSError):
-                    found.append(self._entry(len(found) + 1, path, folder))
-        return found
+    def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
+        if self._found is None:  # looked at once: a number must mean the same entry from then on
+            self._found = []
+            for prefix, top in self._tops():
+                for folder in _entry_folders(top):
+                    path = f"{prefix}/{folder.relative_to(top)}"
+                    with contextlib.suppress(OSError):
+                        self._found.append(self._entry(len(self._found) + 1, path, folder))
+        return self._found
 
     def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
         for entry in entries:
@@ -91,7 +94,7 @@ class FolderCache:
                             entry=entry.entry, file=name, size=told.st_size, modified=told.st_mtime, content=content
                         )
 
-    def runs(self) -> list[RunInfo]:
+    def runs(self, *, settle: bool = False) -> list[RunInfo]:
         return []
 
     def tombstones(self) -> list[Tombstone]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -67,26 +68,37 @@ class Explainer:
         """With `patience`, no more is read after that many seconds: what is not read is as if it were not there."""
         self.cache, self._index = cache, index
         self.reader = Reader(cache, index, patience)
-        self.entries = cache.entries()
         self._tombstones: dict[bytes, Tombstone] | None = None
         self._rewritten: set[str] = set()
 
+    @functools.cached_property
+    def entries(self) -> list[MadeEntry]:
+        """All entries. What was explained before needs only those that are asked for, which a mount tells sooner."""
+        return self.cache.entries()
+
     def made_by(self, run: RunInfo) -> list[MadeEntry]:
         """What a run compiled: entries that it made, and those that it wrote again."""
-        again = [one for one in self.entries if one.rewriter == run.run or _is_written_within(one, run)]
+        written = self.cache.entries(run=run.run, since=run.started)
+        again = [one for one in written if one.rewriter == run.run or _is_written_within(one, run)]
         self._rewritten |= {one.path for one in again}
-        return [one for one in self.entries if one.run == run.run or one.path in self._rewritten]
+        return [one for one in written if one.run == run.run or one.path in self._rewritten]
 
     def made_since(self, when: float) -> list[MadeEntry]:
-        again = [one for one in self.entries if began(one) < when <= max(one.rewritten or 0.0, one.ended or 0.0)]
+        written = self.cache.entries(since=when)
+        again = [one for one in written if began(one) < when <= max(one.rewritten or 0.0, one.ended or 0.0)]
         self._rewritten |= {one.path for one in again}
-        return [one for one in self.entries if began(one) >= when or one.path in self._rewritten]
+        return [one for one in written if began(one) >= when or one.path in self._rewritten]
 
     def last_run(self) -> RunInfo | None:
         """The newest run that compiled something; else the newest."""
-        runs = self.cache.runs()
-        makers = {number for one in self.entries for number in (one.run, one.rewriter)}
-        unknown = [one for one in self.entries if not one.run and not one.rewriter]
+        runs = self.cache.runs(settle=True)
+        if runs and runs[-1].misses:
+            return runs[-1]
+        missed = next((run for run in reversed(runs) if run.misses), runs[0] if runs else None)
+        # A run that wrote only what others had begun, or copied, has no misses.
+        written = self.cache.entries(run=missed.run, since=missed.started) if missed is not None else []
+        makers = {number for one in written for number in (one.run, one.rewriter)}
+        unknown = [one for one in written if not one.run and not one.rewriter]
         for age, run in enumerate(reversed(runs)):
             if run.misses or run.run in makers:
                 return run
@@ -262,7 +274,7 @@ class Explainer:
     def _owners(self, graphs: Sequence[Explanation]) -> dict[str, Explanation]:
         """Of the kernels of new graphs: the graph, by the kernel's key."""
         known = {one.path: one for one in self.entries}
-        sketches = self.reader.sketches([known[one.path] for one in graphs])
+        sketches = self.reader.sketches([known[one.path] for one in graphs if one.path in known])
         return {
             key.rpartition("/")[2]: graph
             for graph in graphs

@@ -21,14 +21,14 @@ class MountedCache:
     def place(self) -> str:
         return self._place
 
-    def entries(self) -> list[MadeEntry]:
-        return self._reports.entries(settle=True)
+    def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
+        return self._reports.entries(settle=True, run=run, since=since)
 
     def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
         return self._reports.artifacts([one.entry for one in entries], files, max_file=FILE_MAX)
 
-    def runs(self) -> list[RunInfo]:
-        return self._reports.runs()
+    def runs(self, *, settle: bool = False) -> list[RunInfo]:
+        return self._reports.runs(settle=settle)
 
     def tombstones(self) -> list[Tombstone]:
         return list(self._reports.tombstones().values())

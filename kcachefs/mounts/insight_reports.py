@@ -51,9 +51,13 @@ class InsightReports:
         """Those of a mount: from its daemon if it is this user's, else through the mount."""
         return cls(asking_daemon(mount) if registry.read(str(mount)) is not None else asking_folder(mount))
 
-    def entries(self, *, settle: bool = False) -> list[MadeEntry]:
-        """Every entry and how it was made; with `settle` also what was written a moment ago."""
-        return self._told("entries", list[MadeEntry], settle=settle)
+    def entries(self, *, settle: bool = False, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
+        """Entries and how they were made; with `settle` also what was written a moment ago.
+
+        With `run` only those that this run made or wrote into, with `since` those written since then; with both, those
+        that either chooses.
+        """
+        return self._told("entries", list[MadeEntry], settle=settle, run=run, since=since)
 
     def artifacts(
         self, entries: Iterable[int], files: Sequence[str] | None = None, *, max_file: int = 64 << 20
@@ -118,6 +122,8 @@ def asking_folder(mount: Path) -> Ask:
     def ask(verb: str, arguments: dict[str, Any]) -> bytes:
         if verb == "artifacts":
             return _read_artifacts(mount, **arguments)
+        if verb == "entries":
+            return _read_entries(mount, arguments.get("run"), arguments.get("since"))
         if verb not in _FILES:
             raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may ask for {verb} there")
         return reports.read(mount, _FILES[verb])
@@ -133,6 +139,19 @@ _FILES = {
     "history": "history.json",
 }
 """The file of the folder that answers a verb."""
+
+
+def _read_entries(mount: Path, run: int | None, since: float | None) -> bytes:
+    raw = reports.read(mount, _FILES["entries"])
+    if run is None and since is None:
+        return raw
+    found = [
+        one
+        for one in msgspec.json.decode(raw, type=list[MadeEntry])
+        if (since is not None and max(one.began or one.created, one.ended or 0.0, one.rewritten or 0.0) >= since)
+        or (run and run in (one.run, one.rewriter))
+    ]
+    return msgspec.json.encode(found)
 
 
 def _read_artifacts(mount: Path, entries: list[int], files: list[str] | None, max_file: int) -> bytes:

@@ -141,7 +141,7 @@ class EntryTable:
             txn.put(entry_key(entry), new.pack())
         elif old is not None:
             txn.delete(entry_key(entry))
-            if old.used:
+            if old.used or txn.get(making_key(entry)) is not None:
                 txn.delete(making_key(entry))
             if entry >= GROUP_BASE:
                 txn.delete(group_key(old.folder, old.name))
@@ -167,9 +167,9 @@ class EntryTable:
     def add_file(
         self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding, *, is_miss: bool
     ) -> None:
-        """A file was sealed. With its first one an entry is listed, and counts as a miss unless it was adopted."""
+        """A file was sealed. With its first one an entry is listed; `is_miss` says whether somebody missed it."""
         new = copy.copy(record)
-        if not record.used:
+        if not record.used or is_miss:
             new.used = self.next_order(time.time_ns())
             for key in account_keys(record.namespace, record.uid):
                 account = NamespaceRecord.unpack(txn.get(key))

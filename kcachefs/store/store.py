@@ -180,10 +180,20 @@ class Store:
 
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
-        catalog = self.catalog.statistics()
-        records = catalog["bytes"] + catalog["journal_bytes"] + self.history.allocated_bytes()
-        records += self.dictionaries.allocated_bytes()
-        return self.objects.totals().volumes + records + self.unsealed_bytes()
+        return sum(self.bytes_by_kind().values())
+
+    def bytes_by_kind(self) -> dict[str, int]:
+        """The same, by what takes it."""
+        catalog, totals = self.catalog.statistics(), self.objects.totals()
+        return {
+            "objects": totals.live,
+            "dead": totals.volumes - totals.live,
+            "catalog": catalog["bytes"],
+            "journal": catalog["journal_bytes"],
+            "dictionaries": self.dictionaries.allocated_bytes(),
+            "history": self.history.allocated_bytes(),
+            "unsealed": self.unsealed_bytes(),
+        }
 
     def parts(self) -> Parts:
         """What `used_bytes` consists of, except for unsealed files."""

@@ -20,8 +20,8 @@ from kcachefs.core.insight import Insight
 from kcachefs.core.insight_info import MadeEntry, RunInfo, path_hash
 from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace, ObjectDamaged, UsageError
-from kcachefs.store import Options, Store
-from tests.core.trees import READER, WRITER, find, folder, look_up, opened, user, write
+from kcachefs.store import Options, Store, fsck
+from tests.core.trees import READER, ROOT, WRITER, find, folder, look_up, opened, rename, user, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 SECOND = 10**9
@@ -267,6 +267,45 @@ def test_another_run_that_writes_into_an_entry_is_noted_once(tmp_path: Path) -> 
         [event] = Insight(fs).events()
         assert (event.kind, event.path, event.detail) == ("rewritten", "triton/KEY", f"by run {found.rewriter}")
         assert runs(fs)[other].misses == 1
+
+
+def replace_all(fs: Filesystem, path: str, pid: int) -> None:
+    """Write an entry's only file again, as Triton does: in a temporary folder, and then renamed over the old one."""
+    write(fs, f"{path}/tmp.pid_2/kernel.cubin", os.urandom(1000), user(0, pid))
+    rename(fs, f"{path}/tmp.pid_2/kernel.cubin", f"{path}/kernel.cubin")
+    fs.rmdir(ROOT, find(fs, path), b"tmp.pid_2")
+
+
+def test_a_run_that_replaces_every_file_of_an_entry_rewrites_it(tmp_path: Path) -> None:
+    """As it happens to a cache that is mounted elsewhere: the worker that serves it now never saw the entry's maker."""
+    with processes("maker") as [maker], processes("other") as [other]:
+        with opened(tmp_path / "store") as fs:
+            made(fs, "triton/KEY", 1.0, pid=maker)
+            before = entry(fs, "triton/KEY")
+        with opened(tmp_path / "store") as fs:
+            replace_all(fs, "triton/KEY", other)
+            found = entry(fs, "triton/KEY")
+            assert (found.run, found.rewriter) == (before.run, runs(fs)[other].run)
+            assert found.rewritten is not None
+            assert found.rewritten > (before.ended or 0.0)
+            assert (found.cost, found.began) == (before.cost, before.began), "the first making is what it cost"
+            assert runs(fs)[other].misses == 1
+            assert fs.statistics().total.misses == 2
+            replace_all(fs, "triton/KEY", other)
+            fs.settle()
+            assert runs(fs)[other].misses == 1, "that run rewrites it still"
+            fs.unlink(ROOT, find(fs, "triton/KEY"), b"kernel.cubin")
+            fs.settle()
+    assert fsck.run(tmp_path / "store").findings == []
+
+
+def test_a_run_that_replaces_its_own_file_rewrites_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker]:
+        made(fs, "triton/KEY", 1.0, pid=maker)
+        replace_all(fs, "triton/KEY", maker)
+        found = entry(fs, "triton/KEY")
+        assert (found.run, found.rewritten, found.rewriter) == (runs(fs)[maker].run, None, 0)
+        assert runs(fs)[maker].misses == 1
 
 
 # --- what went --------------------------------------------------------------------------------------------------------

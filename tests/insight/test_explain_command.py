@@ -14,6 +14,11 @@ from typing import Any
 
 import pytest
 
+from kcachefs.daemon import control
+from kcachefs.insight.explaining import Explainer, Explanation
+from kcachefs.insight.index import Index
+from kcachefs.insight.mounted import MountedCache
+from kcachefs.mounts.insight_reports import Ask, InsightReports
 from tests.cli.scene import Scene, scene
 from tests.waiting import PATIENCE
 
@@ -57,6 +62,34 @@ def test_the_last_run_is_explained(place: Scene, triton_changes: Path) -> None:
     assert "[tally]" in said
     every = place.must("explain", "--all")
     assert f"compared with triton/{key_of(triton_changes / 'base', 'tally')}" in every
+
+
+def test_what_was_explained_before_needs_only_the_entries_of_its_run(place: Scene, triton_changes: Path) -> None:
+    bring(place, triton_changes / "bins")
+    ask, told = asking_socket(place), []
+
+    def counted(verb: str, arguments: dict[str, Any]) -> bytes:
+        answer = ask(verb, arguments)
+        told.append((verb, len(json.loads(answer)) if verb == "entries" else 0))
+        return answer
+
+    def explain_last() -> list[Explanation]:
+        cache = MountedCache(InsightReports(counted), str(place.mountpoint))
+        explainer = Explainer(cache, Index(cache.place, place.folder / "index"))
+        run = explainer.last_run()
+        assert run is not None
+        return explainer.explain(explainer.made_by(run))
+
+    first = explain_last()
+    assert ("entries", len(json.loads(place.must("ls", "--json")))) in told, "the first time, all are compared"
+    told.clear()
+    assert explain_last() == first
+    assert sorted(told) == [("entries", 1), ("runs", 0)], "no artefacts, and one entry"
+
+
+def asking_socket(place: Scene) -> Ask:
+    socket = next(place.runtime.rglob("*.sock*"))
+    return lambda verb, arguments: control.ask(socket, verb, arguments)
 
 
 def test_siblings_of_the_same_run_are_not_compared(place: Scene, triton_changes: Path) -> None:
@@ -123,7 +156,9 @@ def test_a_cache_that_moved_is_noticed() -> None:
         place.umount()
         moved = place.folder / "moved"
         compile_at(moved, "128")
-        (one,) = explained(place, "--mount", str(moved))["entries"]
+        found = explained(place, "--mount", str(moved))
+        (one,) = found["entries"]
+        assert (one["run"], found["run"]["misses"]) == (found["run"]["run"], 1)
         assert one["causes"][0]["kind"] == "path"
         assert str(place.mountpoint) in one["causes"][0]["words"]
         assert str(moved) in one["causes"][0]["words"]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs import config
+from kcachefs.cli.printing import format_seconds
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
 from tests.frameworks.programs import TRITON
@@ -276,6 +277,12 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     served = config.format_size(total["plain_bytes"])
     assert warm.stderr.startswith(f"kcachefs: 4 hits, 0 misses (100.0 % hits), {served} served, ")
     assert len(warm.stderr.splitlines()) == 1
+    compiled = json.loads(kcachefs("runs", "--store", base / "s", "--json").stdout)[0]["seconds_compiled"]
+    assert warm.stderr.endswith(f", {format_seconds(compiled)} of compiling not repeated\n")
+    assert " not repeated" not in first
+    summary = json.loads(kcachefs("run", "--json", *command, env=quiet).stderr.splitlines()[-1])
+    assert summary["seconds_saved"] == pytest.approx(compiled)
+    assert (summary["hits"], summary["unknown_saved"]) == (4, 0)
     assert kcachefs("run", "-q", *command, env=quiet).stderr == ""
     failed = kcachefs("run", "--assert-warm", "--store", base / "s", "--", "sh", "-c", "exit 9", check=False)
     assert failed.returncode == 9

@@ -194,6 +194,7 @@ def check_meta(reader: StoreReader, shown: Shown) -> None:
 
 RINGS: dict[str, Any] = {
     "runs": history_records.RunRecord,
+    "profiles": history_records.ProfileRecord,
     "events": history_records.EventRecord,
     "tombstones": history_records.TombstoneRecord,
     "samples.10": history_records.SampleRecord,
@@ -324,6 +325,7 @@ def _passes(text: str, shown: tuple[Shown, Shown]) -> bool:
         ("namespace", records.NamespaceRecord),
         ("making", history_records.MakingRecord),
         ("run", history_records.RunRecord),
+        ("profile", history_records.ProfileRecord),
         ("event", history_records.EventRecord),
         ("tombstone", history_records.TombstoneRecord),
         ("sample_row", history_records.SampleRowRecord),
