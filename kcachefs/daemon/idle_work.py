@@ -77,10 +77,10 @@ class IdleWork:
         complained = False
         while not self._stopping.wait(LOOK_PAUSE):
             try:
-                if self.is_due():
-                    self._repack()
                 if self._silence() >= ROOM_SECONDS:
                     self._fs.store.rest()
+                if self.is_due():
+                    self._repack()
                 complained = False
             except Exception as error:  # what is left is tried again after the next pause
                 if not complained:
