@@ -230,7 +230,7 @@ class Makings:
         if since is not None and written / 1e9 >= since:
             return True
         makers = {making.run, making.rewriter} - {0} if making is not None else set()
-        return run in map(self._runs.current, makers)
+        return any(self._runs.current(one) == run for one in makers)
 
     def tell(self, info: MadeEntry) -> MadeEntry:
         """An entry with all that is known of its making."""
