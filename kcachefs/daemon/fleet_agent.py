@@ -78,28 +78,35 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 class SharedBucket(Bucket):
     """A bucket whose index is loaded for lookups and for publishing, by one thread at a time."""
 
-    def __init__(self, storage: TimedStorage, scope: str, trusted: frozenset[bytes], folder: Path) -> None:
+    def __init__(
+        self,
+        storage: TimedStorage,
+        scope: str,
+        trusted: frozenset[bytes],
+        folder: Path,
+        on_loaded: Callable[[], None],
+    ) -> None:
         super().__init__(storage, scope, trusted, folder)
         self._loading = threading.Lock()
-        self.on_loaded: Callable[[], None] = lambda: None
+        self._on_loaded = on_loaded
 
     def load_index(self) -> Loaded:
         with self._loading:
             loaded = super().load_index()
-        self.on_loaded()
+        self._on_loaded()
         return loaded
 
 
 class Agent:
     """One agent, for as long as its process lives."""
 
-    def __init__(
-        self, config: AgentConfig, bucket: SharedBucket, storage: TimedStorage, uploads: Uploads | None
-    ) -> None:
-        self._mountpoint = Path(config.mountpoint)
-        self._bucket = bucket
-        self._storage = storage
-        self._uploads = uploads
+    def __init__(self, mountpoint: Path, prepared: Preparation) -> None:
+        self._mountpoint = mountpoint
+        self._storage = prepared.storage
+        self._bucket = SharedBucket(
+            prepared.storage, prepared.scope, prepared.trusted, prepared.folder, self._index_is_new
+        )
+        self._uploads = Uploads(self._bucket, prepared.signer) if prepared.signer is not None else None
         self._breaker = Breaker()
         self._channel: socket.socket | None = None
         self._lock = threading.Lock()
@@ -111,7 +118,6 @@ class Agent:
         self._wanted_index: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._has_index = False
         self._fetched_bytes = 0
-        bucket.on_loaded = self._index_is_new
 
     # --- the supervisor and workers -----------------------------------------------------------------------------------
 
@@ -318,9 +324,11 @@ class Agent:
 class Preparation(NamedTuple):
     """What an agent did before it gave up the right to."""
 
-    bucket: SharedBucket
     storage: TimedStorage
-    uploads: Uploads | None
+    scope: str
+    trusted: frozenset[bytes]
+    folder: Path
+    signer: signing.Signer | None
     gaps: list[str]
     """What it could not give up."""
 
@@ -337,9 +345,7 @@ def prepare(config: AgentConfig) -> Preparation:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_leftovers(folder)
     gaps = confine_agent(folder, fleet.url, config.log)
-    storage = TimedStorage(open_storage(fleet.url))
-    bucket = SharedBucket(storage, scope, trusted, folder)
-    return Preparation(bucket, storage, Uploads(bucket, signer) if signer is not None else None, gaps)
+    return Preparation(TimedStorage(open_storage(fleet.url)), scope, frozenset(trusted), folder, signer, gaps)
 
 
 def main() -> None:
@@ -361,8 +367,8 @@ def main() -> None:
         sys.exit(REFUSED)
     for gap in prepared.gaps:
         log.warning("%s", gap)
-    log.info("the fleet is %s, scope %s", config.fleet.url, prepared.bucket.layout.scope)
-    Agent(config, prepared.bucket, prepared.storage, prepared.uploads).run(control)
+    log.info("the fleet is %s, scope %s", config.fleet.url, prepared.scope)
+    Agent(Path(config.mountpoint), prepared).run(control)
     logging.shutdown()
     os._exit(0)  # threads may wait for the network
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import socket
 import threading
 import time
@@ -65,9 +66,10 @@ class FleetClient:
         self._has_missed = False
         self._alive = Alive(0.0, "", 0, 0, 0)
         self.numbers = FleetNumbers()
-        self.on_taken: Callable[[Taken], None] = lambda taken: None
-        self.on_agent: Callable[[], None] = lambda: None
-        """Called when an agent is there."""
+        self.taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
+        """What agents said of offers, for whoever makes them."""
+        self.agents_seen = 0
+        """How many agents there were so far: another one knows nothing of what was offered to the last."""
 
     def start(self) -> None:
         threading.Thread(target=self._listen, name="kcachefs-fleet", daemon=True).start()
@@ -142,7 +144,7 @@ class FleetClient:
         # An agent that reads nothing must not stop the engine: sending fails when the channel is full.
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, b"\0" * 8 + (1000).to_bytes(8, "little"))
         self._channel = channel
-        self.on_agent()
+        self.agents_seen += 1
         try:
             while True:
                 message, fd = protocol.receive_from_agent(channel)
@@ -181,7 +183,7 @@ class FleetClient:
             if index is not None:
                 self._use(index)
         elif isinstance(message, Taken):
-            self.on_taken(message)
+            self.taken.put(message)
         else:
             self._alive = message
             self._closed_until = time.monotonic() + message.open_for if message.open_for else 0.0
