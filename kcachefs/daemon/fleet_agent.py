@@ -28,7 +28,7 @@ import msgspec
 from kcachefs.daemon import logs, privileges
 from kcachefs.daemon.confinement import confine_agent
 from kcachefs.daemon.worker_protocol import REFUSED
-from kcachefs.errors import FleetError, FleetMissing, KcachefsError, PackError
+from kcachefs.errors import FleetError, FleetMissing, FleetTooSlow, FleetTrickles, KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet import packfile, scopes, signing, unwrapping
 from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Offer, Parcel, Refresh, Used
@@ -58,6 +58,8 @@ AHEAD_BYTES = 256 << 20
 AHEAD_PLAIN_BYTES = 1 << 30
 """And this many when they are decoded: they lie in memory until the worker has brought them in."""
 LOST_SECONDS = 60.0
+SLOW_SECONDS = 600.0
+"""For how long a pack that is not worth its transfer is not asked for again."""
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
 REFRESH_SECONDS = 60.0
@@ -236,7 +238,7 @@ class Agent:
 
     def _wanted(self, message: Fetch) -> None:
         if self._begin(message.reference):
-            self._pool.submit(self._fetch, message.reference)
+            self._pool.submit(self._fetch, message.reference, time.monotonic())
         if message.ahead:
             self._ahead.submit(self._fetch_ahead, message.reference)
 
@@ -251,8 +253,8 @@ class Agent:
         with self._lock:
             self._underway.discard(reference.place)
 
-    def _fetch(self, reference: PackReference) -> bool:
-        """Fetch, check and hand over a pack; returns whether that went well."""
+    def _fetch(self, reference: PackReference, asked: float) -> bool:
+        """Fetch, check and hand over a pack that somebody asked for at that time; returns whether that went well."""
         began = time.monotonic()
         self._busy.append(None)
         try:
@@ -260,7 +262,7 @@ class Agent:
                 self._send(Lost(reference, self._breaker.why, self._breaker.open_for))
                 return False
             # Also of what nobody waits for yet: somebody may, before it is here.
-            path = self._bucket.fetch_pack(reference, self._patience(reference))
+            path = self._bucket.fetch_pack(reference, self._patience(reference, began - asked))
             try:
                 # First: a worker that is new and asks now gets it once more, instead of never.
                 self._end(reference)
@@ -273,10 +275,15 @@ class Agent:
         except FleetMissing as error:  # whether it is gone for good is for the next index to say
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
+        except FleetTooSlow as error:
+            if isinstance(error, FleetTrickles):
+                self._fail(error)
+            else:  # others may be worth their time
+                log.info("a pack of the fleet is not worth waiting for: %s", error)
+            self._send(Lost(reference, str(error), SLOW_SECONDS))
+            return False
         except FleetError as error:
-            if self._breaker.failed(str(error)):
-                log.warning("the fleet's bucket is left alone for %.0f s: %s", self._breaker.open_for, error)
-            self._tell_state()
+            self._fail(error)
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
         except Exception as error:
@@ -292,11 +299,20 @@ class Agent:
         self._tell_state()
         return True
 
-    def _patience(self, reference: PackReference) -> Patience:
+    def _fail(self, error: FleetError) -> None:
+        """Something is wrong with the bucket or the way to it."""
+        if self._breaker.failed(str(error)):
+            log.warning("the fleet's bucket is left alone for %.0f s: %s", self._breaker.open_for, error)
+        self._tell_state()
+
+    def _patience(self, reference: PackReference, waited: float) -> Patience:
+        """How long a transfer may take. Whoever asked has waited already, for others that were fetched before."""
         first_byte = max(FIRST_BYTE_SECONDS, USUAL_TIMES * self._storage.usual_seconds)
         worth = WORTH_SHARE * reference.compile_ms / 1000
-        budget = max(first_byte, worth)
-        return Patience(first_byte=first_byte, overall=budget, budget=budget)
+        left = max(first_byte, worth) - waited
+        if left <= 0:
+            raise FleetTooSlow(f"the pack {reference.pack} waited {waited:.1f} s for others, more than it is worth")
+        return Patience(first_byte=min(first_byte, left), overall=left, budget=left)
 
     def _hand_over(self, reference: PackReference, path: Path) -> None:
         with packfile.opened(path, self._bucket.trusted) as pack:
@@ -317,7 +333,7 @@ class Agent:
             left_plain -= other.plain
             if min(left, left_plain) < 0 or self._breaker.open_for:
                 return
-            if self._begin(other) and not self._fetch(other):
+            if self._begin(other) and not self._fetch(other, time.monotonic()):
                 return
 
 

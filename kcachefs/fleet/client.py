@@ -6,6 +6,7 @@ waits for at once, the rest of their packs in short turns that leave the interpr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -27,7 +28,7 @@ from kcachefs.core.remote import Delivery, Place
 from kcachefs.core.report import FleetNumbers
 from kcachefs.errors import KcachefsError
 from kcachefs.fleet import agent_protocol as protocol
-from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
+from kcachefs.fleet.agent_protocol import HUNG, Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
 from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
 from kcachefs.fleet.parcels import OpenParcel
@@ -38,6 +39,8 @@ REFRESH_SECONDS = 60.0
 """How old an index is before a miss has it refreshed."""
 SILENT_AGENT_SECONDS = 30.0
 """For how long an agent that hangs is not asked."""
+HUNG_SECONDS = 5.0
+"""An agent that has said nothing for this long since lookups gave up on it is replaced."""
 PAUSE_TIMES, PAUSE_SECONDS = 50, 0.25
 """While requests come, an entry that nobody waits for is followed by a pause of so many times what it took, at most
 so many seconds: the engine's thread and this one share the interpreter."""
@@ -64,6 +67,8 @@ class FleetClient:
         self._closed_until = 0.0
         """Until then nothing is asked: the bucket or the agent failed."""
         self._has_missed = False
+        self._silent_since: float | None = None
+        """Since when lookups have given up on an agent that has said nothing."""
         self._alive = Alive(0.0, "", 0, 0, 0)
         self.numbers = FleetNumbers()
         self.taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
@@ -103,7 +108,7 @@ class FleetClient:
         if now < self._closed_until:
             return False
         for reference in index.find_all(key):
-            if now >= self._not_before.get(reference.place, 0.0):
+            if now >= self._not_before.get(reference.place, 0.0) and not self._deliveries.is_absent(reference, key):
                 break
         else:
             return False
@@ -145,6 +150,7 @@ class FleetClient:
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, b"\0" * 8 + (1000).to_bytes(8, "little"))
         self._channel = channel
         self.agents_seen += 1
+        self._silent_since = None
         try:
             while True:
                 message, fd = protocol.receive_from_agent(channel)
@@ -165,6 +171,7 @@ class FleetClient:
             log.info("the fleet's agent is gone; the mount goes on without it")
 
     def _hear(self, message: protocol.ToWorker, fd: int) -> None:
+        self._silent_since = None
         if isinstance(message, Parcel):
             parcel = OpenParcel(fd) if fd >= 0 else None
             name = message.reference.place
@@ -239,7 +246,7 @@ class FleetClient:
         pack = arrived.pack
         self.numbers.hits += 1
         self.numbers.waited_seconds += waited
-        share = pack.reference.compile_ms / 1000 / max(1, pack.entries)
+        share = pack.reference.compile_ms / 1000 / max(1, len(pack.came))
         self.numbers.saved_seconds += max(0.0, share - waited)
 
     def _look_after(self) -> None:
@@ -250,8 +257,13 @@ class FleetClient:
             self.send(Refresh())
         if self._deliveries.silent():
             self._closed_until = time.monotonic() + SILENT_AGENT_SECONDS
+            self._silent_since = self._silent_since or time.monotonic()
             self._deliveries.lose()
             log.error("the fleet's agent said nothing for %.0f s; it is not asked for a while", SILENCE_SECONDS)
+        if self._silent_since is not None and time.monotonic() - self._silent_since > HUNG_SECONDS:
+            self._silent_since = None
+            with contextlib.suppress(OSError):  # without a supervisor nobody starts another
+                self._agents.send(HUNG, socket.MSG_DONTWAIT)
 
     # --- the end, and what to tell people -----------------------------------------------------------------------------
 

@@ -145,6 +145,9 @@ class Offers:
 
     def finish(self, seconds: float) -> None:
         """The mount is gone: offer everything, and wait a little while until it is published."""
+        with contextlib.suppress(KcachefsError):
+            # Nobody writes any more. gcc pauses in a precompiled header, which else would rest for a minute first.
+            self._fs.sealer.seal_quiet(0.0)
         self._recall()
         self._enqueue(self._fresh.all())
         until = time.monotonic() + seconds

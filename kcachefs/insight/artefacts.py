@@ -17,9 +17,11 @@ from typing import Protocol
 
 from kcachefs.core.insight_info import Artifact, MadeEntry, RunInfo, Tombstone
 from kcachefs.errors import UsageError
+from kcachefs.store.records import TENANTS
 
 FILE_MAX = 64 << 20
 KINDS = ("graph", "kernel", "autograd", "tuning", "model", "driver", "library", "other")
+_TREE = re.compile(re.escape(TENANTS.decode()) + r"/[^/]+/")
 _TUNING = re.compile(r"../[0-9a-f]{64}")
 
 
@@ -53,7 +55,7 @@ def kind_of(path: str) -> str:
     >>> kind_of("triton/ABC"), kind_of("inductor/fxgraph/ab/fabc"), kind_of("inductor/triton/0/ABC"), kind_of("jax/x")
     ('kernel', 'graph', 'kernel', 'other')
     """
-    namespace, _, rest = path.partition("/")
+    namespace, _, rest = path.removeprefix(tree_of(path)).partition("/")
     if namespace == "triton" or (namespace == "inductor" and rest.startswith("triton/")):
         return "kernel"
     if namespace == "inductor":
@@ -61,6 +63,16 @@ def kind_of(path: str) -> str:
             return "tuning"
         return {"fxgraph": "graph", "aotautograd": "autograd"}.get(rest.partition("/")[0], "other")
     return {"vllm": "model", "cuda": "driver", "library": "library"}.get(namespace, "other")
+
+
+def tree_of(path: str) -> str:
+    """Which user's own tree an entry is in, under the policy `private`: how its path begins; empty for all others.
+
+    >>> tree_of(".tenants/1000/triton/ABC"), tree_of("triton/ABC")
+    ('.tenants/1000/', '')
+    """
+    found = _TREE.match(path)
+    return found[0] if found is not None else ""
 
 
 class FolderCache:

@@ -11,7 +11,7 @@ import msgspec
 from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, path_hash
 from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, library_entries, models
-from kcachefs.insight.artefacts import Cache, kind_of
+from kcachefs.insight.artefacts import Cache, kind_of, tree_of
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graph_differences import differences as graph_differences
@@ -302,6 +302,8 @@ class Explainer:
 
     def _older(self, entry: MadeEntry, others: Iterable[MadeEntry], boundary: float | None) -> list[MadeEntry]:
         """Those that could have been found: autotuning makes siblings, which hide the cause."""
+        trees = ("", tree_of(entry.path))
+        others = [one for one in others if tree_of(one.path) in trees]
         if boundary is not None:
             return [one for one in others if began(one) < boundary and one.path != entry.path]
         start = began(entry)

@@ -15,7 +15,7 @@ from kcachefs.printable import printable
 HEAD_BYTES = record.META_LIMIT + (8 << 10)
 """How much of a file is read: a longer key leaves the metadata untold."""
 _OWN = frozenset(("function", "ptx", "cubin", "log", "arch", "binary", ingredients.META))
-_CACHE = re.compile(r"library/([^/]+)/entries/")
+_CACHE = re.compile(r"(?:^|/)library/([^/]+)/entries/")
 _KINDS = (
     ("compiler", Kind.VERSION),
     ("kcachefs", Kind.VERSION),
@@ -62,7 +62,7 @@ def read(path: str, created: float, data: bytes) -> LibraryEntry:
         if name not in _OWN:
             one = ingredients.of_bytes(f"metadata {name}", msgspec.msgpack.encode(value), clipped(value, 60))
             made_of[clipped(one.name)] = (one.digest.hex(), one.shown)
-    found = _CACHE.match(path)
+    found = _CACHE.search(path)
     function = meta.get("function")
     if isinstance(function, str):
         kind, name = "call", function

@@ -39,6 +39,7 @@ def a_kernel(triton_changes: Path, tmp_path: Path) -> Path:
 
 
 def listed(place: Scene) -> list[str]:
+    place.settle()
     return [one["path"] for one in json.loads(place.must("ls", "--json"))]
 
 
