@@ -2,9 +2,9 @@
 
 Each measurement is a fresh process (benchmarks/gpu_programs.py). A round is plain cold, mount cold, plain warm, mount
 warm, each time from an empty directory and an empty store; in every second round the mount goes first. Further warm
-starts (--warm) follow in turns. A ratio is the median of the ratios of the pairs, so that noise that affects both of a
-pair cancels out. The table is Markdown. --json keeps every number, and --also adds the numbers of earlier runs, for
-when a machine is not available long enough for all rounds.
+starts (--warm) follow in turns. With --ranks 8 a start is eight processes at once. A ratio is the median of the ratios
+of the pairs, so that noise that affects both of a pair cancels out. The table is Markdown. --json keeps every number,
+and --also adds the numbers of earlier runs, for when a machine is not available long enough for all rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ import tempfile
 import time
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,23 @@ def main() -> int:
         from benchmarks import gpu_fleet
 
         os.environ |= gpu_fleet.CREDENTIALS
-    check = Check(arguments.site, arguments.device, arguments.work)
+    check = Check(arguments.site, arguments.device, arguments.work, arguments.ranks)
+    if arguments.phases:
+        from benchmarks import gpu_phases
+
+        if arguments.first:
+            return gpu_phases.first(
+                check, arguments.device, arguments.rounds, hide=arguments.hide_bytecode, keep=arguments.json
+            )
+        return gpu_phases.check(
+            check,
+            arguments.device,
+            arguments.rounds,
+            arguments.rounds if arguments.cold is None else arguments.cold,
+            hide=arguments.hide_bytecode,
+            keep=arguments.json,
+            also=arguments.also,
+        )
     if arguments.fleet:
         chosen = arguments.only or (ON_A_GPU if arguments.device == "cuda" else ON_A_CPU)
         print(f"{check.machine()}\n", flush=True)
@@ -90,11 +108,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm starts, plain and in a mount")
     parser.add_argument("--warm", type=int, default=1, help="warm starts of each kind in a round")
+    parser.add_argument("--ranks", type=int, default=1, help="start so many processes at once; the slowest counts")
     parser.add_argument(
         "--device", default="cuda", help="cuda; or cpu: TorchInductor on the CPU, and Triton compiling for sm_90"
     )
     parser.add_argument("--fleet", action="store_true", help="check a second node of a fleet instead")
     parser.add_argument("--saved", action="store_true", help="check the seconds that a mount says were saved instead")
+    parser.add_argument("--phases", action="store_true", help="time the phases of a start instead, imports first")
+    parser.add_argument("--first", action="store_true", help="with --phases: first starts, before and after a warming")
+    parser.add_argument("--rounds", type=int, default=7, help="with --phases: rounds; 0 only shows --also")
+    parser.add_argument("--cold", type=int, help="with --phases: how many of the rounds begin with empty caches")
+    parser.add_argument(
+        "--hide-bytecode", action="store_true", help="with --phases: as in an image without bytecode, on any machine"
+    )
     parser.add_argument("--work", type=Path, help="where to put caches and stores; should be a local disk")
     parser.add_argument("--site", type=Path, help="a folder made by --bundle, with the packages that kcachefs needs")
     parser.add_argument("--bundle", type=Path, help="only fetch the packages that kcachefs needs into this folder")
@@ -141,8 +167,9 @@ class CheckFailed(Exception):
 class Check:
     """Runs the programs with their caches in a plain directory or in a mount."""
 
-    def __init__(self, site: Path | None, device: str, work: Path | None) -> None:
+    def __init__(self, site: Path | None, device: str, work: Path | None, ranks: int = 1) -> None:
         self._device = device
+        self._ranks = ranks
         self.work = work
         paths = [str(ROOT), *([str(site.resolve())] if site is not None else [])]
         # Only the commands of kcachefs see its packages; the measured programs run as they would without it.
@@ -188,6 +215,16 @@ class Check:
         return {**values, "TMPDIR": str(temporary), "TRITON_DEFAULT_FP_FUSION": "1"}
 
     def run(self, name: str, environment: dict[str, str]) -> dict[str, Any]:
+        """One start. Of several ranks at once, the slowest: the others wait for it before the first step."""
+        with ThreadPoolExecutor(self._ranks) as pool:
+            results = list(pool.map(lambda _: self._run_one(name, environment), range(self._ranks)))
+        if len({result["digest"] for result in results}) > 1:
+            raise CheckFailed(f"the ranks of {name} computed different results")
+        slowest = max(results, key=lambda result: float(result["seconds"]))
+        counted = sum((Counter(result["counters"]) for result in results), Counter[str]())
+        return {**slowest, "counters": dict(counted)}
+
+    def _run_one(self, name: str, environment: dict[str, str]) -> dict[str, Any]:
         clean = {key: value for key, value in os.environ.items() if not key.startswith(("TRITON_", "TORCHINDUCTOR_"))}
         started = time.perf_counter()
         done = subprocess.run(
@@ -209,11 +246,13 @@ class Check:
         mount = base / "mount"
         # A socket's path has room for about a hundred characters, and the working directory's may be longer.
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as runtime:
-            self._commands |= {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            places = {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            self._commands |= places
             self.command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"), *options)
             try:
                 yield mount
             finally:
+                self._commands |= places  # another mount may have been made meanwhile
                 self.command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:

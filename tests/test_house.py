@@ -22,6 +22,7 @@ LAYERS = (
     ("daemon",),
     ("caches", "mounts"),
     ("session", "doctor", "insight", "cuda", "torch", "triton"),
+    ("live",),
     ("cli",),
     ("__init__", "__main__"),
 )

@@ -557,7 +557,7 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
         monkeypatch.setattr(f"kcachefs.core.{module}.threading", watching)
     with Store(tmp_path / "store", Options(background=False, volume_size=1 << 20)) as store:
         fs = Filesystem(store, FsOptions(limits=Limits(max_size=3 << 20, min_free=0, grace=0.0)))
-        owners = (store.catalog, store.objects.ledger, store.volumes, store.slots, store.spool, store.objects._cache)
+        owners = (store.catalog, store.objects.ledger, store.volumes, store.slots, store.spool, store.objects.cache)
         for owner in (*owners, fs.history, fs.runs):
             names |= {
                 id(lock): f"{type(owner).__name__}.{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,9 @@ import typer
 
 from kcachefs.cli.usage import did_you_mean
 from kcachefs.errors import UsageError
+
+_FOR_OTHER_HOSTS = ("docker", "k8s")
+"""Formats for containers: their Python is another than the one that can be looked at here."""
 
 
 def env(
@@ -20,6 +24,13 @@ def env(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only these frameworks, for example triton,inductor. Repeatable."),
     ] = None,
+    bytecode: Annotated[
+        str | None,
+        typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
+    ] = None,
+    python: Annotated[
+        str, typer.Option(metavar="PY", help="The Python whose bytecode that is.", show_default="the first on PATH")
+    ] = "",
     format: Annotated[str, typer.Option("--format", help="sh, fish, dotenv, docker, json or k8s.")] = "sh",
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
 ) -> None:
@@ -27,18 +38,29 @@ def env(
 
     In a shell: eval "$(kcachefs env)"
     """
+    from kcachefs.frameworks import bytecode as pycs
     from kcachefs.frameworks import environment, headers, make_folders
     from kcachefs.frameworks.environment import select
     from kcachefs.frameworks.formats import FORMATS, render
+    from kcachefs.frameworks.interpreters import named
     from kcachefs.mounts.finding import find
+    from kcachefs.session.bytecode import wish
 
     if as_json and format not in ("sh", "json"):
         raise UsageError(f"--json: means --format json, so --format {format} contradicts it; leave out one of the two")
     if format not in FORMATS:
         raise UsageError(f"--format {format}: unknown{did_you_mean(format, FORMATS)}; there are {', '.join(FORMATS)}")
     select(only or ())  # a wrong name is told before a missing mount
+    command = named(python, os.environ)
     where = find(mount)
-    text = render(environment(where, only or ()), "json" if as_json else format, where)
+    wanted = wish(where, bytecode, only or ())
+    if wanted == "auto" and format in _FOR_OTHER_HOSTS:
+        wanted = "off"
+    values = {
+        **environment(where, only or ()),
+        **pycs.variables(where, pycs.judge_command(command, os.environ, wanted)),
+    }
+    text = render(values, "json" if as_json else format, where)
     make_folders(where, only or ())
     if not only:
         headers.link(where)

@@ -108,6 +108,14 @@ def mount(
         int | None,
         typer.Option(metavar="N", help="Let members of this group read the metrics of the whole mount."),
     ] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]:PORT",
+            help="Serve these metrics over HTTP, at /metrics, to whoever can connect.",
+            show_default="not at all; without an address, to this host",
+        ),
+    ] = None,
     fleet: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Take what other hosts compiled from this bucket: s3://bucket/prefix."),
@@ -135,6 +143,10 @@ def mount(
     fleet_scope: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The part of the bucket to use.", show_default="by machine and GPU"),
+    ] = None,
+    bytecode: Annotated[
+        str | None,
+        typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
     ] = None,
     log_format: Annotated[
         str | None, typer.Option(help="text, or json: one object per line.", show_default="text")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kcachefs.session.account import Account
 
 NOT_WARM = 1
+_PATIENCE_SECONDS = 2.0
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
@@ -28,12 +29,26 @@ def run(
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Quota, if a mount is made.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine, if a mount is made.")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these frameworks. Repeatable.")] = None,
+    bytecode: Annotated[
+        str | None,
+        typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="What is read ahead goes by this name.", show_default="the script of the command"
+        ),
+    ] = None,
     assert_warm: Annotated[
         bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
     ] = False,
     pack: Annotated[
         Path | None,
         typer.Option(metavar="OUT.kcp", help="Pack the entries that were used meanwhile, to unpack them elsewhere."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what the command hit, missed and compiled as one HTML page."),
     ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")] = False,
     as_json: Annotated[
@@ -45,9 +60,13 @@ def run(
     Uses a running mount, or makes one that lasts while commands use it. Signals and the exit code pass through.
     """
     from kcachefs.cli.target import find_mount
+    from kcachefs.core.start_profiles import name_of
     from kcachefs.core.uses import HEARTBEAT_SECONDS
+    from kcachefs.daemon.options import option_named
+    from kcachefs.frameworks import bytecode as pycs
     from kcachefs.frameworks import environment, headers, make_folders
     from kcachefs.frameworks.environment import select
+    from kcachefs.session.bytecode import wish
     from kcachefs.session.command import end_like
     from kcachefs.session.command import run as run_command
     from kcachefs.session.temporary_mount import session_mount
@@ -55,10 +74,14 @@ def run(
     if not command:
         raise UsageError("no command given; for example: kcachefs run -- python train.py")
     select(only or ())  # a wrong name is told before anything is mounted
+    if bytecode is not None:
+        option_named("bytecode").value(bytecode)
     with session_mount(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:
             headers.link(where)
+        judged = pycs.judge_command(command, os.environ, wish(where, bytecode, only or ()))
+        values = {**environment(where, only or ()), **pycs.variables(where, judged)}
         is_watched = assert_warm or pack is not None
         if pack is not None:
             find_mount(where, None)  # somebody else's daemon would not tell afterwards what was used
@@ -67,8 +90,9 @@ def run(
             # The kernel asks again for a name after this long; a command that comes sooner would not be counted.
             time.sleep(HEARTBEAT_SECONDS)
         began = time.time()
+        _announce(where, name or name_of(command))
         try:
-            status = run_command(command, {**os.environ, **environment(where, only or ())})
+            status = run_command(command, {**os.environ, **values})
         except FileNotFoundError:
             _say(f"{command[0]}: no such command")
             sys.exit(NOT_FOUND)
@@ -82,6 +106,8 @@ def run(
             from kcachefs.cli.pack import pack_used
 
             _say(pack_used(where, pack, began))
+        if report is not None:
+            _write_report(report, where, began, command)
     if before is not None and after is not None:
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
@@ -99,6 +125,35 @@ def run(
             _say_causes(causes)
     sys.stdout.flush()
     end_like(status)
+
+
+def _write_report(report: Path, mount: Path, began: float, command: list[str]) -> None:
+    """Also after a command that failed; a report that cannot be written does not change how the command ended."""
+    import shlex
+
+    from kcachefs.cli.report import write_for_run
+    from kcachefs.config import format_size
+    from kcachefs.errors import KcachefsError, describe
+
+    try:
+        size = write_for_run(report, mount, began, shlex.join(command))
+    except (KcachefsError, OSError) as error:
+        _say(f"no report was written: {describe(error)}")
+    else:
+        _say(f"{report}: {format_size(size)}")
+
+
+def _announce(mount: Path, name: str) -> None:
+    """Tell our own daemon what is about to start, so that it reads ahead; somebody else's notices by itself."""
+    import contextlib
+
+    from kcachefs.daemon import control, registry
+    from kcachefs.errors import KcachefsError
+
+    with contextlib.suppress(KcachefsError, OSError):
+        if name and registry.read(str(mount)) is not None:
+            started = {"name": name, "pid": os.getpid()}
+            control.ask(registry.socket_path(str(mount)), "start", started, seconds=_PATIENCE_SECONDS)
 
 
 def _why_not_warm(done: Account) -> str:

@@ -56,6 +56,8 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  restarts  {state.restarts}{last}" + (f"; {state.reloads} reloads" if state.reloads else ""))
         if state.engine == "pyfuse3":
             print("            (this engine cannot take over from a dead worker: the mount ends with its worker)")
+        if state.metrics:
+            print(f"  metrics   http://{state.metrics}/metrics")
         print(f"  log       {state.log or 'standard error of the supervisor'}")
 
 
@@ -100,6 +102,7 @@ def _row(state: MountState) -> dict[str, object]:
         "last_exit": state.last_exit,
         "reloads": state.reloads,
         "version": state.version,
+        "metrics": state.metrics,
         "policy": state.policy,
         "state": "served" if state.supervised else "unsupervised" if state.alive else "dead",
         "used_bytes": below.used_bytes if below is not None else None,

@@ -72,7 +72,7 @@ def _reason(message: str) -> str:
     """What is wrong with a value, as far as it can be told from words that differ between versions."""
     if found := re.search(r"greater than or equal to (\S+)|>=\s?(\S+?)\.?$", message):
         return f"must be at least {(found[1] or found[2]).rstrip('.')}"
-    if "integer" in message:
+    if re.search(r"\bint(eger)?\b", message):
         return "is not a whole number"
     if "number" in message or "float" in message:
         return "is not a number"

@@ -46,6 +46,7 @@ _INODES = ord("i")
 _TYPE, _FLAGS = 1, 77
 _HEAD, _UID, _SIZE, _PLACE = slice(0, 12), slice(8, 12), slice(20, 28), slice(68, 110)
 """Where an inode's record has its type, flags, (mode, links, owner), owner, size, (spool, content, flags, digest)."""
+_DIGEST = slice(78, 110)
 _PAGE = 256
 """Inodes counted at a time, while requests wait."""
 
@@ -141,7 +142,8 @@ class Accounts:
                 if self._counted_below <= ino < self._count_up_to:
                     continue
                 old = self._catalog.get(key)
-                if old is not None and raw is not None and _costs_the_same(old, raw):
+                is_kept = old is not None and raw is not None and _costs_the_same(old, raw)
+                if is_kept and not _may_be_resized(changes, raw):
                     continue
                 before = self._charge(old, self._length)
                 after = self._charge(raw, partial(self._length_after, changes))
@@ -259,6 +261,11 @@ def _costs_the_same(old: bytes, new: bytes) -> bool:
     if old[_TYPE] & 0xF0 == new[_TYPE] & 0xF0 == 0x40:  # a folder
         return old[_UID] == new[_UID] and old[_FLAGS] == new[_FLAGS]
     return old[_HEAD] == new[_HEAD] and old[_SIZE] == new[_SIZE] and old[_PLACE] == new[_PLACE]
+
+
+def _may_be_resized(changes: Changes, raw: bytes | None) -> bool:
+    """Whether the object of an inode changes in the same commit: repacking makes it shorter."""
+    return raw is not None and object_key(raw[_DIGEST]) in changes
 
 
 def _length(raw: bytes | None) -> int:

@@ -13,7 +13,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.entry_info import EntryInfo as EntryInfo
 from kcachefs.core.entry_info import Outcome as Outcome
 from kcachefs.core.entry_patterns import meant_by
-from kcachefs.core.readable_names import kernel_facts, readable, told_apart
+from kcachefs.core.readable_names import bytecode_name, kernel_facts, readable, told_apart
 from kcachefs.core.report import Statistics
 from kcachefs.errors import FsError, KcachefsError, UsageError
 from kcachefs.store.records import Content, EntryRecord, number_of
@@ -26,6 +26,8 @@ SORTS: dict[str, Callable[[EntryInfo], float]] = {
 }
 
 
+DESCRIPTION = b"environment.json"
+"""The file in which an environment says which distributions its bytecode is of; frameworks/bytecode.py writes it."""
 _READ_MAX = 1 << 20
 _NAMES_KEPT = 10_000
 _COMPARED = 64
@@ -149,14 +151,16 @@ class Administration:
         for numbers in equal.values():
             if 1 < len(numbers) <= _COMPARED:
                 group = [infos[number] for number in numbers]
-                facts = [self._facts(info.entry) for info in group]
+                facts = [self._facts(info) for info in group]
                 additions = told_apart(facts, [info.path.rpartition("/")[2] for info in group])
                 for number, info, addition in zip(numbers, group, additions, strict=True):
                     infos[number] = msgspec.structs.replace(info, name=f"{info.name}, {addition}")
         return infos
 
-    def _facts(self, entry: int) -> dict[str, str]:
-        files = self._fs.walk.files_at_top(entry)
+    def _facts(self, info: EntryInfo) -> dict[str, str]:
+        if info.namespace == "python":
+            return {"environment": info.path.partition("/")[2].partition("/")[0].rpartition("-")[2]}
+        files = self._fs.walk.files_at_top(info.entry)
         return kernel_facts(partial(self._read, files), list(files))
 
     def _entries(
@@ -198,13 +202,21 @@ class Administration:
     def _name(self, entry: int, record: EntryRecord, namespace: str, path: str) -> str:
         known = self._names.get(entry)
         if known is None or known[:3] != (record.files, record.plain, path):
-            name = self._readable(entry, namespace.encode(), self._fs.namespaces.path_in(record))
+            inside = self._fs.namespaces.path_in(record)
+            is_bytecode = namespace == "python" and len(inside) > 1
+            name = self._of_bytecode(record, inside) if is_bytecode else self._readable(entry, namespace, inside)
             known = self._names[entry] = (record.files, record.plain, path, name)
         return known[3]
 
-    def _readable(self, entry: int, namespace: bytes, path: tuple[bytes, ...]) -> str:
+    def _readable(self, entry: int, namespace: str, path: tuple[bytes, ...]) -> str:
         files = self._fs.walk.files_at_top(entry)
-        return readable(namespace, path, partial(self._read, files), list(files))
+        return readable(namespace.encode(), path, partial(self._read, files), list(files))
+
+    def _of_bytecode(self, record: EntryRecord, path: tuple[bytes, ...]) -> str:
+        environment = self._fs.tree.find(record.namespace, path[0])
+        described = self._fs.tree.find(environment, DESCRIPTION) if environment is not None else None
+        files = {DESCRIPTION: described} if described is not None else {}
+        return bytecode_name(path, self._read(files, (DESCRIPTION,)))
 
     def _read(self, files: dict[bytes, int], relative: tuple[bytes, ...]) -> bytes | None:
         ino = files.get(relative[-1])

@@ -27,7 +27,7 @@ from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
 from kcachefs.core.remote import Elsewhere, Remote
-from kcachefs.core.report import Statistics, as_json, counted_since, statistics, statistics_of
+from kcachefs.core.report import Activity, Statistics, as_json, counted_since, statistics, statistics_of
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
@@ -68,6 +68,7 @@ class Filesystem(FileRequests):
         self.uses = parts.uses
         self.history = parts.history
         self.runs = parts.runs
+        self.profiles = parts.profiles
         self.makings = parts.makings
         self.fresh = parts.fresh
         self.temporaries = parts.temporaries
@@ -130,8 +131,24 @@ class Filesystem(FileRequests):
 
     def statistics(self) -> Statistics:
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
-        remote = self._remote.report() if self._remote is not None else None
-        return statistics(self.store, self.namespaces, max_size, nameless, self._kernel.requests(), remote)
+        requests = self._kernel.requests()
+        fleet = self._remote.report() if self._remote is not None else None
+        return statistics(self.store, self.namespaces, max_size, nameless, requests, fleet, self._activity())
+
+    def _activity(self) -> Activity:
+        frames, frame_bytes = self.store.objects.cache.statistics()
+        so_far = self.history.since_start
+        return Activity(
+            latencies=self._kernel.latencies(),
+            evictions=dict(self.history.gone),
+            remade=so_far.remade,
+            seconds_compiled=so_far.compiled / 1e9,
+            seconds_saved=so_far.saved / 1e9,
+            store_bytes=self.store.bytes_by_kind(),
+            frames_cached=frames,
+            frames_cached_bytes=frame_bytes,
+            waiting_for_sealing=self.sealer.waiting(),
+        )
 
     def sees_all(self, caller: Caller) -> bool:
         """Whether a caller may know the numbers of the whole mount: its owner and root may."""
@@ -169,7 +186,11 @@ class Filesystem(FileRequests):
     def _metrics_for(self, caller: Caller) -> bytes:
         gid = self.options.metrics_gid
         is_member = gid is not None and caller.is_known and (caller.gid == gid or gid in groups_of(caller.pid))
-        return as_metrics(self._report_of(None) if is_member else self.report_for(caller), self.about())
+        return self.metrics() if is_member else as_metrics(self.report_for(caller), self.about())
+
+    def metrics(self) -> bytes:
+        """Those of the whole mount, a moment old at most."""
+        return as_metrics(self._report_of(None), self.about())
 
     def _settled_for(self, caller: Caller) -> bytes:
         """The statistics with everything counted that the caller did until now."""
@@ -205,6 +226,7 @@ class Filesystem(FileRequests):
         """Write down what was used since the last time, what it saved, and for whom. Hold no lock."""
         self.uses.flush()
         self.runs.flush()
+        self.profiles.flush()
         self.history.flush()
 
     def let_go_of_orphans(self) -> None:

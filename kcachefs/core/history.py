@@ -46,6 +46,10 @@ class History:
         self._graves: bytearray | None = None
         """The first 8 bytes of each tombstone's hash, by slot: 65,536 of them are searched in a moment."""
         self._lock = threading.Lock()
+        self.since_start = SampleRowRecord(*SampleRecord.OTHERS)
+        """What happened since the worker started, everything together, as of the last flush."""
+        self.gone: dict[str, int] = dict.fromkeys(EVICTION_REASONS, 0)
+        """How many entries went since the worker started, by reason."""
 
     # --- counting: the catalog's lock is held -------------------------------------------------------------------------
 
@@ -62,6 +66,8 @@ class History:
                 self._all_graves()
         with self._store.catalog.lock:
             rows, self._rows = list(self._rows.values()), {}
+            for row in rows:
+                self.since_start.add(row)
         if not rows:
             return
         used, entries = self._store.used_bytes(), sum(row.entries for _, _, row in self._namespaces.rows())
@@ -92,6 +98,8 @@ class History:
 
     def note_gone(self, entry: EntryRecord, why: str) -> None:
         """An entry was evicted, or dropped: leave a tombstone, and write the event down."""
+        with self._lock:
+            self.gone[why] += 1
         path = self.path_of(entry)
         if path is None:
             return

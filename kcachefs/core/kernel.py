@@ -6,6 +6,8 @@ call it in the thread that answers requests. Neither is called with a lock held.
 
 from __future__ import annotations
 
+from kcachefs.core.request_times import Latency
+
 
 class Kernel:
     """A kernel that knows nothing and need not be told: for a filesystem that is used in-process."""
@@ -19,6 +21,10 @@ class Kernel:
 
     def requests(self) -> dict[str, int]:
         """Requests so far, by name."""
+        return {}
+
+    def latencies(self) -> dict[str, Latency]:
+        """How long requests took so far, by name."""
         return {}
 
     def request_count(self) -> int:

@@ -75,6 +75,7 @@ NAMESPACES: tuple[str, ...] = (
     "ccache",
     "sccache",
     "library",
+    "python",
 )
 """First-level folders that every mount has."""
 
@@ -129,6 +130,7 @@ _TEMPS: Rows = (
     (Kind.TEMP, "**/tmp.*"),
     (Kind.TEMP, "**/tmp.*/"),
     (Kind.TEMP, "**/.#.#.tmp"),
+    (Kind.TEMP, "**/*.pyc.#"),
     (Kind.STRUCTURE, "**/.staging/"),
     (Kind.TEMP, "**/.staging/*"),
     (Kind.TEMP, "**/.staging/*/"),
@@ -189,6 +191,16 @@ _FLASHINFER: Rows = (
     (Kind.STRUCTURE, "*/*/cached_ops/"),
     (Kind.STRUCTURE, "*/*/generated/"),
     *_within("*/*/cached_ops/tmp", ((Kind.TEMP, "*"), (Kind.TEMP, "*/"))),
+)
+
+_INSTALLED: Rows = tuple(
+    row
+    for folder in ("site-packages", "dist-packages")
+    for row in (
+        (Kind.STRUCTURE, f"**/{folder}/"),
+        (Kind.TREE, f"**/{folder}/*/"),
+        (Kind.GROUP, f"**/{folder}/{{stem}}.*"),
+    )
 )
 
 LAYOUTS: dict[bytes, Rows] = {
@@ -282,6 +294,19 @@ LAYOUTS: dict[bytes, Rows] = {
         (Kind.TEMP, "**/.sccachetmp*"),
         *_split(3),
         *_within("preprocessor", _split(3)),
+    ),
+    # <environment>/<the source's own path>/<module>.<cache tag>.pyc. An environment may lie inside a project, and
+    # site-packages inside the standard library, so only what is below site-packages is known to end somewhere. The
+    # modules of any other folder are one group, whose stem is the cache tag that their names share.
+    b"python": (
+        (Kind.STRUCTURE, "*/"),
+        (Kind.KEPT, "*/environment.json"),
+        (Kind.KEPT, "*/warm.json"),
+        *_INSTALLED,
+        *((Kind.TREE, f"**/{folder}/python#.{minor}/*/") for folder in ("lib", "lib64") for minor in ("#", "#t")),
+        (Kind.STRUCTURE, "**/"),
+        (Kind.GROUP, "**/*.{stem}.opt-@.pyc"),
+        (Kind.GROUP, "**/*.{stem}.pyc"),
     ),
 }
 """Rows per namespace. Locks, temporary names and SQLite's side files are looked for first, in every namespace."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -60,6 +60,8 @@ class Makings:
         self._namespaces = namespaces
         self._history = history
         self._runs = runs
+        self.on_use: Callable[[int, int], None] = lambda run, entry: None
+        """Is told of each entry that a run made or hit. It must be quick."""
 
     def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
         raw = (source or self._catalog).get(making_key(entry))
@@ -108,6 +110,7 @@ class Makings:
     def _begin(self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> None:
         making = MakingRecord(self._began(entry, record), _ended(node), run=run)
         row = self._history.row(record.namespace, record.uid)
+        self.on_use(run, entry)
         if is_miss:
             row.misses += 1
             self._runs.add(run, misses=1)
@@ -193,6 +196,9 @@ class Makings:
 
     def count_hits(self, found: list[Hit]) -> None:
         """Count what these hits saved: graphs first, because a graph's kernels count with it."""
+        for hit in found:
+            for _, process in hit.hits:
+                self.on_use(self._runs.of(process), hit.entry)
         makings = [(self.get(hit.entry), hit) for hit in found]
         makings.sort(key=lambda pair: pair[0] is None or pair[0].basis != ARTEFACT)
         for making, (_, record, hits) in makings:

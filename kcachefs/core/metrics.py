@@ -1,13 +1,24 @@
-"""Statistics in Prometheus' text format, each metric with its meaning and its type."""
+"""Statistics in Prometheus' text format, each metric with its meaning and its type.
+
+No label has an unbounded number of values: the namespaces of the frameworks have one each, so do the first few folders
+that somebody made beside them, and all further ones are added up.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from kcachefs.core.report import Statistics
+from kcachefs.core.layouts import NAMESPACES
+from kcachefs.core.report import Activity, Numbers, Statistics, added
+from kcachefs.core.request_times import BOUNDS
+
+OTHERS_MAX = 32
+"""How many namespaces that belong to no framework have a label of their own."""
+OTHERS = "(others)"
+"""The label of the rest, added up."""
 
 _BY_NAMESPACE = {
     "entries": ("entries", "gauge", "Entries."),
@@ -57,6 +68,32 @@ _OF_FLEET = {
 """By the metric's name: the field of `FleetNumbers`, its type, what it says."""
 
 
+_LABELLED = (
+    (
+        *("gone_entries_total", "evictions", "reason", "counter"),
+        "Entries that went since the worker started: evicted for room, by a command, or lost to damage.",
+    ),
+    ("store_bytes", "store_bytes", "kind", "gauge", "What the store takes on disk, by what takes it."),
+)
+"""The metric's name, the field of `Activity`, its label, its type, what it says."""
+
+_OF_ACTIVITY = {
+    "remade_total": ("remade", "counter", "Entries compiled again after they had been evicted to make room."),
+    "compiled_seconds_total": ("seconds_compiled", "counter", "What making entries cost, as far as it is known."),
+    "saved_seconds_total": (
+        "seconds_saved",
+        "counter",
+        "What the entries hit had cost to make, as far as it is known.",
+    ),
+    "frames_cached": ("frames_cached", "gauge", "Decoded frames kept in memory."),
+    "frames_cached_bytes": ("frames_cached_bytes", "gauge", "What they take."),
+    "waiting_for_sealing_files": ("waiting_for_sealing", "gauge", "Files that are closed and not sealed yet."),
+}
+"""By the metric's name: the field of `Activity`, its type, what it says."""
+
+_LIMITS = (*(2**bits / 1e9 for bits in BOUNDS), "+Inf")
+
+
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What the daemon knows about itself."""
 
@@ -72,8 +109,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
     """Every metric; those about the daemon where there is one."""
     lines: list[str] = []
+    namespaces = _bounded(numbers.namespaces)
     for name, (field, kind, meaning) in _BY_NAMESPACE.items():
-        rows = ((f"namespace={_quoted(label)}", getattr(row, field)) for label, row in numbers.namespaces.items())
+        rows = ((f"namespace={_quoted(label)}", getattr(row, field)) for label, row in namespaces.items())
         lines += _metric(name, kind, meaning, rows)
     for name, (field, meaning) in _OF_STORE.items():
         lines += _metric(f"store_{name}", "gauge", meaning, [("", getattr(numbers.store, field))])
@@ -83,19 +121,78 @@ def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
             lines += _metric(f"fleet_{name}", kind, meaning, [("", value)])
     requests = ((f"request={_quoted(name)}", count) for name, count in numbers.requests.items())
     lines += _metric("requests_total", "counter", "Requests of the kernel since the worker started.", requests)
-    if about is not None:
-        labels = {"version": about.version, "engine": about.engine, "policy": about.policy}
-        lines += _metric("build_info", "gauge", "Always 1; the labels say what serves it.", [(_labels(labels), 1)])
-        uptime = round(max(0.0, time.time() - about.started), 3)
-        lines += _metric("uptime_seconds", "gauge", "Since it was mounted.", [("", uptime)])
-        lines += _metric("restarts_total", "counter", "Workers that died and were replaced.", [("", about.restarts)])
-        lines += _metric("reloads_total", "counter", "Workers replaced by kcachefs reload.", [("", about.reloads)])
+    if numbers.activity is not None:
+        lines += _of_activity(numbers.activity)
+    text = "\n".join(lines).encode() + b"\n"
+    return text + about_metrics(about) if about is not None else text
+
+
+def about_metrics(about: About) -> bytes:
+    """What the daemon knows about itself."""
+    labels = {"version": about.version, "engine": about.engine, "policy": about.policy}
+    uptime = round(max(0.0, time.time() - about.started), 3)
+    lines = [
+        *_metric("build_info", "gauge", "Always 1; the labels say what serves it.", [(_labels(labels), 1)]),
+        *_metric("uptime_seconds", "gauge", "Since it was mounted.", [("", uptime)]),
+        *_metric("restarts_total", "counter", "Workers that died and were replaced.", [("", about.restarts)]),
+        *_metric("reloads_total", "counter", "Workers replaced by kcachefs reload.", [("", about.reloads)]),
+    ]
     return "\n".join(lines).encode() + b"\n"
 
 
-def _metric(name: str, kind: str, meaning: str, rows: Iterable[tuple[str, float]]) -> list[str]:
+def metric(name: str, kind: str, meaning: str, value: float) -> bytes:
+    """One metric without labels."""
+    return "\n".join(_metric(name, kind, meaning, [("", value)])).encode() + b"\n"
+
+
+def _bounded(namespaces: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """The same with at most `OTHERS_MAX` that are no framework's, those made first: their counters must not jump."""
+    found: dict[str, Numbers] = {}
+    left = OTHERS_MAX
+    for label, row in namespaces.items():
+        if label in NAMESPACES or label == "/":
+            found[label] = row
+        elif left:
+            found[label] = row
+            left -= 1
+        else:
+            found[OTHERS] = added(found[OTHERS], row) if OTHERS in found else row
+    return found
+
+
+def _of_activity(activity: Activity) -> Iterator[str]:
+    yield from _metric(
+        "request_duration_seconds",
+        "histogram",
+        "From reading a request of the kernel to its reply, since the worker started.",
+        _histogram_rows(activity),
+        suffixed=True,
+    )
+    for name, field, label, kind, meaning in _LABELLED:
+        rows = ((f"{label}={_quoted(one)}", count) for one, count in getattr(activity, field).items())
+        yield from _metric(name, kind, meaning, rows)
+    for name, (field, kind, meaning) in _OF_ACTIVITY.items():
+        yield from _metric(name, kind, meaning, [("", getattr(activity, field))])
+
+
+def _histogram_rows(activity: Activity) -> Iterator[tuple[str, float]]:
+    for request, latency in activity.latencies.items():
+        label, count = f"request={_quoted(request)}", 0
+        for bound, more in zip(_LIMITS, latency.counts, strict=True):
+            count += more
+            yield f'_bucket{{{label},le="{bound}"}}', count
+        yield f"_sum{{{label}}}", latency.seconds
+        yield f"_count{{{label}}}", count
+
+
+def _metric(
+    name: str, kind: str, meaning: str, rows: Iterable[tuple[str, float]], *, suffixed: bool = False
+) -> list[str]:
+    """A metric with its rows, each its labels and its value; `suffixed`: what follows the name, and its value."""
     full = f"kcachefs_{name}"
     head = [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
+    if suffixed:
+        return head + [f"{full}{rest} {value}" for rest, value in rows]
     return head + [f"{full}{{{labels}}} {value}" if labels else f"{full} {value}" for labels, value in rows]
 
 

@@ -22,6 +22,7 @@ from kcachefs.core.room import Room
 from kcachefs.core.runs import Runs
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.sealing import Sealer
+from kcachefs.core.start_profiles import StartProfiles
 from kcachefs.core.syncing import Syncer
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
@@ -75,6 +76,8 @@ class Parts:
         )
         self.distrust = Distrust(store, self.nodes, self.tree)
         self.walk = Walk(store, self.nodes, self.tree, self.table)
+        self.profiles = StartProfiles(store, self.nodes, self.walk)
+        self.runs.on_begin, self.makings.on_use = self.profiles.run_began, self.profiles.note
         self.syncer = Syncer(
             store,
             self.nodes,

@@ -5,6 +5,7 @@ Entries of the same name (a kernel for other types or block sizes) are told apar
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections import Counter
@@ -20,6 +21,9 @@ _SIGNATURE = re.compile(rb"tt\.func public @[^(]*\((.*?)\)(?: attributes)? *\{")
 _ARGUMENT = re.compile(rb"%[\w.]+: (?:!tt\.(ptr)<([\w!.]+)|(\w+))")
 _TENSOR = re.compile(rb"tensor<((?:\d+x)+)")
 _AOT_ID = re.compile(rb"AOT ID: \['(\d+)_(\w+)'\]")
+_ENVIRONMENT = re.compile(r"-[0-9a-f]{4,16}(?:-[0-9]+)?$")
+"""What follows the cache tag in the name of an environment: its digest, and perhaps a user's number."""
+_STANDARD_LIBRARY = re.compile(rb"python[0-9.]+t?")
 _INDUCTOR_KINDS = {
     b"fxgraph": "compiled graph",
     b"aotautograd": "autograd graph",
@@ -55,6 +59,33 @@ def readable(
     if namespace == b"inductor":
         return _inductor_name(path, read, names)
     return _text(path)
+
+
+def bytecode_name(path: tuple[bytes, ...], description: bytes | None) -> str:
+    """What a person calls an entry of bytecode: the distribution and its version, or the folder of the sources.
+
+    `path` begins with the environment, and `description` is that environment's own file; without it the name of the
+    package has to do.
+
+    >>> told = b'{"python": "3.11", "packages": {"yaml": "PyYAML 6.0"}}'
+    >>> bytecode_name((b"cpython-311-4f05", b"opt", b"site-packages", b"yaml"), told)
+    'PyYAML 6.0, python 3.11'
+    >>> bytecode_name((b"cpython-311-4f05", b"home", b"ann", b"cpython-311"), None)
+    '/home/ann, cpython-311'
+    """
+    facts: Any = None
+    with contextlib.suppress(ValueError):
+        facts = json.loads(description or b"")
+    facts = facts if isinstance(facts, dict) else {}
+    packages = facts.get("packages") if isinstance(facts.get("packages"), dict) else {}
+    above, own, tag = path[1:-1], _text(path[-1:]), _ENVIRONMENT.sub("", _text(path[:1]))
+    if above and above[-1] in (b"site-packages", b"dist-packages"):
+        what = str(packages.get(own, own))
+    elif above and _STANDARD_LIBRARY.fullmatch(above[-1]):
+        what = "standard library" if own == tag else f"standard library, {own}"
+    else:
+        what = "/" + _text(above)
+    return f"{what}, python {facts['python']}" if isinstance(facts.get("python"), str) else f"{what}, {tag}"
 
 
 def kernel_facts(read: Read, names: Sequence[bytes]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import contextlib
 import msgspec
 
 from kcachefs.core.namespaces import Namespaces, Row
+from kcachefs.core.request_times import Latency
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.records import META_RESET, NamespaceRecord, unpack_number
@@ -89,6 +90,28 @@ class FleetNumbers(msgspec.Struct, kw_only=True):
     """Entries that wait to be published."""
 
 
+class Activity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker did since it started, and what it keeps. For those who may see the whole mount."""
+
+    latencies: dict[str, Latency]
+    """By kind of request."""
+    evictions: dict[str, int]
+    """Entries that went, by reason: every one of `EVICTION_REASONS` is there."""
+    remade: int
+    """Entries compiled again after they had been evicted to make room."""
+    seconds_compiled: float
+    """The cost of the entries that were made, as far as it is known."""
+    seconds_saved: float
+    """The cost of the entries that were hit, as far as it is known."""
+    store_bytes: dict[str, int]
+    """What the store takes on disk, by what takes it."""
+    frames_cached: int
+    """Decoded frames kept in memory."""
+    frames_cached_bytes: int
+    waiting_for_sealing: int
+    """Files that are closed and not sealed yet."""
+
+
 class Statistics(msgspec.Struct, frozen=True):
     """Everything that `kcachefs stats` shows."""
 
@@ -97,9 +120,11 @@ class Statistics(msgspec.Struct, frozen=True):
     namespaces: dict[str, Numbers]
     requests: dict[str, int]
     fleet: FleetNumbers | None = None
-    """Where there is one, for who may see the whole mount."""
+    """Where there is one, for those who may see the whole mount."""
     since: float = 0.0
     """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0: when the store was made."""
+    activity: Activity | None = None
+    """For those who may see the whole mount."""
 
 
 def counted_since(store: Store) -> float:
@@ -117,6 +142,7 @@ def statistics(
     nameless: int,
     requests: dict[str, int],
     fleet: FleetNumbers | None = None,
+    activity: Activity | None = None,
 ) -> Statistics:
     """The numbers as they are now."""
     rows, total = _by_label(namespaces.rows())
@@ -140,6 +166,7 @@ def statistics(
         requests=requests,
         fleet=fleet,
         since=counted_since(store),
+        activity=activity,
     )
 
 
@@ -172,6 +199,24 @@ def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests={},
         since=since,
+    )
+
+
+def added(one: Numbers, other: Numbers) -> Numbers:
+    """Two namespaces as if they were one."""
+    both = {
+        name: getattr(one, name) + getattr(other, name)
+        for name in ("entries", "files", "plain_bytes", "stored_bytes", "hits", "misses")
+    }
+    uses = both["hits"] + both["misses"]
+    return Numbers(
+        **both,
+        compression_ratio=round(both["plain_bytes"] / both["stored_bytes"], 3) if both["stored_bytes"] else 1.0,
+        hit_rate=round(both["hits"] / uses, 4) if uses else 0.0,
+        bytes_served=one.bytes_served + other.bytes_served,
+        evictions=one.evictions + other.evictions,
+        evicted_bytes=one.evicted_bytes + other.evicted_bytes,
+        last_used=max(one.last_used, other.last_used),
     )
 
 

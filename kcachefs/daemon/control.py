@@ -124,7 +124,7 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
 VERBS = (
     *("stats", "ls", "pin", "evict", "prune", "gc"),
     *("entries", "artifacts", "runs", "tombstones", "events", "history", "note_costs", "reset"),
-    *("settings", "set"),
+    *("metrics", "settings", "set", "start"),
 )
 
 
@@ -138,19 +138,28 @@ def find_command(administration: Administration, verb: str) -> Callable[..., Any
     return found
 
 
-def ask(path: Path, verb: str, arguments: dict[str, Any], *, seconds: float | None = None) -> bytes:
-    """Send a command to a running mount and return the result as JSON; give up if it is silent for `seconds`."""
+def ask(
+    path: Path, verb: str, arguments: dict[str, Any], *, seconds: float | None = None, limit: int | None = None
+) -> bytes:
+    """Send a command to a running mount and return the result as JSON.
+
+    Gives up if the mount is silent for `seconds`, or replies with more than `limit` bytes.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(seconds)
         try:
             with _short_address(path) as address:
                 sock.connect(address)
             sock.sendall(msgspec.json.encode(Request(verb, arguments)) + b"\n")
-            raw = b"".join(iter(lambda: sock.recv(1 << 16), b""))
+            raw = bytearray()
+            while (chunk := sock.recv(1 << 16)) and (limit is None or len(raw) <= limit):
+                raw += chunk
         except OSError as error:
             raise DaemonError(
                 f"{path}: the daemon does not answer ({error.strerror or error}); see: kcachefs status"
             ) from None
+    if limit is not None and len(raw) > limit:
+        raise DaemonError(f"{path}: the daemon replies with more than {limit} bytes")
     try:
         reply = msgspec.json.decode(raw, type=Reply)
     except msgspec.DecodeError:

@@ -7,6 +7,7 @@ whatever one of them accepts, all of them do, in the same words.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 import os
 import re
@@ -24,6 +25,7 @@ from kcachefs.fleet.options import MODES
 from kcachefs.fleet.scopes import checked
 
 _ID_MAX = (1 << 32) - 2
+_PORT_MAX = 65535
 _COUNT_MAX = 1 << 62
 _YEAR_SECONDS = 366 * 86400.0
 
@@ -211,6 +213,20 @@ def _id(flag: str, given: Any) -> int:
     return number
 
 
+def _address(flag: str, given: Any) -> str:
+    """ADDRESS:PORT as numbers; without an address, of this host only. No name: looking one up could take long."""
+    host, _, port = str(given).rpartition(":")
+    host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host)
+    number = _integer(port)
+    try:
+        address = ipaddress.ip_address(host[1:-1] if host.startswith("[") and host.endswith("]") else host)
+    except ValueError:
+        number = None
+    if number is None or number > _PORT_MAX:
+        raise UsageError(f"{flag} {given}: is not ADDRESS:PORT; write it like 127.0.0.1:9753 or [::1]:9753")
+    return f"[{address}]:{number}" if address.version == 6 else f"{address}:{number}"
+
+
 def _mask(flag: str, given: Any) -> str:
     if not isinstance(given, str) or not re.fullmatch("[0-7]{1,4}", given):
         raise UsageError(f"{flag} {given}: is not an octal mask; write it like 022")
@@ -281,12 +297,14 @@ OPTIONS = (
     Option("allow_other", _flag, lambda c: c.allow_other),
     Option("hang_timeout", _patience, lambda c: c.hang_seconds, 30.0),
     Option("metrics_gid", _id, lambda c: c.metrics_gid),
+    Option("metrics_listen", _address, lambda c: c.metrics_listen or None),
     Option("fleet", _url, _of_fleet("url")),
     Option("fleet_mode", _one_of(MODES), lambda c: c.fleet.mode if c.fleet is not None else "read", "read"),
     Option("trust", _keys, lambda c: list(c.fleet.trust) if c.fleet is not None else [], []),
     Option("fleet_key", _file, _of_fleet("key")),
     Option("fleet_writers", _writers, _fleet_writers, []),
     Option("fleet_scope", _scope, _of_fleet("scope")),
+    Option("bytecode", _one_of(("auto", "on", "off")), lambda c: c.bytecode, "auto"),
     Option("log_format", _one_of(FORMATS), lambda c: c.log_format, "text"),
     Option("log_level", _one_of(LEVELS), lambda c: c.log_level, "info", is_live=True),
 )

@@ -41,7 +41,11 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     """Whether to ask the kernel to send unanswered requests again after a failover."""
     metrics_gid: int | None = None
     """The group whose members may read the metrics of the whole mount."""
+    metrics_listen: str = ""
+    """Where the supervisor serves those metrics over HTTP, as ADDRESS:PORT; empty: nowhere."""
     fleet: FleetOptions | None = None
+    bytecode: str = "auto"
+    """Whether commands keep Python's bytecode in the mount: auto, on or off."""
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 
@@ -66,6 +70,8 @@ class MountState(msgspec.Struct, kw_only=True):
     """How often a reload failed because the newly installed code could not start."""
     version: str = ""
     """The version of the code that the worker runs."""
+    metrics: str = ""
+    """The address at which metrics are served over HTTP; empty: nowhere."""
 
     @property
     def uptime_s(self) -> float:

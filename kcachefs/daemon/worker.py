@@ -30,6 +30,7 @@ from kcachefs.core import Filesystem, FsOptions
 from kcachefs.daemon import control, logs, memory, privileges, registry
 from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.confinement import confine
+from kcachefs.daemon.idle_work import IdleWork
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.live_settings import as_changed
 from kcachefs.daemon.registry import MountConfig
@@ -121,9 +122,11 @@ class Worker:
             if config.fleet.publishes:
                 self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()
+        self.fs.profiles.start()
         if began.resumed:
             self.fs.history.note_takeover(f"restart {began.restarts}")
         self.engine = make_engine(self.fs)
+        self._idle_work = IdleWork(self.fs, self._kernel.request_count)
 
     async def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal asks to finish."""
@@ -140,6 +143,7 @@ class Worker:
             await nursery.start(control.serve, self._socket, self.commands)
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
             nursery.start_soon(self._send_heartbeats, supervisor)
+            self._idle_work.start()
             if self._fleet is not None:
                 self._fleet.start()
             if self._offers is not None:
@@ -163,6 +167,7 @@ class Worker:
     def close(self) -> None:
         """Write everything to disk."""
         log.info("served %s", self._kernel.requests())
+        self._idle_work.stop()
         with contextlib.suppress(NoSpace):  # whatever cannot be folded now stays in the journal
             self.fs.settle()
         if self._offers is not None:

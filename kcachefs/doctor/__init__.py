@@ -27,3 +27,4 @@ def examine(store: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from present_mounts.mounts(mounting.mounts())
     yield from places.cache_locations(environ)
     yield from places.header_link()
+    yield from places.bytecode(environ)

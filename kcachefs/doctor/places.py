@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -14,9 +15,11 @@ from kcachefs.daemon.registry import MountConfig
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
 from kcachefs.engines import mounting
 from kcachefs.errors import KcachefsError
+from kcachefs.frameworks import bytecode as pycs
 from kcachefs.frameworks import headers
 from kcachefs.frameworks.environment import installed_version, where_now
 from kcachefs.frameworks.records import FRAMEWORKS
+from kcachefs.mounts import config_files
 from kcachefs.mounts.making import shortage
 from kcachefs.mounts.settings import mount_settings
 
@@ -34,6 +37,8 @@ NETWORK = (
     "fuse.gcsfuse",
     "glusterfs",
 )
+
+_KEEP_BYTECODE = 'eval "$(kcachefs env)", or kcachefs run: both keep it in a mount'
 
 
 def store_location(store: Path) -> Iterator[Finding]:
@@ -117,6 +122,25 @@ def header_link() -> Iterator[Finding]:
             f"{place} is an ordinary folder, and kcachefs leaves it alone",
             f"to keep it in the mount: kcachefs adopt {place}, then rm -r {place}",
         )
+
+
+def bytecode(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Where Python's bytecode is kept for a command that is started here, and why."""
+    judged = pycs.judge_command([], environ, _wish())
+    if judged.is_used and not environ.get(pycs.PREFIX):
+        yield Finding(NOTE, "Python's bytecode", f"{judged.reason}: each start compiles it again", _KEEP_BYTECODE)
+    elif judged.is_used:
+        yield Finding(OK, "Python's bytecode", f"is kept in the mount: {judged.reason}")
+    else:
+        yield Finding(OK, "Python's bytecode", f"is left to Python: {judged.reason}")
+
+
+def _wish() -> str:
+    with contextlib.suppress(KcachefsError):
+        for _, values in config_files.read_all():
+            if "bytecode" in values:
+                return str(values["bytecode"])
+    return "auto"
 
 
 def _free(path: Path) -> int:

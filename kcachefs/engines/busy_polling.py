@@ -66,10 +66,11 @@ class BusyPolling:
         else:
             self.allowed = PATIENT_NS if idle >= _PATIENT_IDLE else USUAL_NS
 
-    def poll(self, *, is_alone: bool = True) -> None:
+    def poll(self, *, is_alone: bool = True) -> int:
         """Returns when there is a request, or soon: the read that follows waits for as long as it takes.
 
-        Not alone: a thread of ours is at work for somebody.
+        Not alone: a thread of ours is at work for somebody. The result is when it was called, which is when the last
+        request was done with.
         """
         since = self._since = _now()
         patience = self.allowed if is_alone and self._successes > _SUCCESSES_MIN else 0
@@ -81,9 +82,10 @@ class BusyPolling:
                 pass
         self._patience = patience
         self._is_awake = False
+        return since
 
-    def request_came(self) -> None:
-        """A request was read."""
+    def request_came(self) -> int:
+        """A request was read; returns when."""
         now = _now()
         self._is_awake = True
         gap, polled = now - self._since, self._patience
@@ -96,6 +98,7 @@ class BusyPolling:
             self._successes = max(0, self._successes - 1)
         elif gap > SHORT_NS and self._successes < _SUCCESSES_MAX:
             self._successes += 1
+        return now
 
 
 def processors() -> int:

@@ -6,9 +6,8 @@ Most reads never get here. What makes that so, each confirmed by measurement:
   opens. READ and WRITE carry the inode, so no handle is needed. Under a policy that has to know who opens a file for
   writing each OPEN is a message; the page cache is kept all the same.
 - Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
-  change can fill the cache that another, begun after it, goes on reading from (seen with 16 processes in one directory:
-  a name still listed by the process that had removed it). So the first OPENDIR after a change has the kernel drop what
-  it cached; what is filled in later is at least as new as that change.
+  change can fill the cache that another, begun after it, goes on reading from. So the first OPENDIR after a change has
+  the kernel drop what it cached; what is filled in later is at least as new as that change.
 - FLUSH and GETXATTR are answered ENOSYS once, and stop.
 - A miss is an entry with inode 0 and a timeout, which the kernel remembers; ENOENT it would not.
 - ATOMIC_O_TRUNC is not negotiated, so that O_TRUNC arrives as a SETATTR: with no OPEN it would be lost.
@@ -30,6 +29,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -111,6 +111,8 @@ class DirectEngine:
         self._keeps_requests = not self._requests.capabilities & p.Init.HAS_RESEND
         """Requests are kept in the buffer: the kernel cannot send again what a worker took."""
         self._counts = self._kernel.counts
+        self._timed = 0
+        """The opcode of the request at hand, if `serve` counts how long it takes; 0: another thread does, or nobody."""
         self._polling = BusyPolling(device)
 
     async def run(self) -> None:
@@ -124,9 +126,15 @@ class DirectEngine:
             self._take_over()
         device, buffers, requests = self._device, [self.buffer], self._requests
         poll, came, deferred = self._polling.poll, self._polling.request_came, self._deferred
+        times, came_at, self._timed = self._kernel.times, time.monotonic_ns(), 0
         try:
             while True:
-                poll(is_alone=not deferred)
+                # The two moments are measured for polling anyway, and the reply is out: counting delays nobody.
+                took = poll(is_alone=not deferred) - came_at
+                of_kind = times[self._timed]
+                of_kind.cells[took.bit_length()] += 1
+                of_kind.nanoseconds += took
+                self._timed = 0
                 try:
                     length = os.readv(device, buffers)
                 except OSError as error:
@@ -135,7 +143,7 @@ class DirectEngine:
                     if error.errno in (errno.EINTR, errno.EAGAIN, errno.ENOENT):
                         continue
                     raise
-                came()
+                came_at = came()
                 self._handling = True
                 self.handle(length)
                 self._handling = False
@@ -200,6 +208,7 @@ class DirectEngine:
             return
         handler, shortest = HANDLERS[opcode]
         self._counts[opcode] += 1
+        self._timed = opcode
         try:
             if length < shortest:
                 raise RequestGarbled(f"{length} bytes are too few")
@@ -342,8 +351,9 @@ class DirectEngine:
         if holds:
             held[unique] = holds
         pool = self._waiting if waits else self._pool
+        self._timed, came_at = 0, time.monotonic_ns()
         future = self._deferred[unique] = pool.submit(run)
-        future.add_done_callback(lambda _: self._finished(unique, slot, held))
+        future.add_done_callback(lambda _: self._finished(unique, slot, held, opcode, came_at))
 
     def wait_for(self, unique: int, ino: int, delivery: Delivery, action: Callable[[], bytes]) -> None:
         """Wait in another thread for what a remote tier delivers, then do it there and reply."""
@@ -364,17 +374,15 @@ class DirectEngine:
             else:
                 self._reply(unique, body)
 
+        self._timed, came_at = 0, time.monotonic_ns()
         self._deliveries[unique] = delivery
         future = self._fetching.submit(run)
-        future.add_done_callback(lambda _: self._delivered(unique, slot))
+        future.add_done_callback(lambda _: self._finished(unique, slot, {}, opcode, came_at))
 
-    def _delivered(self, unique: int, slot: int) -> None:
-        self._deliveries.pop(unique, None)
-        if slot >= 0:
-            self._requests.release(slot)
-
-    def _finished(self, unique: int, slot: int, held: dict[int, int]) -> None:
+    def _finished(self, unique: int, slot: int, held: dict[int, int], opcode: int, came_at: int) -> None:
+        self._kernel.note_deferred(opcode, time.monotonic_ns() - came_at)
         held.pop(unique, None)
+        self._deliveries.pop(unique, None)
         self._deferred.pop(unique, None)
         self._requests.note_deferred(unique, begins=False)
         if slot >= 0:

@@ -1,10 +1,12 @@
-"""The kernel as the direct engine reaches it: notifications through a thread of their own, and a count of requests."""
+"""The kernel as the direct engine reaches it: notifications through a thread of their own; requests and their times."""
 
 from __future__ import annotations
 
 import socket
+import threading
 
 from kcachefs.core.kernel import Kernel
+from kcachefs.core.request_times import Latency, RequestTimes
 from kcachefs.engines.notifier import Notifier
 from kcachefs.engines.protocol import Op
 
@@ -16,6 +18,10 @@ class DirectKernel(Kernel):
         self.notifier = Notifier(device, relay)
         self.counts = [0] * (max(Op) + 1)
         """Requests so far, by opcode."""
+        self.times = [RequestTimes() for _ in self.counts]
+        """How long those took that the engine's own thread answered, by opcode; only that thread counts."""
+        self._deferred_times = [RequestTimes() for _ in self.counts]
+        self._lock = threading.Lock()
 
     def name_gone(self, parent: int, name: bytes) -> None:
         self.notifier.entry_gone(parent, name)
@@ -23,9 +29,31 @@ class DirectKernel(Kernel):
     def knows(self, ino: int) -> bool:
         return self.notifier.knows(ino)
 
+    def note_deferred(self, opcode: int, nanoseconds: int) -> None:
+        """A request was answered by another thread than the engine's. Any thread."""
+        with self._lock:
+            self._deferred_times[opcode].note(nanoseconds)
+
     def requests(self) -> dict[str, int]:
-        known = {op.value: op.name.lower() for op in Op}
-        return {known.get(code, f"opcode {code}"): count for code, count in enumerate(self.counts) if count}
+        return {_name(code): count for code, count in enumerate(self.counts) if count}
+
+    def latencies(self) -> dict[str, Latency]:
+        found = {}
+        for code in range(1, len(self.counts)):
+            if self.counts[code]:
+                both = RequestTimes()
+                both.add(self.times[code])
+                with self._lock:
+                    both.add(self._deferred_times[code])
+                found[_name(code)] = both.as_latency()
+        return found
 
     def request_count(self) -> int:
         return sum(self.counts)
+
+
+def _name(opcode: int) -> str:
+    return _NAMES.get(opcode, f"opcode {opcode}")
+
+
+_NAMES = {op.value: op.name.lower() for op in Op}

@@ -25,6 +25,7 @@ from kcachefs.core.kernel import Kernel
 from kcachefs.core.options import FOREVER_SECONDS as FOREVER
 from kcachefs.core.options import PREFERRED_SIZE
 from kcachefs.core.remote import MISS_SECONDS
+from kcachefs.core.request_times import Latency, RequestTimes
 from kcachefs.core.tree import DOTDOT
 from kcachefs.errors import FsError, NoSpace, errno_of
 from kcachefs.store.inode_numbers import REPORT_INO, VIRTUAL_BASE
@@ -46,6 +47,7 @@ class Pyfuse3Kernel(Kernel):
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.times: dict[str, RequestTimes] = {}
         self.shown: Callable[[int], int] = _same
         """The number by which the kernel knows an inode."""
 
@@ -55,6 +57,9 @@ class Pyfuse3Kernel(Kernel):
 
     def requests(self) -> dict[str, int]:
         return dict(self.counts)
+
+    def latencies(self) -> dict[str, Latency]:
+        return {name: times.as_latency() for name, times in list(self.times.items())}
 
     def request_count(self) -> int:
         return sum(self.counts.values())
@@ -69,7 +74,7 @@ class Pyfuse3Engine:
         # libfuse takes a descriptor that somebody else has mounted, under this name.
         if fs.numbers is not None:
             kernel.shown = fs.numbers.hide
-        pyfuse3.init(Operations(fs, kernel.counts), f"/dev/fd/{device}", set())
+        pyfuse3.init(Operations(fs, kernel), f"/dev/fd/{device}", set())
 
     async def run(self) -> None:
         """Answer requests until the filesystem is unmounted."""
@@ -89,6 +94,7 @@ def _guarded(method: _Method) -> _Method:
     @functools.wraps(method)
     async def call(self: Operations, *arguments: Any) -> Any:
         self.counts[verb] = self.counts.get(verb, 0) + 1
+        began = time.monotonic_ns()
         try:
             return await method(self, *arguments)
         except pyfuse3.FUSEError:
@@ -101,6 +107,8 @@ def _guarded(method: _Method) -> _Method:
             if not isinstance(error, FsError):
                 log.error("%s%r failed: %s", verb, arguments[:2], error, exc_info=not isinstance(error, NoSpace))
             raise pyfuse3.FUSEError(errno_of(error)) from None
+        finally:
+            self.times.setdefault(verb, RequestTimes()).note(time.monotonic_ns() - began)
 
     return cast(_Method, call)
 
@@ -135,10 +143,11 @@ class Operations(pyfuse3.Operations):
     enable_writeback_cache = False
     enable_acl = False
 
-    def __init__(self, fs: Filesystem, counts: dict[str, int]) -> None:
+    def __init__(self, fs: Filesystem, kernel: Pyfuse3Kernel) -> None:
         super().__init__()
         self.fs = fs
-        self.counts = counts
+        self.counts = kernel.counts
+        self.times = kernel.times
         self._shown = fs.numbers.hide if fs.numbers is not None else _same
         self.real = fs.numbers.real if fs.numbers is not None else _same
         """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""

@@ -34,9 +34,11 @@ def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
 
 
 def environment(mount: Path, only: Iterable[str] = ()) -> dict[str, str]:
-    """Every variable and its value for this mount."""
+    """Every variable and its value for this mount, but Python's bytecode, which only helps some commands."""
     values = {MOUNT_VARIABLE: str(mount)}
     for framework in select(only):
+        if framework.where_it_helps:
+            continue
         for variable, folder in framework.variables.items():
             values[variable] = str(mount / folder_of(framework, folder))
         values.update(framework.settings)

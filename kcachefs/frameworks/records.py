@@ -34,6 +34,8 @@ class Framework:
     note: str = ""
     on_request: bool = False
     """Whether only `--only` moves it: a compiler cache that people have set up for all of their builds."""
+    where_it_helps: bool = False
+    """Whether it is moved only for commands that gain by it; `bytecode.py` judges that, and sets its variable."""
 
     @property
     def obeys(self) -> bool:
@@ -368,6 +370,17 @@ FRAMEWORKS: tuple[Framework, ...] = (
         {"SCCACHE_DIR": "sccache"},
         note="only moved on request: --only sccache",
         on_request=True,
+    ),
+    Framework(
+        "Python",
+        "python",
+        "__pycache__ beside each source",
+        "<environment>/<path of the source>/<module>.<cache tag>.pyc",
+        "rename over a file",
+        _TRACED,
+        {"PYTHONPYCACHEPREFIX": "python"},
+        note="bytecode; moved where none is beside the sources: see --bytecode of kcachefs env and kcachefs run",
+        where_it_helps=True,
     ),
     Framework(
         "ninetoothed",

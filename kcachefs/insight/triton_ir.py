@@ -6,6 +6,7 @@ Only what an explanation needs; a line that is not understood is kept as text.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _LINES_MAX = 200_000
@@ -88,6 +89,17 @@ def read(text: str) -> list[Function]:
         if body.endswith("{"):
             open_regions.append(operation)
     return functions
+
+
+def lines_with_places(text: str) -> Iterator[tuple[str, Place]]:
+    """The lines of the text without their places, each with the place that it names; definitions of places are left
+    out."""
+    lines = text.splitlines()[:_LINES_MAX]
+    places = _Places(lines)
+    for line in lines:
+        if not line.startswith("#loc") and len(line) <= _LINE_MAX:
+            shown, where = _split_location(line)
+            yield shown, places.find(where) if where else NOWHERE
 
 
 def _close(open_regions: list[Operation | Function], place: Place, line: str) -> None:

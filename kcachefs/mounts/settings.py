@@ -54,7 +54,9 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
         hang_seconds=values["hang_timeout"],
         resend=config.use_resend(),
         metrics_gid=values["metrics_gid"],
+        metrics_listen=values["metrics_listen"] or "",
         fleet=_fleet(values),
+        bytecode=values["bytecode"],
         origins=origins,
     )
 

@@ -21,6 +21,9 @@ class Account:
     hits: int = 0
     misses: int = 0
     bytes_served: int = 0
+    bytecode_hits: int = 0
+    """The part of the hits that were packages whose bytecode was there."""
+    bytecode_misses: int = 0
     bytes_saved: int = 0
     """How much less the mount takes on disk than its files hold (core/report.py): the present state, not a counter."""
     seconds_saved: float | None = None
@@ -33,6 +36,8 @@ class Account:
             max(0, self.hits - earlier.hits),  # somebody may have reset them meanwhile
             max(0, self.misses - earlier.misses),
             max(0, self.bytes_served - earlier.bytes_served),
+            max(0, self.bytecode_hits - earlier.bytecode_hits),
+            max(0, self.bytecode_misses - earlier.bytecode_misses),
             self.bytes_saved,
             *self._spared_since(earlier),
         )
@@ -49,7 +54,16 @@ class Account:
         rate = f" ({100 * self.hits / lookups:.1f} % hits)" if lookups else ""
         served, saved = config.format_size(self.bytes_served), config.format_size(self.bytes_saved)
         counts = f"{_count(self.hits, 'hit')}, {_count(self.misses, 'miss', 'misses')}"
-        return f"{counts}{rate}, {served} served, {saved} saved on disk"
+        return f"{counts}{rate}, {served} served, {saved} saved on disk{self._bytecode()}"
+
+    def _bytecode(self) -> str:
+        """What was found of Python's bytecode, which saved compiling the modules of those packages."""
+        parts = [
+            f"of {_count(number, 'package')} {what}"
+            for number, what in ((self.bytecode_hits, "found"), (self.bytecode_misses, "compiled"))
+            if number
+        ]
+        return f"; bytecode {', '.join(parts)}" if parts else ""
 
 
 def read(mount: Path) -> Account:
@@ -62,8 +76,18 @@ def read(mount: Path) -> Account:
         found = json.loads(raw)
         total = found["total"]
         saved = int(found["store"]["bytes_saved"])
-        counts = int(total["hits"]), int(total["misses"]), int(total["bytes_served"])
-        return Account(*counts, saved, *_spared(mount))
+        python = found["namespaces"].get("python", {"hits": 0, "misses": 0})
+        spared, unknown = _spared(mount)
+        return Account(
+            hits=int(total["hits"]),
+            misses=int(total["misses"]),
+            bytes_served=int(total["bytes_served"]),
+            bytecode_hits=int(python["hits"]),
+            bytecode_misses=int(python["misses"]),
+            bytes_saved=saved,
+            seconds_saved=spared,
+            unknown_saved=unknown,
+        )
     except (MountError, OSError, ValueError, KeyError, TypeError) as error:
         raise MountError(f"{mount}: its statistics cannot be read ({error})") from None
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from kcachefs import config
 from kcachefs.daemon import registry
 from kcachefs.errors import MountError
+from kcachefs.frameworks import bytecode as pycs
 from kcachefs.frameworks import headers
 from kcachefs.frameworks.environment import MOUNT_VARIABLE, environment, make_folders, select
 from kcachefs.mounts.finding import find, mount_at
+from kcachefs.session.bytecode import wish
 
 
 class TooLate(UserWarning):
@@ -30,14 +32,16 @@ def init(
     store: str | os.PathLike[str] | None = None,
     max_size: str | None = None,
     dir: str | os.PathLike[str] | None = None,
+    bytecode: str | None = None,
 ) -> Path:
     """Point every framework in this process and its children at a mount, and return the mount's path.
 
     `directory` is the mount; by default $KCACHEFS_MOUNT, else the only mount there is. With `mount=True` a mount is
     made if none is running, and unmounted when the last process that uses it ends. Where there is no mount, or none
     can be made, `dir` is used instead: a plain directory with a folder for each framework, and for the library's own
-    caches; then that path is returned. Call this before importing any framework: one that was imported earlier may have
-    read its variable already, and a warning names it.
+    caches; then that path is returned. `bytecode` ("auto", "on" or "off") says whether modules that are imported from
+    now on have their bytecode in the mount; by default where it helps. Call this before importing any framework: one
+    that was imported earlier may have read its variable already, and a warning names it.
     """
     chosen = tuple(only)
     wanted = Path(directory) if directory is not None else None
@@ -45,7 +49,7 @@ def init(
     if path is None and (dir is None or (not mount and _is_mounted(wanted))):
         path = find(wanted)
     if path is not None:
-        values = environment(path, chosen)
+        values = {**environment(path, chosen), **_bytecode(path, bytecode, chosen)}
     else:
         assert dir is not None
         path = Path(dir).absolute()
@@ -54,6 +58,8 @@ def init(
     make_folders(path, chosen)
     late = list(_imported_too_early(values, chosen))
     os.environ.update(values)
+    if pycs.PREFIX in values:
+        sys.pycache_prefix, sys.dont_write_bytecode = values[pycs.PREFIX], False
     if not chosen and MOUNT_VARIABLE in values:
         headers.link(path)
     for name in late:
@@ -63,6 +69,11 @@ def init(
             stacklevel=2,
         )
     return path
+
+
+def _bytecode(path: Path, wanted: str | None, only: tuple[str, ...]) -> dict[str, str]:
+    judged = pycs.judge_this_process(os.environ, wish(path, wanted, only))
+    return pycs.variables(path, judged)
 
 
 def _mount(
@@ -92,7 +103,7 @@ def _imported_too_early(values: Mapping[str, str], only: tuple[str, ...]) -> Ite
     """Frameworks that read their variable when they were imported, and found another value there."""
     for framework in select(only):
         imported = any(module in sys.modules for module in framework.modules)
-        changed = any(os.environ.get(name) != values[name] for name in framework.variables)
+        changed = any(os.environ.get(name) != values[name] for name in framework.variables if name in values)
         if imported and changed:
             yield framework.name
     if "CUDA_CACHE_PATH" in values and os.environ.get("CUDA_CACHE_PATH") != values["CUDA_CACHE_PATH"]:

@@ -65,7 +65,7 @@ def trailers(volumes: Volumes, number: int) -> Iterator[tuple[int, Trailer]]:
         yield end, trailer
 
 
-def _digests_in(objects: Objects, number: int) -> list[bytes]:
+def digests_in(objects: Objects, number: int) -> list[bytes]:
     """Digests of what was ever in a volume: from its trailers, or from the whole catalog if those are damaged."""
     try:
         return [trailer.digest for _, trailer in trailers(objects.volumes, number)]
@@ -79,7 +79,7 @@ def _move_all(objects: Objects, number: int) -> None:
     """Copy what is alive in a volume, and have the records point to the copies. Where room ends, as far as it went."""
     copies: list[tuple[ObjectRecord, Staged]] = []
     try:
-        for digest in _digests_in(objects, number):
+        for digest in digests_in(objects, number):
             record = objects.record(digest)
             if record is not None and record.volume == number and record.length:
                 copy = _copy(objects, digest, record)
@@ -106,7 +106,8 @@ def _copy(objects: Objects, digest: bytes, record: ObjectRecord) -> Staged | Non
         objects.set_aside(digest, record, error)
         return None
     volume, offset = objects.ledger.append([stored])
-    return Staged(digest, record.plain, volume, offset, record.length, record.frames)
+    is_packed = bool(record.flags & ObjectRecord.PACKED)
+    return Staged(digest, record.plain, volume, offset, record.length, record.frames, is_packed=is_packed)
 
 
 def _refer(objects: Objects, record: ObjectRecord, copy: Staged) -> None:

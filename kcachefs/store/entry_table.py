@@ -186,6 +186,14 @@ class EntryTable:
         self.put(txn, entry, record, new, left={uid: held})
         return new
 
+    def resize_file(self, txn: Transaction, entry: int, uid: int, by: int) -> None:
+        """What is stored for a sealed file changed by so many bytes."""
+        record = self.get(entry, txn)
+        if record is not None:
+            new = copy.copy(record)
+            new.stored += by
+            self.put(txn, entry, record, new, came={uid: Holding(0, 0, by)})
+
     def hand_over(self, txn: Transaction, entry: int, record: EntryRecord, old: int, new: int, held: Holding) -> None:
         """A file of an entry becomes another user's."""
         self.put(txn, entry, record, record, left={old: held}, came={new: held})

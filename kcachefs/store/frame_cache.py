@@ -35,6 +35,10 @@ class FrameCache:
             while self._size > self._limit:
                 self._size -= _taken(self._frames.popitem(last=False)[1])
 
+    def statistics(self) -> tuple[int, int]:
+        """How many frames are kept, and how many bytes that takes."""
+        return len(self._frames), self._size
+
     def drop(self, digest: bytes, frames: int) -> None:
         """Forget all frames of an object that has that many."""
         with self._lock:

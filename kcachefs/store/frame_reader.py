@@ -26,10 +26,15 @@ class FrameReader:
     def __init__(self, volumes: Volumes, codec: Codec) -> None:
         self._volumes = volumes
         self._codec = codec
-        self._tables: BoundedDict[bytes, list[Frame]] = BoundedDict(_TABLES_MAX)
+        self._tables: BoundedDict[tuple[int, int], list[Frame]] = BoundedDict(_TABLES_MAX)
+        """By the object's place: after repacking, an object has its frames elsewhere."""
 
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
         """The plain bytes of one frame."""
+        return self.read_both(digest, record, index)[0]
+
+    def read_both(self, digest: bytes, record: ObjectRecord, index: int) -> tuple[bytes, bytes]:
+        """The plain bytes of one frame, and the frame as it is stored."""
         if record.frames == 1:
             if not TRAILER.size <= record.length <= TRAILER.size + FRAME_SIZE:
                 raise ObjectDamaged("its record claims a length that no object of one frame has")
@@ -37,13 +42,13 @@ class FrameReader:
             plain = self._codec.decode_frame(stored, record.plain)
             if blake3(plain).digest() != digest:
                 raise ObjectDamaged("the bytes do not match the digest")
-            return plain
+            return plain, stored
         frame = self._table(digest, record)[index]
         stored = self._volumes.read(record.volume, record.offset + frame.offset, frame.stored)
         plain = self._codec.decode_frame(stored, frame.plain)
         if frame_check(plain) != frame.check:
             raise ObjectDamaged(f"frame {index} does not match its digest")
-        return plain
+        return plain, stored
 
     def check(self, digest: bytes, record: ObjectRecord) -> None:
         """Read all of an object from the disk and compare it with its digest."""
@@ -68,14 +73,18 @@ class FrameReader:
         tail = self._volumes.read(record.volume, record.offset + record.length - length, length)
         return decode_tail(tail, digest, record.length)
 
-    def forget(self, digest: bytes) -> None:
-        self._tables.pop(digest, None)
+    def is_raw(self, digest: bytes, record: ObjectRecord) -> bool:
+        """Whether no frame of an object could be compressed."""
+        return all(frame.stored == frame.plain for frame in self.read_table(digest, record))
+
+    def forget(self, record: ObjectRecord) -> None:
+        self._tables.pop(record.place, None)
 
     def clear(self) -> None:
         self._tables.clear()
 
     def _table(self, digest: bytes, record: ObjectRecord) -> list[Frame]:
-        table = self._tables.get(digest)
+        table = self._tables.get(record.place)
         if table is None:
-            table = self._tables[digest] = self.read_table(digest, record)
+            table = self._tables[record.place] = self.read_table(digest, record)
         return table

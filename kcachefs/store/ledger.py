@@ -41,6 +41,8 @@ class Staged:
     own_volume: bool = False
     end: bytes = b""
     """The plain bytes of the last frame."""
+    is_packed: bool = False
+    """Compressed as far as it goes."""
 
     @property
     def known(self) -> bool:
@@ -68,8 +70,10 @@ class Ledger:
             totals.objects += 1
             totals.plain += staged.plain
         else:
-            record.refs, record.flags = old.refs, old.flags & ~ObjectRecord.DAMAGED
+            record.refs, record.flags = old.refs, old.flags & ~(ObjectRecord.DAMAGED | ObjectRecord.PACKED)
             self.release(txn, old, totals)
+        if staged.is_packed:
+            record.flags |= ObjectRecord.PACKED
         key = volume_key(staged.volume)
         raw = txn.get(key)
         volume = VolumeRecord.unpack(raw) if raw is not None else VolumeRecord(0, 0)
@@ -117,12 +121,24 @@ class Ledger:
             txn.put(META_VOLUME, pack_number(number + 1))
         return number
 
+    def settle(self, number: int) -> None:
+        """Move a volume that was written as a whole to its place, or remove it if the catalog does not have it."""
+        if self._catalog.get(volume_key(number)) is not None:
+            self._volumes.finish(number)
+        else:
+            self._volumes.abandon(number)
+
     def retire_if_sparse(self, share: float) -> None:
         """Close the active volume if less than `share` of it is alive, so that it can be compacted."""
         number = self._volumes.active
         raw = self._catalog.get(volume_key(number)) if number >= 0 else None
         if raw is not None and (volume := VolumeRecord.unpack(raw)).live < volume.size * share:
             self._roll(volume.size)
+
+    def retire(self) -> None:
+        """Close the active volume, so that it can be emptied."""
+        if self._volumes.active >= 0:
+            self._roll(self._volumes.active_size)
 
     def _roll(self, size: int) -> None:
         with self._roll_lock:

@@ -33,6 +33,8 @@ class ObjectRecord:
     """Held through ContentStore, which counts as one of `refs`."""
     DAMAGED: ClassVar[int] = 2
     """Its bytes failed verification and were set aside; storing the same bytes again heals it."""
+    PACKED: ClassVar[int] = 4
+    """Compressed as far as it goes: repacking copies it as it is."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIQQIIB")
 
@@ -46,7 +48,7 @@ class ObjectRecord:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Volume and offset: they stay the same until compaction moves the object."""
+        """Volume and offset: they stay the same until compaction or repacking moves the object."""
         return self.volume, self.offset
 
     def pack(self) -> bytes:
@@ -63,6 +65,8 @@ class VolumeRecord:
 
     CLOSED: ClassVar[int] = 1
     """Nothing is appended to it any more."""
+    PACKED: ClassVar[int] = 2
+    """Everything in it was repacked."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QQB")
 

@@ -35,7 +35,7 @@ from kcachefs.store.frames import (
     split,
 )
 from kcachefs.store.ledger import Ledger, Staged, read_totals
-from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, Totals, object_key, volume_key
+from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, Totals, object_key
 from kcachefs.store.volumes import Volumes
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class Objects:
         """Objects set aside since the store was opened."""
         self._quarantine = quarantine
         self._codec = Codec(level)
-        self._cache = FrameCache(cache_bytes)
-        self._frames = FrameReader(volumes, self._codec)
+        self.cache = FrameCache(cache_bytes)
+        self.frames = FrameReader(volumes, self._codec)
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
@@ -94,11 +94,11 @@ class Objects:
                 hasher.update(frame)
                 stored = self._codec.encode_frame(frame)
                 rows.append((len(stored), frame_check(frame)))
-                _write_all(fd, stored, self.volumes.path(number))
+                write_all(fd, stored, self.volumes.path(number))
                 plain += len(frame)
             rows = rows or [(0, b"")]
             tail = encode_tail(hasher.digest(), plain, rows)
-            _write_all(fd, tail, self.volumes.path(number))
+            write_all(fd, tail, self.volumes.path(number))
         length = sum([row[0] for row in rows]) + len(tail)
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own_volume=True, end=frame)
 
@@ -129,10 +129,8 @@ class Objects:
             return
         if not staged.own_volume:
             self.volumes.unstage(staged.volume)
-        elif self.catalog.get(volume_key(staged.volume)) is not None:
-            self.volumes.finish(staged.volume)
         else:
-            self.volumes.abandon(staged.volume)
+            self.ledger.settle(staged.volume)
 
     def unlink(self, txn: Transaction, digest: bytes, *, held: bool = False) -> bool:
         """Take one reference away, inside `txn`; the object goes with the last one. False if there was none."""
@@ -165,7 +163,7 @@ class Objects:
         """Keep the last frame of what was just stored: a reader who comes soon need not decode it."""
         start = last_frame(staged.plain)
         if len(staged.end) == staged.plain - start:
-            self._cache.put((staged.digest, start // FRAME_SIZE), staged.end)
+            self.cache.put((staged.digest, start // FRAME_SIZE), staged.end)
 
     def exists(self, digest: bytes) -> bool:
         record = self.record(digest)
@@ -182,7 +180,7 @@ class Objects:
 
     def get(self, digest: bytes) -> bytes:
         """All of its bytes. Like `read`, for a caller whose reference keeps the object alive."""
-        cached = self._cache.get((digest, 0))
+        cached = self.cache.get((digest, 0))
         if cached is not None and len(cached) < FRAME_SIZE:
             return cached
         return self.read(digest, 0, 1 << 62)
@@ -190,7 +188,7 @@ class Objects:
     def read(self, digest: bytes, offset: int, size: int) -> bytes:
         """At most `size` bytes from `offset` on; decodes only the frames that hold them."""
         if offset < FRAME_SIZE:
-            cached = self._cache.get((digest, 0))
+            cached = self.cache.get((digest, 0))
             if cached is not None and (len(cached) < FRAME_SIZE or offset + size <= FRAME_SIZE):
                 return cached if offset == 0 and size >= len(cached) else cached[offset : offset + size]
         parts = self.read_parts(digest, offset, size)
@@ -201,7 +199,7 @@ class Objects:
         record = self._live_record(digest)
         end = min(offset + size, record.plain)
         if size > FRAME_SIZE and record.frames > 1 and offset < end:
-            self._frames.read_ahead(digest, record, offset // FRAME_SIZE)
+            self.frames.read_ahead(digest, record, offset // FRAME_SIZE)
         parts: list[bytes | memoryview] = []
         while offset < end:
             index, start = divmod(offset, FRAME_SIZE)
@@ -215,7 +213,7 @@ class Objects:
 
     def is_quick(self, digest: bytes, offset: int) -> bool:
         """Whether `read` there would take microseconds: the frame is decoded already, or small."""
-        if self._cache.get((digest, offset // FRAME_SIZE)) is not None:
+        if self.cache.get((digest, offset // FRAME_SIZE)) is not None:
             return True
         record = self.record(digest)
         return record is None or record.plain <= FRAME_SIZE // 4
@@ -224,8 +222,8 @@ class Objects:
         return read_totals(self.catalog)
 
     def close(self) -> None:
-        self._cache.clear()
-        self._frames.clear()
+        self.cache.clear()
+        self.frames.clear()
 
     # --- verifying ----------------------------------------------------------------------------------------------------
 
@@ -246,7 +244,7 @@ class Objects:
         except ObjectDamaged as error:
             return error
         try:
-            self._frames.check(digest, record)
+            self.frames.check(digest, record)
         except (ObjectDamaged, OSError) as error:
             if not _is_damage(error):
                 raise
@@ -259,7 +257,7 @@ class Objects:
     def set_aside(self, digest: bytes, record: ObjectRecord, error: Exception) -> bool:
         """Mark an object as damaged, copy its bytes to the quarantine and log it.
 
-        False, and nothing is done, if it is no longer where `record` says: compaction moved it, and it may be intact.
+        False, and nothing is done, if it is no longer where `record` says: it was moved, and may be intact.
         """
         try:
             with self.catalog.transaction() as txn:
@@ -305,7 +303,7 @@ class Objects:
             return Staged(digest, length, volume, offset, total, len(stored), end=plain[-1])
         with self._own_volume() as (number, fd):
             for part in parts:
-                _write_all(fd, part, self.volumes.path(number))
+                write_all(fd, part, self.volumes.path(number))
         return Staged(digest, length, number, 0, total, len(stored), own_volume=True, end=plain[-1])
 
     @contextlib.contextmanager
@@ -331,10 +329,10 @@ class Objects:
         return record
 
     def _frame(self, digest: bytes, record: ObjectRecord, index: int, *, keep: bool = True) -> bytes:
-        plain = self._cache.get((digest, index))
+        plain = self.cache.get((digest, index))
         if plain is None:
             try:
-                plain = self._frames.read(digest, record, index)
+                plain = self.frames.read(digest, record, index)
             except (ObjectDamaged, OSError) as error:
                 if not _is_damage(error):
                     raise
@@ -342,12 +340,12 @@ class Objects:
                     return self._frame(digest, self._live_record(digest), index, keep=keep)
                 raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside: {error}") from error
             if keep:
-                self._cache.put((digest, index), plain)
+                self.cache.put((digest, index), plain)
         return plain
 
     def _forget(self, digest: bytes, record: ObjectRecord) -> None:
-        self._frames.forget(digest)
-        self._cache.drop(digest, record.frames)
+        self.frames.forget(record)
+        self.cache.drop(digest, record.frames)
 
 
 def _is_damage(error: Exception) -> bool:
@@ -357,7 +355,7 @@ def _is_damage(error: Exception) -> bool:
     )
 
 
-def _write_all(fd: int, data: bytes, path: Path) -> None:
+def write_all(fd: int, data: bytes, path: Path) -> None:
     view = memoryview(data)
     try:
         while view:

@@ -39,6 +39,7 @@ from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
 from kcachefs.store.records import number_of, spool_key
+from kcachefs.store.repacking import REST_SECONDS, Steps, repack
 from kcachefs.store.slots import SlotFile
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
@@ -153,11 +154,25 @@ class Store:
         self.fold()
         return freed
 
+    def repack(self, rest_seconds: float = REST_SECONDS) -> Steps:
+        """Compress what has rested that long as far as it goes, step by step; see `repacking.py`."""
+        return repack(self.objects, rest_seconds)
+
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
-        catalog = self.catalog.statistics()
-        records = catalog["bytes"] + catalog["journal_bytes"] + self.history.allocated_bytes()
-        return self.objects.totals().volumes + records + self.unsealed_bytes()
+        return sum(self.bytes_by_kind().values())
+
+    def bytes_by_kind(self) -> dict[str, int]:
+        """The same, by what takes it."""
+        catalog, totals = self.catalog.statistics(), self.objects.totals()
+        return {
+            "objects": totals.live,
+            "dead": totals.volumes - totals.live,
+            "catalog": catalog["bytes"],
+            "journal": catalog["journal_bytes"],
+            "history": self.history.allocated_bytes(),
+            "unsealed": self.unsealed_bytes(),
+        }
 
     def unsealed_bytes(self) -> int:
         """What files that are not sealed yet take on disk."""

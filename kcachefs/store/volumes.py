@@ -100,6 +100,11 @@ class Volumes:
             self._unsynced.add(number)
         return number, offset
 
+    def stage(self, number: int) -> None:
+        """Keep a volume alive while objects in it wait for their place in the catalog; until `unstage`."""
+        with self._lock:
+            self.staged[number] += 1
+
     def unstage(self, number: int) -> None:
         """An object that was appended is in the catalog now, or never will be."""
         with self._lock:
@@ -107,7 +112,7 @@ class Volumes:
             if not self.staged[number]:
                 del self.staged[number]
 
-    # --- a volume for one large object --------------------------------------------------------------------------------
+    # --- a volume that is written once --------------------------------------------------------------------------------
 
     def begin(self, number: int) -> int:
         """A descriptor to write a new volume to. Then `mark_unsynced`, and at last `finish` or `abandon` it."""

@@ -92,6 +92,7 @@ EXAMPLES = {
     "fleet_key": "/etc/kcachefs/fleet.key",
     "fleet_writers": "uid:1000",
     "fleet_scope": "x86_64-cuda90",
+    "bytecode": "off",
     "log_format": "json",
     "log_level": "debug",
 }

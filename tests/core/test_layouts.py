@@ -16,6 +16,7 @@ STRUCTURE, TREE, GROUP, LOCK, KEPT, TEMP = Kind.STRUCTURE, Kind.TREE, Kind.GROUP
 KEY = "IAMSL7GYPYMWSULEVNFMCOWH2KST4PG44JEMBFEOS7NLZTXBSCEA"
 CODE = "c5ujs3kvmvyoikioxyihmcp4sj4lyjilvcuuhtbuw3yq7blyugwe"
 HEX = "4f053a9d03452480e3d3bd630e4a43bf2ce9e6bb854238595d7737b6dad954d2"
+PYTHON = "cpython-311-4f053a9d03452480"
 UUID = "bd3da4e8-d10d-4c7a-be8c-a7f6cb616eff"
 
 TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
@@ -216,6 +217,28 @@ TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
         ("a/2/d/.sccachetmpXy12Zq", TEMP),
         ("preprocessor/a/2/d/a2df144f", GROUP, "a2df144f"),
     ],
+    "python": [
+        (f"{PYTHON}/", STRUCTURE),
+        (f"{PYTHON}/environment.json", KEPT),
+        (f"{PYTHON}/warm.json", KEPT),
+        (f"{PYTHON}/opt/venv/lib/python3.11/site-packages/", STRUCTURE),
+        (f"{PYTHON}/opt/venv/lib/python3.11/site-packages/torch/", TREE),
+        (f"{PYTHON}/opt/venv/lib/python3.11/site-packages/torch/nn/functional.cpython-311.pyc", TREE),
+        (f"{PYTHON}/opt/venv/lib/python3.11/site-packages/six.cpython-311.pyc", GROUP, "six"),
+        (f"{PYTHON}/opt/venv/lib/python3.11/site-packages/six.cpython-311.opt-1.pyc", GROUP, "six"),
+        (f"{PYTHON}/opt/venv/lib/python3.11/site-packages/six.cpython-311.pyc.140320232455040", TEMP),
+        (f"{PYTHON}/usr/lib/python3/dist-packages/yaml/nodes.cpython-311.pyc", TREE),
+        (f"{PYTHON}/usr/lib/python3.11/", STRUCTURE),
+        (f"{PYTHON}/usr/lib/python3.11/asyncio/", TREE),
+        (f"{PYTHON}/usr/lib/python3.11/ast.cpython-311.pyc", GROUP, "cpython-311"),
+        (f"{PYTHON}/usr/lib/python3.13t/json/decoder.cpython-313t.pyc", TREE),
+        (f"{PYTHON}/home/ann/project/", STRUCTURE),
+        (f"{PYTHON}/home/ann/project/model.cpython-311.pyc", GROUP, "cpython-311"),
+        (f"{PYTHON}/home/ann/project/model.cpython-311.opt-2.pyc", GROUP, "cpython-311"),
+        (f"{PYTHON}/home/ann/project/model.cpython-311.pyc.94103", TEMP),
+        (f"{PYTHON}/home/ann/project/layers/", STRUCTURE),
+        (f"{PYTHON}/home/ann/project/.venv/lib/python3.11/site-packages/numpy/", TREE),
+    ],
     "a tree nobody knows": [
         ("deep/er/and/deeper", TREE),
         ("file", GROUP, "file"),
@@ -302,7 +325,9 @@ def test_what_compilers_made_on_the_way_is_temporary_and_their_locks_are_no_entr
     )
 
 
-@pytest.mark.parametrize("name", [f"tmp.pid_22717_{UUID}", ".22717.140320232455040.tmp", f"tmp.{UUID}", ".staging"])
+@pytest.mark.parametrize(
+    "name", [f"tmp.pid_22717_{UUID}", ".22717.140320232455040.tmp", f"tmp.{UUID}", ".staging", "x.pyc.94103"]
+)
 def test_the_name_alone_tells_a_leftover(name: str) -> None:
     assert is_temporary(name.encode())
 

@@ -33,6 +33,9 @@ OPTIONS = Options(volume_size=128 << 10)
 
 Lines = Callable[[str], None]
 
+_repacking = threading.Lock()
+"""One thread at a time repacks."""
+
 
 def content(tag: str) -> bytes:
     """The bytes that belong to a tag: mostly few, some with several frames, some with a volume of their own."""
@@ -68,7 +71,11 @@ def _work(store: Store, name: str, kinds: Sequence[str], say: Lines) -> None:
             store.fold()
         elif act < 0.06:
             store.compact()
-        elif act < 0.08:
+        elif act < 0.07:
+            with _repacking:
+                for _ in store.repack(0):
+                    pass
+        elif act < 0.09:
             _say_around(say, f"sync all {name}.{number}", _sync, store, "")
         elif act < 0.40 and len(mine) > 10:
             kind, tag = mine.pop(chosen.randrange(len(mine)))

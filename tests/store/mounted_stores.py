@@ -25,6 +25,7 @@ from kcachefs.store import Store
 from kcachefs.store.history_records import (
     EventRecord,
     MakingRecord,
+    ProfileRecord,
     RunRecord,
     SampleRecord,
     SampleRowRecord,
@@ -143,6 +144,7 @@ def _remember_more(path: Path) -> None:
     """One more record of each kind of the past, in which no two fields are equal."""
     with Store(path) as store:
         store.history.runs.append(RunRecord(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b"argv").pack())
+        store.history.profiles.append(ProfileRecord(b"0123456789abcdef", 1, b"\2\0\0\0\0\0\0\0").pack())
         store.history.events.append(EventRecord(1, 2, 3, 4, b"pathdetail").pack())
         store.history.tombstones.append(TombstoneRecord(b"0123456789abcdef", 1, 2, 3).pack())
         rows = [SampleRowRecord(*range(1, 10)), SampleRowRecord(*range(11, 20))]

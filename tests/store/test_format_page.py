@@ -185,6 +185,7 @@ def check_meta(reader: StoreReader, shown: Shown) -> None:
 
 RINGS: dict[str, Any] = {
     "runs": history_records.RunRecord,
+    "profiles": history_records.ProfileRecord,
     "events": history_records.EventRecord,
     "tombstones": history_records.TombstoneRecord,
     "samples.10": history_records.SampleRecord,
@@ -274,7 +275,7 @@ def _other_numbers() -> Iterator[tuple[str, str]]:
 
 PRIVATE = {"mprivate"}
 """What only a private mount leaves in a store: its own test reads it."""
-NEVER_THERE = {"DAMAGED", "DOOMED", "LEAVING", "PUBLISHED", "REMADE", *PRIVATE}
+NEVER_THERE = {"DAMAGED", "DOOMED", "LEAVING", "PACKED", "PUBLISHED", "REMADE", *PRIVATE}
 """Flags that no file or entry of these stores has: the codecs' own numbers are compared below."""
 
 
@@ -315,6 +316,7 @@ def _passes(text: str, shown: tuple[Shown, Shown]) -> bool:
         ("namespace", records.NamespaceRecord),
         ("making", history_records.MakingRecord),
         ("run", history_records.RunRecord),
+        ("profile", history_records.ProfileRecord),
         ("event", history_records.EventRecord),
         ("tombstone", history_records.TombstoneRecord),
         ("sample_row", history_records.SampleRowRecord),

@@ -158,7 +158,7 @@ def test_a_remembered_last_frame_is_served_from_memory_until_the_object_is_delet
     delete(store, digest)
     with pytest.raises(ObjectMissing):
         store.objects.read(digest, size - 1, 1)
-    assert store.objects._cache.get((digest, last // FRAME_SIZE)) is None
+    assert store.objects.cache.get((digest, last // FRAME_SIZE)) is None
 
 
 @pytest.mark.parametrize("size", [1, FRAME_SIZE, FRAME_SIZE + 1, IN_MEMORY_MAX, IN_MEMORY_MAX + 1])

@@ -1,0 +1,95 @@
+"""Idle work: makes the store smaller while nobody needs the machine, in a thread of low priority.
+
+What has rested is compressed once more (`store/repacking.py`), and room that is kept for files to come goes back to the
+disk. All of it is done in short steps. Before each the thread looks whether requests come in, whether at least
+half of the processors have nothing to do (where a cgroup has a quota, the processors that the quota is worth; below one
+whole processor there is no idle work at all), and whether the limits of the store leave room for a second copy of what
+is at hand. If not, it waits; a step that was begun is finished.
+
+The thread is only a little nicer than programs. A thread that hardly ever gets a turn could lose the processor while it
+holds the interpreter or the catalog's lock, and every request would wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from kcachefs.core import Filesystem
+from kcachefs.core.user_eviction import HIGH_WATER
+from kcachefs.engines.busy_polling import processors, running
+from kcachefs.errors import KcachefsError
+from kcachefs.store.repacking import BATCH
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 0.5
+"""How long no request must have come."""
+LOOK_PAUSE = 1.0
+"""How often to look for something to do."""
+STEP_PAUSE = 0.05
+"""How often to look whether to go on."""
+NICENESS = 10
+
+
+class IdleWork:
+    """The thread and what it does. `requests` says how many requests were answered so far."""
+
+    def __init__(self, fs: Filesystem, requests: Callable[[], int]) -> None:
+        self._fs = fs
+        self._requests = requests
+        self._seen = -1
+        self._silent_since = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="kcachefs-idle", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the step at hand, and return when the thread has ended. Before the store is closed."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def is_due(self) -> bool:
+        """Whether nothing else needs the machine now, and there is room to work in."""
+        answered, now = self._requests(), time.monotonic()
+        if answered != self._seen:
+            self._seen, self._silent_since = answered, now
+        if now - self._silent_since < SILENCE_SECONDS or not is_idle(processors(), running() - 1):
+            return False
+        return self._fs.room.excess(HIGH_WATER) < -2 * BATCH
+
+    def _work(self) -> None:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        complained = False
+        while not self._stopping.wait(LOOK_PAUSE):
+            if not self.is_due():
+                continue
+            try:
+                self._repack()
+                complained = False
+            except Exception as error:  # what is left is tried again after the next pause
+                if not complained:
+                    log.error("idle work failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
+                complained = True
+
+    def _repack(self) -> None:
+        with contextlib.closing(self._fs.store.repack()) as steps:
+            for _ in steps:
+                while not self.is_due():
+                    if self._stopping.wait(STEP_PAUSE):
+                        return
+                if self._stopping.is_set():
+                    return
+
+
+def is_idle(processors: int, others: int) -> bool:
+    """Whether a thread of ours takes nothing from others: of so many processors less than half are wanted by them."""
+    return others * 2 < processors

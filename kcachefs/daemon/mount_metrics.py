@@ -1,0 +1,71 @@
+"""What the supervisor serves as metrics: those of its worker, or what it knows by itself while no worker answers."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import msgspec
+
+from kcachefs.core.metrics import About, about_metrics, metric
+from kcachefs.daemon import control, metrics_server, registry
+from kcachefs.daemon.registry import MountConfig, MountState
+from kcachefs.errors import KcachefsError
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 2.0
+"""How long the worker may take: less than Prometheus waits."""
+REPLY_MAX = 4 << 20
+
+
+class MountMetrics:
+    """The metrics of one mount over HTTP, if it is to serve them."""
+
+    def __init__(self, config: MountConfig, state: MountState) -> None:
+        """Listens already, so that a mount whose address is taken is refused before anything is mounted.
+
+        An address from a configuration file is for the first mount that goes by that file: others do without.
+        """
+        self._state = state
+        self._listener: socket.socket | None = None
+        if not config.metrics_listen:
+            return
+        try:
+            self._listener = metrics_server.listen(config.metrics_listen)
+        except KcachefsError as error:
+            if config.origins.get("metrics_listen", "command line") == "command line":
+                raise
+            log.warning("metrics are not served: %s", error)
+            return
+        state.metrics = metrics_server.address_of(self._listener)
+
+    def start(self) -> None:
+        if self._listener is not None:
+            log.info("serving metrics at http://%s/metrics", self._state.metrics)
+            metrics_server.MetricsServer(self._listener, self.collect).start()
+
+    def collect(self) -> bytes:
+        """All metrics. Asks the worker: may take `ANSWER_SECONDS` and longer."""
+        try:
+            path = registry.socket_path(self._state.mountpoint)
+            raw = control.ask(path, "metrics", {}, seconds=ANSWER_SECONDS, limit=REPLY_MAX)
+            told = msgspec.json.decode(raw, type=str).encode()
+        except (KcachefsError, OSError, msgspec.DecodeError):
+            return _up(False) + about_metrics(self._about())
+        return _up(True) + told
+
+    def _about(self) -> About:
+        state = self._state
+        return About(
+            version=state.version,
+            engine=state.engine,
+            policy=state.policy,
+            started=state.started,
+            restarts=state.restarts,
+            reloads=state.reloads,
+        )
+
+
+def _up(is_up: bool) -> bytes:
+    return metric("worker_up", "gauge", "1 while the worker answers, 0 while it is replaced or hangs.", int(is_up))

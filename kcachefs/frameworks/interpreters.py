@@ -1,0 +1,239 @@
+"""Which Python a command runs, and what is installed for it: found in milliseconds, without importing any of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kcachefs.errors import UsageError
+
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
+_SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(\S+))?")
+_LONG_SHEBANG = re.compile(rb"""#!/bin/sh\s*\n'''exec' "?([^"\n]+?)"? "\$0\"""")
+"""What installers write where the interpreter's path is too long, or has a space in it."""
+_OPTION = re.compile(r"-(?!-)([^XWcm]*)([XWcm]?)(.*)", re.DOTALL)
+"""Letters without an argument, then perhaps one that takes the rest, or else the next word."""
+_PATIENCE_SECONDS = 5.0
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+_METADATA = (".dist-info", ".egg-info")
+
+_ASK = """
+import json, os, site, sys
+prefix, bases = sys.prefix, []
+here = os.path.dirname(os.path.abspath(sys.executable))
+for folder in (here, os.path.dirname(here)):
+    try:
+        with open(os.path.join(folder, "pyvenv.cfg"), encoding="utf-8") as file:
+            told = dict(map(str.strip, line.lower().split("=", 1)) for line in file if "=" in line)
+    except OSError:
+        continue
+    prefix = os.path.dirname(here)
+    if told.get("include-system-site-packages") == "true":
+        bases = [sys.base_prefix]
+    break
+sites = site.getsitepackages([prefix, *bases])
+if prefix == sys.base_prefix or bases:
+    sites.append(site.getusersitepackages())
+print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, sites]))
+"""
+"""Asked without `site`, which would run the code of every .pth file that is installed."""
+
+
+_Told = tuple[str, str, str, list[str]]
+"""Cache tag, version, prefix, and folders of distributions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A distribution that is installed, by its metadata folder."""
+
+    name: str
+    version: str
+    site: str
+    metadata: str
+    installed_at: int
+    """When, in seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python, and the folders in which distributions are installed for it."""
+
+    cache_tag: str
+    """What it puts into the names of bytecode files, like cpython-311."""
+    version: str
+    prefix: str
+    sites: tuple[str, ...]
+    ignores_variables: bool = False
+    """Whether the command runs it with -I or -E."""
+    writes_nothing: bool = False
+    """Whether the command runs it with -B."""
+
+
+def of_this_process() -> Interpreter | None:
+    """The Python that runs this code; None for one that keeps no bytecode."""
+    tag = sys.implementation.cache_tag
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    sites = _existing([*folders, *_python_path(os.environ)])
+    return Interpreter(tag, version, sys.prefix, sites, writes_nothing=sys.dont_write_bytecode) if tag else None
+
+
+def of_command(command: Sequence[str], environ: Mapping[str, str]) -> Interpreter | None:
+    """The Python that a command runs: itself, that of its first line, else the first one on PATH; None without any."""
+    executable = executable_of(command, environ)
+    if executable is None:
+        return None
+    return ask(executable, environ, _flags(command[1:]) if command and _is_python(command[0]) else "")
+
+
+def executable_of(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """The file of the Python that a command runs."""
+    path = environ.get("PATH")
+    found = shutil.which(command[0], path=path) if command else None
+    if found is not None and not _is_python(found):
+        found = _of_script(found, path)
+    return found or shutil.which("python", path=path) or shutil.which("python3", path=path)
+
+
+def named(python: str, environ: Mapping[str, str]) -> list[str]:
+    """A command that runs the Python of that name, if one is given; raises UsageError if that Python is not there."""
+    if python and shutil.which(python, path=environ.get("PATH")) is None:
+        raise UsageError(f"--python {python}: is not there, or cannot be executed; name another one")
+    return [python] if python else []
+
+
+def ask(executable: str, environ: Mapping[str, str], flags: str = "") -> Interpreter | None:
+    """What that Python says of itself; None if it does not answer, or keeps no bytecode."""
+    told = _of_virtual_environment(executable) or _told_by(executable, environ)
+    if told is None:
+        return None
+    tag, version, prefix, sites = told
+    ignores = bool(set(flags) & set("IE"))
+    folders = [*sites, *([] if ignores else _python_path(environ))]
+    return Interpreter(tag, version, prefix, _existing(folders), ignores, "B" in flags)
+
+
+def _of_virtual_environment(executable: str) -> _Told | None:
+    """What the file of a virtual environment says, where that is all: it takes no process to read it."""
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(executable)))
+    try:
+        with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as file:
+            told = dict(_pair(line) for line in file if "=" in line)
+    except (OSError, UnicodeDecodeError):
+        return None
+    found = _VERSION.match(told.get("version") or told.get("version_info") or "")
+    is_plain = told.get("implementation", "cpython") == "cpython"
+    if found is None or not is_plain or told.get("include-system-site-packages") == "true":
+        return None
+    version = f"{found[1]}.{found[2]}"
+    folder = os.path.join(prefix, "lib", f"python{version}", "site-packages")
+    return (f"cpython-{found[1]}{found[2]}", version, prefix, [folder]) if os.path.isdir(folder) else None
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.lower().partition("=")
+    return name.strip(), value.strip()
+
+
+def _told_by(executable: str, environ: Mapping[str, str]) -> _Told | None:
+    try:
+        done = subprocess.run(
+            [executable, "-I", "-S", "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE_SECONDS,
+            check=True,
+            env=dict(environ),
+        )
+        tag, version, prefix, sites = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        return None
+    return (tag, version, prefix, sites) if tag else None
+
+
+def installed(interpreter: Interpreter) -> list[Installed]:
+    """Every distribution, by the names in its folders: nothing of what is installed is opened."""
+    found = []
+    for folder in interpreter.sites:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem, suffix = os.path.splitext(entry.name)
+                if suffix in _METADATA:
+                    name, _, version = stem.partition("-")
+                    version = re.sub(r"-py[0-9.]+$", "", version)
+                    found.append(Installed(name, version, folder, entry.path, int(entry.stat().st_mtime)))
+    return sorted(found, key=lambda one: one.metadata)
+
+
+def environment_name(interpreter: Interpreter, distributions: Sequence[Installed]) -> str:
+    """A name for what Python finds at its paths: for equal ones of two images only if they were installed together.
+
+    The times are those of the folders of metadata, which change when a distribution is installed and at no other time.
+    """
+    facts = [interpreter.cache_tag, interpreter.prefix]
+    facts += [f"{one.metadata} {one.installed_at}" for one in distributions]
+    digest = hashlib.blake2b("\0".join(facts).encode("utf-8", "surrogateescape"), digest_size=8)
+    return f"{interpreter.cache_tag}-{digest.hexdigest()}"
+
+
+def normalized(name: str) -> str:
+    """The name of a distribution as all its spellings have it.
+
+    >>> normalized("Markdown_It.py"), normalized("markdown-it-py")
+    ('markdown-it-py', 'markdown-it-py')
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _python_path(environ: Mapping[str, str]) -> list[str]:
+    return environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
+def _existing(folders: Sequence[str]) -> tuple[str, ...]:
+    """Folders that hold distributions, or may: in their order, each once."""
+    return tuple(dict.fromkeys(os.path.abspath(one) for one in folders if one and os.path.isdir(one)))
+
+
+def _is_python(path: str) -> bool:
+    return _PYTHON.fullmatch(os.path.basename(path)) is not None
+
+
+def _of_script(path: str, search: str | None) -> str | None:
+    """The Python that the first line of a script names."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(512)
+    except OSError:
+        return None
+    if found := _LONG_SHEBANG.match(begin):
+        return os.fsdecode(found[1])
+    if (found := _SHEBANG.match(begin)) is None:
+        return None
+    named, argument = os.fsdecode(found[1]), os.fsdecode(found[2] or b"")
+    if os.path.basename(named) == "env":
+        return shutil.which(argument, path=search) if _is_python(argument) else None
+    return named if _is_python(named) else None
+
+
+def _flags(arguments: Sequence[str]) -> str:
+    """The letters of Python's own options, up to what it runs."""
+    letters, rest = "", iter(arguments)
+    for one in rest:
+        found = _OPTION.fullmatch(one)
+        if found is None:
+            break
+        letters += found[1]
+        if found[2] in ("c", "m"):
+            break
+        if found[2] and not found[3]:
+            next(rest, None)
+    return letters

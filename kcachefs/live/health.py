@@ -1,0 +1,46 @@
+"""What is wrong with a mount, if anything, in words: for the top of every live view."""
+
+from __future__ import annotations
+
+from kcachefs.core.report import FleetNumbers
+from kcachefs.live.view import Concern, Headline
+
+NEAR_FULL = 0.95
+
+
+def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Concern]:
+    """The gravest first; none where all is well."""
+    found: list[Concern] = []
+    week = headline.week
+    if headline.state == "silent":
+        found.append(Concern("silent", f"The daemon does not answer: {headline.why}", grave=True))
+    if headline.state == "dead":
+        found.append(Concern("silent", f"The daemon is gone. Mount it again: {_remount(headline)}", grave=True))
+    if headline.damaged:
+        entries = "object was" if headline.damaged == 1 else "objects were"
+        words = f"{headline.damaged:,} damaged {entries} set aside; check the disk, then run kcachefs fsck."
+        found.append(Concern("damage", words, grave=True))
+    if week.remade:
+        entries = "entry was" if week.remade == 1 else "entries were"
+        words = (
+            f"The quota is too small: {week.remade:,} {entries} compiled again this week after being evicted for room."
+        )
+        found.append(Concern("thrashing", words))
+    elif headline.max_bytes and headline.used_bytes >= NEAR_FULL * headline.max_bytes:
+        words = "The store is full, so the least recently used entries are evicted; none had to be compiled again yet."
+        found.append(Concern("full", words))
+    if headline.state == "unsupervised":
+        found.append(
+            Concern("restarts", "The supervisor is gone: a worker that dies will not be replaced.", grave=True)
+        )
+    if headline.restarts:
+        times = "once" if headline.restarts == 1 else f"{headline.restarts:,} times"
+        why = f" (last: {headline.last_exit})" if headline.last_exit else ""
+        found.append(Concern("restarts", f"The worker was replaced {times} after a failure{why}."))
+    if fleet is not None and fleet.state != "ready":
+        found.append(Concern("fleet", f"The fleet is {fleet.state}" + (f": {fleet.why}." if fleet.why else ".")))
+    return sorted(found, key=lambda one: not one.grave)
+
+
+def _remount(headline: Headline) -> str:
+    return f"kcachefs mount {headline.mountpoint}" + (f" --store {headline.store}" if headline.store else "")

@@ -1,0 +1,40 @@
+"""Python's bytecode during a session: what its user, its mount and its configuration wish."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from kcachefs.daemon import control, registry
+from kcachefs.daemon.options import option_named
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.errors import KcachefsError
+from kcachefs.frameworks.bytecode import NAMESPACE
+from kcachefs.frameworks.environment import select
+from kcachefs.mounts import config_files
+
+_PATIENCE_SECONDS = 2.0
+
+
+def wish(mount: Path, given: str | None, only: Iterable[str] = ()) -> str:
+    """auto, on or off: as `given`, else as the mount was made, else as the configuration files say.
+
+    Who asks for `only` other frameworks wants no bytecode either.
+    """
+    option = option_named("bytecode")
+    if given is not None:
+        return str(option.value(given))
+    chosen = tuple(only)
+    if chosen and all(one.namespace != NAMESPACE for one in select(chosen)):
+        return "off"
+    with contextlib.suppress(KcachefsError, OSError, msgspec.DecodeError):
+        if registry.read(str(mount)) is not None:
+            raw = control.ask(registry.socket_path(str(mount)), "settings", {}, seconds=_PATIENCE_SECONDS)
+            return msgspec.json.decode(raw, type=MountConfig).bytecode
+    for _, values in config_files.read_all():
+        if "bytecode" in values:
+            return str(values["bytecode"])
+    return str(option.default)

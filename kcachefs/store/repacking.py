@@ -1,0 +1,275 @@
+"""Repacking: compresses objects that have come to rest once more, with more effort, into volumes of their own.
+
+Sealing is quick because programs wait for room; it compresses lightly. What is still there when the store rests is
+compressed again at `LEVEL`, which takes fifty times as long to encode and no longer to decode. Volumes are taken as a
+whole: everything alive in them goes to a new volume, and the next fold removes them. Small volumes that were repacked
+before are merged on the way, so that a store that rests often does not end up with many.
+
+`repack` is a generator and works in steps of a frame, a page of records or a transaction: whoever drives it decides
+before each step whether the machine has time for it, and may give up at any point. One thread at a time, beside readers
+and writers.
+
+A kill loses the volume that was being written and nothing else: opening the store removes it, and the next call starts
+with what is left. The new volume is synced before any record points to it, as in compaction. An object's length is
+counted for every file that has it, so the transaction that moves an object corrects those counts as well; the files are
+found by a walk over all inodes, once for each batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+
+from kcachefs.errors import ObjectDamaged, RecordDamaged
+from kcachefs.store.compaction import digests_in, trailers
+from kcachefs.store.descriptor import Descriptor
+from kcachefs.store.entry_table import EntryTable
+from kcachefs.store.frames import Codec, encode_tail, frame_check
+from kcachefs.store.ledger import Staged, read_totals
+from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, VolumeRecord, object_key, volume_key
+from kcachefs.store.objects import SHARED_MAX, Objects, write_all
+from kcachefs.store.records import Content, Inode, inode_key, number_of
+
+LEVEL = 19
+REST_SECONDS = 60.0
+"""How long nothing must have been appended to a volume: what is deleted soon is not worth the effort."""
+BATCH = 4 << 20
+"""Stored bytes that are repacked at a time: what a kill loses, and how much more room the store needs meanwhile."""
+_PAGE = 256
+_DIGEST = slice(Inode.CODEC.size - 32, Inode.CODEC.size)
+"""Where an inode's record has the digest."""
+
+Steps = Generator[None, None, None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Volumes to repack together, and the copies made of what is in them."""
+
+    volumes: list[int]
+    copies: list[tuple[ObjectRecord, Staged]] = field(default_factory=list)
+    begun: dict[int, int] = field(default_factory=dict)
+    """The new volumes, and how many bytes each has."""
+    descriptors: dict[int, Descriptor] = field(default_factory=dict)
+    """What they are written to."""
+
+
+def repack(objects: Objects, rest_seconds: float = REST_SECONDS, level: int = LEVEL) -> Steps:
+    """Repack everything that rests; returns when there is nothing left to do."""
+    codec, table = Codec(level), EntryTable(objects.catalog)
+    tried: set[int] = set()
+    while batch := _next_batch(objects, tried, rest_seconds):
+        tried.update(batch.volumes)
+        try:
+            yield from _copy_all(objects, codec, batch)
+            yield from _refer_all(objects, table, batch)
+        finally:
+            for number in batch.begun:
+                objects.volumes.unstage(number)
+                objects.ledger.settle(number)
+        objects.catalog.fold()
+
+
+def unpacked_bytes(objects: Objects) -> int:
+    """Stored bytes that `repack` would still look at. Fold first."""
+    return sum(record.live for _, record in _volumes(objects) if not record.flags & VolumeRecord.PACKED)
+
+
+# --- what to repack ---------------------------------------------------------------------------------------------------
+
+
+def _volumes(objects: Objects) -> Iterator[tuple[int, VolumeRecord]]:
+    for key, raw in objects.catalog.walk(b"v"):
+        if raw is not None:
+            yield number_of(key), VolumeRecord.unpack(raw)
+
+
+def _next_batch(objects: Objects, tried: set[int], rest_seconds: float) -> _Batch | None:
+    """Volumes that rest and were never repacked, and small ones that were, as long as those are no larger."""
+    objects.catalog.fold()
+    chosen, size = [], 0
+    packed: list[tuple[int, int]] = []
+    for number, record in list(_volumes(objects)):
+        if number in tried or not record.live or objects.volumes.staged[number]:
+            continue
+        if record.flags & VolumeRecord.PACKED:
+            if record.size < BATCH and not _is_large_object(objects, number, record.size):
+                packed.append((record.live, number))
+        elif size < BATCH and _rests(objects, number, rest_seconds):
+            chosen.append(number)
+            size += record.live
+    if not chosen:
+        return None
+    for live, number in sorted(packed):
+        if live <= size and live + size <= 2 * BATCH:
+            chosen.append(number)
+            size += live
+    if objects.volumes.active in chosen:
+        objects.ledger.retire()
+    return _Batch(chosen)
+
+
+def _is_large_object(objects: Objects, number: int, size: int) -> bool:
+    """Whether a volume holds a single object that is too large to share one."""
+    if size <= SHARED_MAX:
+        return False
+    try:
+        return next(trailers(objects.volumes, number))[0] == 0
+    except (ObjectDamaged, FileNotFoundError):
+        return True
+
+
+def _rests(objects: Objects, number: int, seconds: float) -> bool:
+    try:
+        return time.time() - os.stat(objects.volumes.path(number)).st_mtime >= seconds
+    except FileNotFoundError:
+        return False
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+
+def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
+    """Write every object of the batch to new volumes: small ones together, each large one to its own."""
+    shared = -1
+    for digest in [digest for number in batch.volumes for digest in digests_in(objects, number)]:
+        record = objects.record(digest)
+        if record is None or record.volume not in batch.volumes or record.flags & ObjectRecord.DAMAGED:
+            continue
+        try:
+            if record.length > SHARED_MAX:
+                yield from _copy_large(objects, codec, batch, digest, record)
+                continue
+            parts: list[bytes] = []
+            for part in _encode(objects, codec, digest, record):
+                parts.append(part)
+                yield
+        except (ObjectDamaged, FileNotFoundError):  # moved meanwhile; if it is damaged, whoever reads it finds out
+            continue
+        shared = shared if shared >= 0 else _begin(objects, batch)
+        offset = batch.begun[shared]
+        _append(objects, batch, shared, b"".join(parts))
+        _note_copy(batch, digest, record, shared, offset)
+    objects.volumes.mark_unsynced(batch.begun)
+    objects.volumes.sync()
+
+
+def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, record: ObjectRecord) -> Steps:
+    """Write an object to a volume of its own, frame by frame. One that does not shrink stays where it is."""
+    if objects.frames.is_raw(digest, record):
+        _mark_packed(objects, digest, record)
+        return
+    number = _begin(objects, batch)
+    try:
+        for part in _encode(objects, codec, digest, record):
+            _append(objects, batch, number, part)
+            yield
+    except (ObjectDamaged, FileNotFoundError):
+        del batch.begun[number], batch.descriptors[number]
+        objects.volumes.unstage(number)
+        objects.volumes.abandon(number)
+        raise
+    _note_copy(batch, digest, record, number, 0)
+
+
+def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord) -> Iterator[bytes]:
+    """An object as it is to be stored, frame by frame, and its tail. A frame that would not get shorter stays."""
+    rows: list[tuple[int, bytes]] = []
+    for index in range(record.frames):
+        plain, before = objects.frames.read_both(digest, record, index)
+        after = before
+        if len(before) < len(plain) and not record.flags & ObjectRecord.PACKED:
+            after = min(codec.encode_frame(plain), before, key=len)
+        rows.append((len(after), frame_check(plain) if record.frames > 1 else b""))
+        yield after
+    yield encode_tail(digest, record.plain, rows)
+
+
+def _begin(objects: Objects, batch: _Batch) -> int:
+    number = objects.ledger.reserve()
+    batch.descriptors[number] = Descriptor(objects.volumes.begin(number))
+    objects.volumes.stage(number)  # so that nobody removes it along with the first object that is deleted from it
+    batch.begun[number] = 0
+    return number
+
+
+def _append(objects: Objects, batch: _Batch, number: int, data: bytes) -> None:
+    write_all(batch.descriptors[number].fd, data, objects.volumes.path(number))
+    batch.begun[number] += len(data)
+
+
+def _note_copy(batch: _Batch, digest: bytes, record: ObjectRecord, number: int, offset: int) -> None:
+    length = batch.begun[number] - offset
+    copy = Staged(digest, record.plain, number, offset, length, record.frames, own_volume=True, is_packed=True)
+    batch.copies.append((record, copy))
+
+
+def _mark_packed(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
+    """Say of an object with a volume of its own that there is nothing to gain."""
+    with objects.catalog.transaction() as txn:
+        raw, volume = txn.get(object_key(digest)), txn.get(volume_key(record.volume))
+        if raw is None or volume is None or (current := ObjectRecord.unpack(raw)).place != record.place:
+            return
+        current.flags |= ObjectRecord.PACKED
+        whole = VolumeRecord.unpack(volume)
+        whole.flags |= VolumeRecord.PACKED
+        txn.put(object_key(digest), current.pack())
+        txn.put(volume_key(record.volume), whole.pack())
+
+
+# --- referring to the copies ------------------------------------------------------------------------------------------
+
+
+def _refer_all(objects: Objects, table: EntryTable, batch: _Batch) -> Steps:
+    """Have the records point to the copies, and mark the new volumes."""
+    if not batch.copies:
+        return
+    files = yield from _files_of(objects, {copy.digest for _, copy in batch.copies})
+    with objects.catalog.transaction() as txn:
+        totals = read_totals(txn)
+        for number, size in batch.begun.items():
+            txn.put(volume_key(number), VolumeRecord(size, 0, VolumeRecord.CLOSED | VolumeRecord.PACKED).pack())
+            totals.volumes += size
+        txn.put(TOTALS_KEY, totals.pack())
+    for record, copy in batch.copies:
+        with contextlib.suppress(RecordDamaged):
+            _refer(objects, table, record, copy, files.get(copy.digest, []))
+        yield
+
+
+def _files_of(objects: Objects, digests: set[bytes]) -> Generator[None, None, dict[bytes, list[int]]]:
+    """The inodes that have each of these objects."""
+    files: dict[bytes, list[int]] = {}
+    objects.catalog.fold()
+    start = inode_key(0)
+    while rows := objects.catalog.page(b"i", start, _PAGE):
+        for key, raw in rows:
+            if raw[_DIGEST] in digests:
+                files.setdefault(raw[_DIGEST], []).append(number_of(key))
+        start = rows[-1][0] + b"\0"
+        yield
+    return files
+
+
+def _refer(objects: Objects, table: EntryTable, record: ObjectRecord, copy: Staged, inos: list[int]) -> None:
+    """Point an object's record to its copy, unless it moved, or somebody refers to it whom the walk did not meet."""
+    with objects.catalog.transaction() as txn:
+        raw = txn.get(object_key(copy.digest))
+        current = ObjectRecord.unpack(raw) if raw is not None else None
+        if current is None or current.place != record.place or current.flags & ObjectRecord.DAMAGED:
+            return
+        rows = [(inode_key(ino), row) for ino in inos if (row := txn.get(inode_key(ino))) is not None]
+        rows = [(key, row) for key, row in rows if row[_DIGEST] == copy.digest]
+        if len(rows) + bool(current.flags & ObjectRecord.HELD) != current.refs:
+            return
+        totals = read_totals(txn)
+        txn.put(object_key(copy.digest), objects.ledger.place(txn, copy, totals, current).pack())
+        txn.put(TOTALS_KEY, totals.pack())
+        for key, row in rows:
+            txn.put(key, row)  # as it is: so that observers of the catalog see whom the new length concerns
+            inode = Inode.unpack(row)
+            if inode.entry and inode.content == Content.OBJECT:
+                table.resize_file(txn, inode.entry, inode.uid, copy.length - current.length)

@@ -1,0 +1,97 @@
+"""Idle work: only while nobody needs machine or mount, only with room to spare, and ended before the store is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem
+from kcachefs.core.limits import Limits
+from kcachefs.daemon import idle_work
+from kcachefs.daemon.idle_work import IdleWork, is_idle
+from kcachefs.store.repacking import unpacked_bytes
+from tests.core.trees import opened, write
+from tests.store.test_repacking import text
+from tests.waiting import until
+
+
+@pytest.mark.parametrize(
+    ("processors", "others", "expected"),
+    [(2, 0, True), (2, 1, False), (1, 0, True), (1, 1, False), (0, 0, False), (64, 31, True), (64, 32, False)],
+)
+def test_a_machine_is_idle_while_less_than_half_of_it_is_wanted(processors: int, others: int, expected: bool) -> None:
+    assert is_idle(processors, others) == expected
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else runs: a test must not depend on that."""
+    monkeypatch.setattr(idle_work, "running", lambda: 1)
+    monkeypatch.setattr(idle_work, "processors", lambda: 2)
+    monkeypatch.setattr(idle_work, "LOOK_PAUSE", 0.01)
+    monkeypatch.setattr(idle_work, "SILENCE_SECONDS", 0.05)
+
+
+def _fill(fs: Filesystem) -> None:
+    for key in range(8):
+        write(fs, f"triton/{key}/kernel.ptx", text(key, 20_000))
+    fs.settle()
+    old = fs.store.repack
+    fs.store.repack = lambda rest_seconds=0.0: old(0.0)  # type: ignore[method-assign]
+
+
+def test_what_rests_is_repacked_while_no_requests_come(tmp_path: Path, quiet_machine: None) -> None:
+    with opened(tmp_path / "store") as fs:
+        _fill(fs)
+        work = IdleWork(fs, lambda: 0)
+        work.start()
+        try:
+            until(lambda: unpacked_bytes(fs.store.objects) == 0)
+        finally:
+            work.stop()
+
+
+def test_nothing_is_done_beside_requests(tmp_path: Path, quiet_machine: None) -> None:
+    with opened(tmp_path / "store") as fs:
+        _fill(fs)
+        answered = 0
+
+        def one_more() -> int:
+            nonlocal answered
+            answered += 1
+            return answered
+
+        work = IdleWork(fs, one_more)
+        before = unpacked_bytes(fs.store.objects)
+        work.start()
+        try:
+            until(lambda: answered > 20)
+        finally:
+            work.stop()
+        assert unpacked_bytes(fs.store.objects) == before
+
+
+def test_nothing_is_done_near_a_limit(tmp_path: Path, quiet_machine: None) -> None:
+    with opened(tmp_path / "store", Limits(max_size=8 << 20, min_free=0)) as fs:
+        _fill(fs)
+        work = IdleWork(fs, lambda: 0)
+        work.is_due()
+        until(lambda: work.is_due() or fs.room.excess(0.95) > -(8 << 20))
+        assert not work.is_due()
+
+
+def test_it_stops_in_the_middle_and_leaves_a_clean_store(tmp_path: Path, quiet_machine: None) -> None:
+    with opened(tmp_path / "store") as fs:
+        _fill(fs)
+        before = unpacked_bytes(fs.store.objects)
+        steps = iter(fs.store.repack())
+        begun = iter([False] * 3 + [True] * 1000)
+        fs.store.repack = lambda rest_seconds=0.0: steps  # type: ignore[method-assign, assignment, return-value]
+        work = IdleWork(fs, lambda: 0)
+        work.is_due = lambda: not next(begun)  # type: ignore[method-assign]
+        work.start()
+        until(lambda: bool(fs.store.volumes.incoming()))
+        work.stop()
+        assert not fs.store.volumes.incoming()
+        assert unpacked_bytes(fs.store.objects) == before
