@@ -17,11 +17,11 @@ from typing import Protocol
 
 from kcachefs.core.insight_info import Artifact, MadeEntry, RunInfo, Tombstone
 from kcachefs.errors import UsageError
-from kcachefs.store.records import TENANTS
 
 FILE_MAX = 64 << 20
 KINDS = ("graph", "kernel", "autograd", "tuning", "model", "driver", "library", "other")
-_TREE = re.compile(re.escape(TENANTS.decode()) + r"/[^/]+/")
+_TREE = re.compile(r"\.tenants/[^/]+/")
+"""`store.records.TENANTS`, which is not imported: the whole store would come with it."""
 _TUNING = re.compile(r"../[0-9a-f]{64}")
 
 

@@ -13,11 +13,13 @@ import pytest
 
 pytest.importorskip("triton")
 
+from kcachefs.insight.artefacts import tree_of
 from kcachefs.insight.explaining import Explainer
 from kcachefs.insight.index import Index
 from kcachefs.insight.mounted import MountedCache
 from kcachefs.insight.telling import in_full
 from kcachefs.mounts.insight_reports import InsightReports, asking_folder
+from kcachefs.store.records import TENANTS
 from tests.cli.scene import Scene, scene
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root
 from tests.engines.callers import Identity
@@ -106,6 +108,10 @@ def test_an_explanation_never_mentions_what_another_user_made(
         assert "new: no kernel of that name was here before" in as_user(
             BOB, lambda: explanation(mount, copied[BOB.uid])
         )
+
+
+def test_a_users_own_tree_is_where_the_store_has_it() -> None:
+    assert tree_of(f"{TENANTS.decode()}/1000/triton/KEY") == f"{TENANTS.decode()}/1000/"
 
 
 def copy(mount: Mount, who: Identity, folders: list[Path]) -> None:
