@@ -44,7 +44,7 @@ KERNELS_SHOWN = 200
 EXPLAINED_MAX = 200
 """Entries that are explained at once, the newest."""
 _PATHS_SHOWN = 8
-_EXPLAINED_KINDS = ("model", "driver", "graph", "kernel")
+_EXPLAINED_KINDS = ("model", "driver", "library", "graph", "kernel")
 
 
 class Look:
