@@ -95,7 +95,8 @@ class Makings:
         writing = other or (run if not record.used else 0)
         is_replaced = not record.used and not writing
         if (writing and making.run and writing != self._runs.current(making.run)) or is_replaced:
-            is_rewrite = self._note_rewrite(record, making, writing)
+            if not node.flags & Inode.MUTABLE:  # a log or a database that is kept in an entry was not compiled again
+                is_rewrite = self._note_rewrite(record, making, writing)
         elif 0 <= ended - making.ended <= PAUSE_NS:
             making.ended = ended
             if making.basis == SPAN:
