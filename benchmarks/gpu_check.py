@@ -47,6 +47,10 @@ def main() -> int:
     if arguments.phases:
         from benchmarks import gpu_phases
 
+        if arguments.first:
+            return gpu_phases.first(
+                check, arguments.device, arguments.rounds, hide=arguments.hide_bytecode, keep=arguments.json
+            )
         return gpu_phases.check(
             check,
             arguments.device,
@@ -111,6 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fleet", action="store_true", help="check a second node of a fleet instead")
     parser.add_argument("--saved", action="store_true", help="check the seconds that a mount says were saved instead")
     parser.add_argument("--phases", action="store_true", help="time the phases of a start instead, imports first")
+    parser.add_argument("--first", action="store_true", help="with --phases: first starts, before and after a warming")
     parser.add_argument("--rounds", type=int, default=7, help="with --phases: rounds; 0 only shows --also")
     parser.add_argument("--cold", type=int, help="with --phases: how many of the rounds begin with empty caches")
     parser.add_argument(
@@ -241,11 +246,13 @@ class Check:
         mount = base / "mount"
         # A socket's path has room for about a hundred characters, and the working directory's may be longer.
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as runtime:
-            self._commands |= {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            places = {"KCACHEFS_RUNTIME_DIR": runtime, "KCACHEFS_LOG_DIR": str(base / "log")}
+            self._commands |= places
             self.command("-m", "kcachefs", "mount", str(mount), "--store", str(base / "store"), *options)
             try:
                 yield mount
             finally:
+                self._commands |= places  # another mount may have been made meanwhile
                 self.command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:

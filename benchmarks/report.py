@@ -11,7 +11,7 @@ from benchmarks.results import Figure, Results
 from benchmarks.subjects import ROOT
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
-NAMES = {"direct": "kcachefs", "pyfuse3": "kcachefs, pyfuse3"}
+NAMES = {"direct": "kcachefs", "direct, with bytecode": "kcachefs, with bytecode", "pyfuse3": "kcachefs, pyfuse3"}
 OPERATIONS = {
     "put": "create, write 16 KiB, close, replace",
     "stat": "stat",
@@ -21,7 +21,14 @@ OPERATIONS = {
     "listdir": "list 1,000 names",
     "mkdir+rmdir": "mkdir, rmdir",
 }
-STATES = ("1 client, warm", "1 client, cold", "8 clients, warm", "8 clients, cold")
+STATES = (
+    "1 client, warm",
+    "1 client, cold",
+    "8 clients, warm",
+    "8 clients, cold",
+    "1 client, warm, beside load",
+    "1 client, cold, beside load",
+)
 
 
 def publish(results: Results) -> None:
@@ -79,8 +86,10 @@ def markdown(results: Results) -> str:
 
 _TITLES = {
     "files": "Files per second",
+    "bursts": "Bursts of small files, milliseconds",
     "replay": "Recorded starts, milliseconds in the filesystem",
     "compilers": "Seconds until the first compiled call returns",
+    "phases": "A start of a transformer on the CPU, no bytecode beside the sources, seconds",
     "nvrtc": "NVRTC through cuda.core, microseconds",
     "disk": "Megabytes on disk for real caches",
     "daemon": "What the daemon costs",

@@ -18,7 +18,21 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import compilers, daemon, disk, files, growth, load, nvrtc, operations, replay, report, results
+from benchmarks import (
+    bursts,
+    compilers,
+    daemon,
+    disk,
+    files,
+    growth,
+    load,
+    nvrtc,
+    operations,
+    phases,
+    replay,
+    report,
+    results,
+)
 from benchmarks.running import Run
 from benchmarks.subjects import workplace
 
@@ -36,8 +50,10 @@ class Part(NamedTuple):
 PARTS = {
     "operations": Part(operations.part, 120, 20),
     "files": Part(files.part, 80, 15),
+    "bursts": Part(bursts.part, 120, 25),
     "replay": Part(replay.part, 100, 20),
     "compilers": Part(compilers.part, 280, 15),
+    "phases": Part(phases.part, 300, 1),
     "nvrtc": Part(nvrtc.part, 10, 3),
     "disk": Part(disk.part, 30, 8),
     "scale": Part(growth.part, 120, 10),

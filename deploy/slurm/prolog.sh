@@ -10,4 +10,9 @@ touch "$jobs/${SLURM_JOB_ID:?}"
 if ! [ -r "$cache/.kcachefs/stats.json" ]; then
     kcachefs mount "$cache" --store "$store" --policy "$policy" --max-size "$size" 9>&- || say "runs without a cache"
 fi
+if [ -n "${python:-}" ] && [ -r "$cache/.kcachefs/stats.json" ]; then
+    gpu=()
+    [ -e /dev/nvidiactl ] && gpu=(--gpu)
+    kcachefs warm -q --mount "$cache" --python "$python" "${gpu[@]}" 9>&- || say "was not warmed"
+fi
 exit 0

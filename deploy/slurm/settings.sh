@@ -7,6 +7,7 @@ cache=/srv/kcachefs/cache
 store=/var/cache/kcachefs
 size=200GiB
 policy=publish # jobs of different users share the node
+python= # the Python of the jobs: what every start of its torch needs is compiled before the first job
 jobs=/run/kcachefs-jobs # one empty file per job on the node
 
 say() { printf 'kcachefs: job %s: %s\n' "${SLURM_JOB_ID:-?}" "$*" >&2; }

@@ -39,9 +39,11 @@ from kcachefs.cli.set import set as set_
 from kcachefs.cli.show import show
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
+from kcachefs.cli.top import top
 from kcachefs.cli.umount import umount
 from kcachefs.cli.unpack import unpack
 from kcachefs.cli.usage import UsageError, usage_line
+from kcachefs.cli.warm import warm
 from kcachefs.cli.web import web
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
@@ -68,6 +70,7 @@ for _verb in (
     status,
     run,
     env,
+    warm,
     frameworks,
     doctor,
     adopt,
@@ -79,6 +82,7 @@ for _verb in (
     kernels,
     show,
     diff,
+    top,
     web,
     report,
     pin,

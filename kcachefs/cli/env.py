@@ -42,6 +42,7 @@ def env(
     from kcachefs.frameworks import environment, headers, make_folders
     from kcachefs.frameworks.environment import select
     from kcachefs.frameworks.formats import FORMATS, render
+    from kcachefs.frameworks.interpreters import named
     from kcachefs.mounts.finding import find
     from kcachefs.session.bytecode import wish
 
@@ -50,13 +51,14 @@ def env(
     if format not in FORMATS:
         raise UsageError(f"--format {format}: unknown{did_you_mean(format, FORMATS)}; there are {', '.join(FORMATS)}")
     select(only or ())  # a wrong name is told before a missing mount
+    command = named(python, os.environ)
     where = find(mount)
     wanted = wish(where, bytecode, only or ())
     if wanted == "auto" and format in _FOR_OTHER_HOSTS:
         wanted = "off"
     values = {
         **environment(where, only or ()),
-        **pycs.variables(where, pycs.judge_command([python] if python else [], os.environ, wanted)),
+        **pycs.variables(where, pycs.judge_command(command, os.environ, wanted)),
     }
     text = render(values, "json" if as_json else format, where)
     make_folders(where, only or ())

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kcachefs.session.account import Account
 
 NOT_WARM = 1
+_PATIENCE_SECONDS = 2.0
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
@@ -31,6 +32,12 @@ def run(
     bytecode: Annotated[
         str | None,
         typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="What is read ahead goes by this name.", show_default="the script of the command"
+        ),
     ] = None,
     assert_warm: Annotated[
         bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
@@ -53,6 +60,7 @@ def run(
     Uses a running mount, or makes one that lasts while commands use it. Signals and the exit code pass through.
     """
     from kcachefs.cli.target import find_mount
+    from kcachefs.core.start_profiles import name_of
     from kcachefs.core.uses import HEARTBEAT_SECONDS
     from kcachefs.daemon.options import option_named
     from kcachefs.frameworks import bytecode as pycs
@@ -82,6 +90,7 @@ def run(
             # The kernel asks again for a name after this long; a command that comes sooner would not be counted.
             time.sleep(HEARTBEAT_SECONDS)
         began = time.time()
+        _announce(where, name or name_of(command))
         try:
             status = run_command(command, {**os.environ, **values})
         except FileNotFoundError:
@@ -132,6 +141,19 @@ def _write_report(report: Path, mount: Path, began: float, command: list[str]) -
         _say(f"no report was written: {describe(error)}")
     else:
         _say(f"{report}: {format_size(size)}")
+
+
+def _announce(mount: Path, name: str) -> None:
+    """Tell our own daemon what is about to start, so that it reads ahead; somebody else's notices by itself."""
+    import contextlib
+
+    from kcachefs.daemon import control, registry
+    from kcachefs.errors import KcachefsError
+
+    with contextlib.suppress(KcachefsError, OSError):
+        if name and registry.read(str(mount)) is not None:
+            started = {"name": name, "pid": os.getpid()}
+            control.ask(registry.socket_path(str(mount)), "start", started, seconds=_PATIENCE_SECONDS)
 
 
 def _why_not_warm(done: Account) -> str:

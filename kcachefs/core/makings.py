@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -60,6 +60,8 @@ class Makings:
         self._namespaces = namespaces
         self._history = history
         self._runs = runs
+        self.on_use: Callable[[int, int], None] = lambda run, entry: None
+        """Is told of each entry that a run made or hit. It must be quick."""
 
     def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
         raw = (source or self._catalog).get(making_key(entry))
@@ -93,7 +95,8 @@ class Makings:
         writing = other or (run if not record.used else 0)
         is_replaced = not record.used and not writing
         if (writing and making.run and writing != self._runs.current(making.run)) or is_replaced:
-            is_rewrite = self._note_rewrite(record, making, writing)
+            if not node.flags & Inode.MUTABLE:  # a log or a database that is kept in an entry was not compiled again
+                is_rewrite = self._note_rewrite(record, making, writing)
         elif 0 <= ended - making.ended <= PAUSE_NS:
             making.ended = ended
             if making.basis == SPAN:
@@ -108,6 +111,7 @@ class Makings:
     def _begin(self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> None:
         making = MakingRecord(self._began(entry, record), _ended(node), run=run)
         row = self._history.row(record.namespace, record.uid)
+        self.on_use(run, entry)
         if is_miss:
             row.misses += 1
             self._runs.add(run, misses=1)
@@ -193,6 +197,9 @@ class Makings:
 
     def count_hits(self, found: list[Hit]) -> None:
         """Count what these hits saved: graphs first, because a graph's kernels count with it."""
+        for hit in found:
+            for _, process in hit.hits:
+                self.on_use(self._runs.of(process), hit.entry)
         makings = [(self.get(hit.entry), hit) for hit in found]
         makings.sort(key=lambda pair: pair[0] is None or pair[0].basis != ARTEFACT)
         for making, (_, record, hits) in makings:
@@ -230,7 +237,7 @@ class Makings:
         if since is not None and written / 1e9 >= since:
             return True
         makers = {making.run, making.rewriter} - {0} if making is not None else set()
-        return run in map(self._runs.current, makers)
+        return any(self._runs.current(one) == run for one in makers)
 
     def tell(self, info: MadeEntry) -> MadeEntry:
         """An entry with all that is known of its making."""

@@ -6,6 +6,7 @@ from kcachefs.core.accounts import Accounts
 from kcachefs.core.distrust import Distrust
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
+from kcachefs.core.fresh_entries import FreshEntries
 from kcachefs.core.history import History
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
@@ -21,6 +22,7 @@ from kcachefs.core.room import Room
 from kcachefs.core.runs import Runs
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.sealing import Sealer
+from kcachefs.core.start_profiles import StartProfiles
 from kcachefs.core.syncing import Syncer
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
@@ -48,8 +50,9 @@ class Parts:
         self.runs = Runs(store)
         self.makings = Makings(store, self.nodes, self.namespaces, self.history, self.runs)
         self.uses = Uses(self.nodes, self.table, self.runs, self.makings)
+        self.fresh = FreshEntries()
         self.counts = EntryCounts(
-            store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings
+            store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings, self.fresh
         )
         self.membership = Membership(
             store, self.nodes, self.namespaces, self.placement, self.counts, self.temporaries, self.uses
@@ -73,6 +76,8 @@ class Parts:
         )
         self.distrust = Distrust(store, self.nodes, self.tree)
         self.walk = Walk(store, self.nodes, self.tree, self.table)
+        self.profiles = StartProfiles(store, self.nodes, self.walk)
+        self.runs.on_begin, self.makings.on_use = self.profiles.run_began, self.profiles.note
         self.syncer = Syncer(
             store,
             self.nodes,

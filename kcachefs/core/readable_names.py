@@ -21,6 +21,8 @@ _SIGNATURE = re.compile(rb"tt\.func public @[^(]*\((.*?)\)(?: attributes)? *\{")
 _ARGUMENT = re.compile(rb"%[\w.]+: (?:!tt\.(ptr)<([\w!.]+)|(\w+))")
 _TENSOR = re.compile(rb"tensor<((?:\d+x)+)")
 _AOT_ID = re.compile(rb"AOT ID: \['(\d+)_(\w+)'\]")
+_ENVIRONMENT = re.compile(r"-[0-9a-f]{4,16}(?:-[0-9]+)?$")
+"""What follows the cache tag in the name of an environment: its digest, and perhaps a user's number."""
 _STANDARD_LIBRARY = re.compile(rb"python[0-9.]+t?")
 _INDUCTOR_KINDS = {
     b"fxgraph": "compiled graph",
@@ -76,7 +78,7 @@ def bytecode_name(path: tuple[bytes, ...], description: bytes | None) -> str:
         facts = json.loads(description or b"")
     facts = facts if isinstance(facts, dict) else {}
     packages = facts.get("packages") if isinstance(facts.get("packages"), dict) else {}
-    above, own, tag = path[1:-1], _text(path[-1:]), _text(path[:1]).rpartition("-")[0]
+    above, own, tag = path[1:-1], _text(path[-1:]), _ENVIRONMENT.sub("", _text(path[:1]))
     if above and above[-1] in (b"site-packages", b"dist-packages"):
         what = str(packages.get(own, own))
     elif above and _STANDARD_LIBRARY.fullmatch(above[-1]):

@@ -18,7 +18,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from kcachefs.bounded import BoundedDict
@@ -78,6 +78,8 @@ class Runs:
         """Runs that became part of another one."""
         self._boot = 0
         self._newest = 0
+        self.on_begin: Callable[[int, Story], None] = lambda run, story: None
+        """Is told of each new run. It must be quick."""
 
     # --- who asks: the catalog's lock is held -------------------------------------------------------------------------
 
@@ -158,6 +160,7 @@ class Runs:
         number = self._newest = max(self._newest + 1, self._ring.next_number)
         self._keep(number, _Run(record, frozenset(story.ancestors), is_changed=True))
         self._write(number)
+        self.on_begin(number, story)
         return number
 
     def _take_over(self, number: int, story: Story) -> int:

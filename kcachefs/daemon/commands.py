@@ -41,6 +41,13 @@ class Commands(Insight):
         }
         fs.report.numbered_files[b"artifacts"] = self._artifacts_for
 
+    def start(self, name: str, pid: int) -> int:
+        """A process is about to start a command of that name: read ahead what its last starts read.
+
+        Returns how many entries that are.
+        """
+        return self._fs.profiles.expect(name, pid)
+
     def _entries_for(self, caller: Caller) -> bytes:
         """The entries that a caller may list by reading a file: their own, or all for the owner and root."""
         self._fs.settle_for(caller)

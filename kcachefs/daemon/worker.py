@@ -119,10 +119,10 @@ class Worker:
 
             self._fleet = FleetClient(self.fs, agents, self._kernel.request_count)
             self.fs.ask(self._fleet)
-            self.fs.fleet = self._fleet.report
             if config.fleet.publishes:
                 self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()
+        self.fs.profiles.start()
         if began.resumed:
             self.fs.history.note_takeover(f"restart {began.restarts}")
         self.engine = make_engine(self.fs)

@@ -16,6 +16,7 @@ import csv
 import json
 import os
 import re
+import stat
 import struct
 import sys
 from collections.abc import Mapping, Sequence
@@ -109,13 +110,26 @@ def variables(mount: Path, judged: Judgement) -> dict[str, str]:
 
     An empty value switches the variable off that forbids writing, in every shell and file format alike.
     """
-    if not judged.is_used:
-        return {}
-    folder = mount / NAMESPACE / judged.environment
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        _describe(folder, judged)
-    return {PREFIX: str(folder), DONT_WRITE: ""} if os.path.isdir(folder) else {}
+    folder = environment_folder(mount, judged) if judged.is_used else None
+    return {PREFIX: str(folder), DONT_WRITE: ""} if folder is not None else {}
+
+
+def environment_folder(mount: Path, judged: Judgement) -> Path | None:
+    """The folder of an environment, made if it is not there; None where there is none that this user can trust.
+
+    Bytecode is code: a folder of another user would let them run theirs here. Root's is as good as our own. Where
+    another user has taken the name, we have a folder beside it with our number.
+    """
+    usual = mount / NAMESPACE / judged.environment
+    for folder in (usual, usual.with_name(f"{usual.name}-{os.getuid()}")):
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):
+            found = os.lstat(folder)
+            if stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid()):
+                _describe(folder, judged)
+                return folder
+    return None
 
 
 # --- the sample -------------------------------------------------------------------------------------------------------
@@ -205,7 +219,7 @@ def _is_ours(environ: Mapping[str, str]) -> bool:
 def _describe(folder: Path, judged: Judgement) -> None:
     """Write down once what is installed, by the names in site-packages, so that `ls` can say what an entry is."""
     place = folder / DESCRIPTION
-    if place.exists():
+    if place.exists() or not os.access(folder, os.W_OK):
         return
     assert judged.interpreter is not None
     packages: dict[str, list[str]] = {}
@@ -218,8 +232,9 @@ def _describe(folder: Path, judged: Judgement) -> None:
         "packages": {name: ", ".join(those) for name, those in packages.items()},
     }
     unfinished = folder / f"tmp.{os.getpid()}"
-    unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8", errors="backslashreplace")
-    unfinished.replace(place)
+    with contextlib.suppress(OSError):  # a read-only mount, or a full disk: `ls` then shows the folders' own names
+        unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8", errors="backslashreplace")
+        unfinished.replace(place)
 
 
 def _top_level_names(distribution: Installed) -> list[str]:

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kcachefs.errors import UsageError
+
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(\S+))?")
 _LONG_SHEBANG = re.compile(rb"""#!/bin/sh\s*\n'''exec' "?([^"\n]+?)"? "\$0\"""")
@@ -37,12 +39,14 @@ for folder in (here, os.path.dirname(here)):
     if told.get("include-system-site-packages") == "true":
         bases = [sys.base_prefix]
     break
-sites = site.getsitepackages([prefix, *bases])
+sites = [os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")]
+sites += site.getsitepackages([prefix, *bases])
 if prefix == sys.base_prefix or bases:
     sites.append(site.getusersitepackages())
 print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, sites]))
 """
-"""Asked without `site`, which would run the code of every .pth file that is installed."""
+"""Asked without `site`, which would run the code of every .pth file that is installed. Without it Debian's Pythons do
+not know that they are in a virtual environment, and leave out its folder."""
 
 
 _Told = tuple[str, str, str, list[str]]
@@ -100,6 +104,13 @@ def executable_of(command: Sequence[str], environ: Mapping[str, str]) -> str | N
     if found is not None and not _is_python(found):
         found = _of_script(found, path)
     return found or shutil.which("python", path=path) or shutil.which("python3", path=path)
+
+
+def named(python: str, environ: Mapping[str, str]) -> list[str]:
+    """A command that runs the Python of that name, if one is given; raises UsageError if that Python is not there."""
+    if python and shutil.which(python, path=environ.get("PATH")) is None:
+        raise UsageError(f"--python {python}: is not there, or cannot be executed; name another one")
+    return [python] if python else []
 
 
 def ask(executable: str, environ: Mapping[str, str], flags: str = "") -> Interpreter | None:

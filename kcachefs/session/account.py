@@ -58,10 +58,12 @@ class Account:
 
     def _bytecode(self) -> str:
         """What was found of Python's bytecode, which saved compiling the modules of those packages."""
-        if not self.bytecode_hits + self.bytecode_misses:
-            return ""
-        compiled = f", of {_count(self.bytecode_misses, 'package')} compiled" if self.bytecode_misses else ""
-        return f"; bytecode of {_count(self.bytecode_hits, 'package')} found{compiled}"
+        parts = [
+            f"of {_count(number, 'package')} {what}"
+            for number, what in ((self.bytecode_hits, "found"), (self.bytecode_misses, "compiled"))
+            if number
+        ]
+        return f"; bytecode {', '.join(parts)}" if parts else ""
 
 
 def read(mount: Path) -> Account:

@@ -1,4 +1,4 @@
-"""The files in a store's folder `history/`: runs, events, tombstones, and samples of three lengths. All are bounded.
+"""The files in a store's folder `history/`: runs, starts, events, tombstones, samples of three lengths. All bounded.
 
 A store is complete without them, and an older one has none.
 """
@@ -13,6 +13,8 @@ FOLDER = "history"
 
 RUNS = 2_000
 RUN_SIZE = 320
+PROFILES = 128
+PROFILE_SIZE = 8_192
 EVENTS = 10_000
 EVENT_SIZE = 320
 TOMBSTONES = 65_536
@@ -28,6 +30,7 @@ class HistoryFiles:
     def __init__(self, store: Path) -> None:
         folder = store / FOLDER
         self.runs = RingFile(folder / "runs", RUNS, RUN_SIZE)
+        self.profiles = RingFile(folder / "profiles", PROFILES, PROFILE_SIZE)
         self.events = RingFile(folder / "events", EVENTS, EVENT_SIZE)
         self.tombstones = RingFile(folder / "tombstones", TOMBSTONES, TOMBSTONE_SIZE)
         self.samples = {
@@ -35,7 +38,7 @@ class HistoryFiles:
         }
 
     def rings(self) -> tuple[RingFile, ...]:
-        return self.runs, self.events, self.tombstones, *self.samples.values()
+        return self.runs, self.profiles, self.events, self.tombstones, *self.samples.values()
 
     def allocated_bytes(self) -> int:
         """What they take on the disk."""

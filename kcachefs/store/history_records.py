@@ -11,6 +11,8 @@ from typing import ClassVar, Self
 
 from kcachefs.store.records import entry_key
 
+PROFILE_ENTRIES = 1_000
+"""Entries that a start profile has room for."""
 UNKNOWN_COST = -1
 """The cost of an entry of which nobody knows how long it took to make."""
 
@@ -94,6 +96,31 @@ class RunRecord:
             )
             + self.argv
         )
+
+    @classmethod
+    def unpack(cls, raw: bytes) -> Self:
+        return cls(*cls.CODEC.unpack_from(raw), raw[cls.CODEC.size :])  # type: ignore[call-arg]
+
+
+@dataclass(slots=True)
+class ProfileRecord:
+    """What the last starts of a command read."""
+
+    CODEC: ClassVar[struct.Struct] = struct.Struct("<16sq")
+
+    name_hash: bytes
+    """The first 16 bytes of the BLAKE2b hash of the command's name."""
+    when: int
+    entries: bytes = b""
+    """Their numbers in the order of use, 8 bytes each, little-endian."""
+
+    @property
+    def numbers(self) -> list[int]:
+        whole = len(self.entries) // 8
+        return list(struct.unpack_from(f"<{whole}Q", self.entries))
+
+    def pack(self) -> bytes:
+        return self.CODEC.pack(self.name_hash, self.when) + self.entries
 
     @classmethod
     def unpack(cls, raw: bytes) -> Self:

@@ -45,6 +45,20 @@ def entries(mount: Mount) -> dict[str, str]:
     return {one["path"]: one["name"] for one in found}
 
 
+@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="the distribution has no Python")
+def test_the_packages_of_an_environment_that_also_sees_the_systems_are_found(base: Path) -> None:
+    """Debian's Python leaves them out when it is asked without `site`."""
+    subprocess.run(
+        ["/usr/bin/python3", "-m", "venv", "--without-pip", "--system-site-packages", base / "v"], check=True
+    )
+    [site] = (base / "v" / "lib").glob("python*/site-packages")
+    (site / "mine-1.0.dist-info").mkdir()
+    asked = interpreters.of_command([str(base / "v" / "bin" / "python")], dict(os.environ))
+    assert asked is not None
+    assert str(site) in asked.sites
+    assert ("mine", "1.0") in {(one.name, one.version) for one in interpreters.installed(asked)}
+
+
 # --- the way of a module ----------------------------------------------------------------------------------------------
 
 
@@ -207,6 +221,20 @@ def test_a_mount_that_is_closed_to_a_user_is_not_in_their_way(base: Path, enviro
             check=False,
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, "whole\n", "")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_of_another_user_is_not_trusted(mount: Mount, environment: Environment) -> None:
+    told = judged(environment)
+    theirs = mount.mountpoint / "python" / told.environment
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    mine = bytecode.variables(mount.mountpoint, told)[bytecode.PREFIX]
+    assert mine == f"{theirs}-{os.getuid()}"
+    environment.run(env={bytecode.PREFIX: mine})
+    assert f"standard library, python {sys.version_info.major}.{sys.version_info.minor}" in entries(mount).values()
+    os.chown(mine, NOBODY, NOBODY)
+    assert bytecode.variables(mount.mountpoint, told) == {}
 
 
 # --- kinds of packages ------------------------------------------------------------------------------------------------

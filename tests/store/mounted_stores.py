@@ -25,6 +25,7 @@ from kcachefs.store import Store
 from kcachefs.store.history_records import (
     EventRecord,
     MakingRecord,
+    ProfileRecord,
     RunRecord,
     SampleRecord,
     SampleRowRecord,
@@ -80,6 +81,10 @@ class Shown:
     orphans: list[int] = field(default_factory=list)
     last_changed: int = 0
     """The inode that the last change of a name returned."""
+
+
+LEARNED, LEARNED_FROM = 32768, 123_456_789
+"""The number of a dictionary, and the bytes that the store is said to have held when it was made."""
 
 
 @contextmanager
@@ -142,7 +147,10 @@ def _fill(place: Scene) -> Shown:
 def _remember_more(path: Path) -> None:
     """One more record of each kind of the past, in which no two fields are equal."""
     with Store(path) as store:
+        samples = [random.Random(number % 40).randbytes(2000) for number in range(1000)]
+        assert store.dictionaries.learn(samples, LEARNED_FROM) == LEARNED
         store.history.runs.append(RunRecord(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b"argv").pack())
+        store.history.profiles.append(ProfileRecord(b"0123456789abcdef", 1, b"\2\0\0\0\0\0\0\0").pack())
         store.history.events.append(EventRecord(1, 2, 3, 4, b"pathdetail").pack())
         store.history.tombstones.append(TombstoneRecord(b"0123456789abcdef", 1, 2, 3).pack())
         rows = [SampleRowRecord(*range(1, 10)), SampleRowRecord(*range(11, 20))]

@@ -1,0 +1,96 @@
+"""`kcachefs warm`: compiles what every start on this machine needs, before the first job does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kcachefs.cli.printing import console, print_json
+from kcachefs.errors import MountDenied, UsageError
+
+if TYPE_CHECKING:
+    from kcachefs.session.warming import Progress
+
+
+def warm(
+    distributions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DISTRIBUTION]...", help="Installed packages whose bytecode to compile, all of it."),
+    ] = None,
+    mount: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The mount to fill.", show_default="the only one")
+    ] = None,
+    python: Annotated[
+        str, typer.Option(metavar="PY", help="The Python that jobs use.", show_default="the first on PATH")
+    ] = "",
+    gpu: Annotated[bool, typer.Option("--gpu", help="Also what every start on this machine's GPU needs.")] = False,
+    bytecode: Annotated[
+        str | None,
+        typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing after success.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compile what every start needs, whatever its model is: once for each environment, again only what was evicted.
+
+    That is TorchInductor's probes of the processor and its precompiled header, with --gpu Triton's driver and launcher,
+    and where it helps the bytecode of what these import and of every DISTRIBUTION.
+    """
+    from kcachefs.frameworks import bytecode as pycs
+    from kcachefs.frameworks import environment, headers, interpreters, make_folders
+    from kcachefs.mounts.finding import find
+    from kcachefs.session import warming
+    from kcachefs.session.bytecode import wish
+
+    where = find(mount)
+    executable = interpreters.executable_of(interpreters.named(python, os.environ), os.environ)
+    interpreter = interpreters.ask(executable, os.environ) if executable is not None else None
+    if executable is None or interpreter is None:
+        raise UsageError(f"{python or 'python'}: is no Python that answers; name one with --python")
+    judged = pycs.judge(interpreter, os.environ, wish(where, bytecode))
+    wanted = warming.steps(judged, distributions or (), gpu=gpu)
+    make_folders(where)
+    headers.link(where)
+    values = {**os.environ, **environment(where), **pycs.variables(where, judged)}
+    folder = pycs.environment_folder(where, judged)
+    if folder is None:
+        raise MountDenied(
+            f"{where}: you may not write to its folder {pycs.NAMESPACE}; ask its owner, or mount your own"
+        )
+    with _progress(quiet or as_json) as tell:
+        outcome = warming.warm(where, executable, folder, wanted, values, tell)
+    if as_json:
+        print_json({"environment": folder.name, "compiled": outcome.done, "known": outcome.known})
+    elif not quiet:
+        for name in outcome.done:
+            print(f"{name}: compiled")
+        for name in outcome.known:
+            print(f"{name}: was there already")
+        if not wanted:
+            print("nothing to do: that Python has no torch, and no DISTRIBUTION was named whose bytecode is wanted")
+
+
+@contextlib.contextmanager
+def _progress(is_quiet: bool) -> Iterator[Progress]:
+    """A bar in a terminal, otherwise nothing: what is done is told at the end."""
+    screen = console(stderr=True)
+    if is_quiet or not screen.is_terminal:
+        yield lambda name, done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=screen, transient=True) as bars:
+        tasks = {}
+
+        def tell(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield tell
