@@ -23,18 +23,22 @@ def report(
     since: Annotated[str, typer.Option("--since", metavar="AGE", help="How far back to look: 7d, 12h, 90m.")] = "7d",
     mount: target.Mount = None,
     store: target.Store = None,
+    as_json: target.Json = False,
 ) -> None:
     """Write what `kcachefs web` shows as one HTML file, to send to a colleague or to keep.
 
     The file asks nobody for anything. It holds names, command lines and sources of kernels, as far as you may see them.
     """
     from kcachefs.cli.explained import moment
-    from kcachefs.cli.printing import format_seconds
+    from kcachefs.cli.printing import format_seconds, print_json
     from kcachefs.config import format_size
 
     began = moment(since)
     size = write(output, _watch(mount, store, began), began, f"in the last {format_seconds(time.time() - began)}")
-    print(f"{output}: {format_size(size)}")
+    if as_json:
+        print_json({"path": str(output.absolute()), "bytes": size})
+    else:
+        print(f"{output}: {format_size(size)}")
 
 
 def write(output: Path, watch: Watch, since: float, words: str, *, title: str = "", run: int | None = None) -> int:

@@ -46,6 +46,9 @@ def web(
             parser=a_path,
         ),
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print where it is and its token as one line of JSON, instead of the link.")
+    ] = False,
 ) -> None:
     """Show mounts in a browser: one page, served on this machine until Ctrl-C.
 
@@ -76,6 +79,12 @@ def web(
     allowed = access.Access(token, hosts, prefix)
 
     def started(link: str) -> None:
+        if as_json:
+            import json
+
+            told = {"link": link, "token": token, "socket": str(place.path) if place.path is not None else None}
+            print(json.dumps(told), flush=True)
+            return
         over = f" (over the socket {place.path})" if place.path is not None else ""
         print(f"{link}{over}", flush=True)
 

@@ -84,7 +84,7 @@ class Server:
 @contextmanager
 def serving(scene: Scene, *options: str | Path, user: int | None = None, **environment: str) -> Iterator[Server]:
     """`kcachefs web` during the scope; it has to end in good order."""
-    command = [*KCACHEFS, "web", *map(str, options)]
+    command = [*KCACHEFS, "web", "--json", *map(str, options)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -100,9 +100,9 @@ def serving(scene: Scene, *options: str | Path, user: int | None = None, **envir
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("http://"), (line, process.stderr.read() if process.stderr else "")
-            link, _, over = line.strip().partition(" ")
-            yield Server(link, process, over.removeprefix("(over the socket ").removesuffix(")"))
+            assert line, process.stderr.read() if process.stderr else ""
+            told = json.loads(line)
+            yield Server(told["link"], process, told["socket"] or "")
         finally:
             process.terminate()
             code = process.wait(PATIENCE)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import socket
 import stat
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from kcachefs.live.web import access, assets
-from tests.cli.scene import Scene
+from tests.cli.scene import KCACHEFS, Scene
 from tests.live.web.conftest import stats
 from tests.live.web.serving import Server, serving
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 
 def test_without_the_token_nobody_sees_anything(server: Server) -> None:
@@ -133,6 +136,17 @@ def test_what_is_no_http_or_too_much_of_it_is_refused(server: Server) -> None:
     assert server.get("/api/causes?run=x").status == 400
     assert server.get("/api/glance?mount=/etc").status == 400
     assert server.get("/", method="HEAD").body == b""
+
+
+def test_the_link_is_all_that_it_prints(place: Scene) -> None:
+    command = [*KCACHEFS, "web", str(place.mountpoint), "--listen", f"unix:{place.folder}/link.sock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=place.environment) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == ""
+        assert process.wait(PATIENCE) == 0
+    assert re.fullmatch(rf"http://localhost/\?token=[\w-]+ \(over the socket {place.folder}/link\.sock\)\n", line)
 
 
 def test_the_extra_is_named_where_it_is_missing(place: Scene) -> None:

@@ -16,7 +16,7 @@ from tests.live.web.serving import Server, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Response
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 ENTRIES = 100_000
 PAGE_MAX = 300_000

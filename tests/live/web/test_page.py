@@ -18,7 +18,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from playwright.sync_api import Dialog, Locator, Page
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 
 def words(place: Locator) -> str:

@@ -13,7 +13,7 @@ from tests.cli.scene import Scene
 from tests.live.web.conftest import HOSTILE, Opener, stats
 from tests.live.web.test_page import ready_report, words
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 
 def test_a_report_is_the_page_in_one_file(place: Scene, opened: Opener) -> None:
@@ -46,7 +46,8 @@ def test_a_store_at_rest_has_a_report_too(place: Scene, tmp_path: Path, opened: 
     with_store.settle()
     with_store.umount()
     path = tmp_path / "report.html"
-    with_store.must("report", "-o", path)
+    told = json.loads(with_store.must("report", "-o", path, "--json"))
+    assert told == {"path": str(path), "bytes": path.stat().st_size}
     page = opened(path.as_uri())
     page.locator("#treemap .cell").first.wait_for()
     assert words(page.locator("#state")) == "at rest"

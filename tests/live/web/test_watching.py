@@ -18,7 +18,7 @@ from tests.cli.scene import Scene
 from tests.engines.callers import OTHER, in_child
 from tests.live.web.conftest import stats
 
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
 
 class Asked:
