@@ -65,7 +65,7 @@ def inputs() -> dict[str, list[str]]:
     run = [*project["project"]["dependencies"], *project["build-system"]["requires"], *EDITABLE]
     pytest = [one for one in extras["dev"] if one.startswith(PYTEST)]
     dev = [one for one in extras["dev"] if one not in pytest]
-    test = [*dev, *extras["cuda"], *extras["fleet"], *PYFUSE3_BUILD, *TORCH_NEEDS]
+    test = [*dev, *extras["cuda"], *extras["fleet"], *extras["live"], *PYFUSE3_BUILD, *TORCH_NEEDS]
     return {"run": run, "pytest": pytest, "test": test, "source": list(extras["pyfuse3"])}
 
 

@@ -15,7 +15,7 @@ TEXT = (ROOT / "README.md").read_text()
 page = runpy.run_path(str(ROOT / "scripts" / "index_page.py"))["page"]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md", "docs/live.md"])
 def test_every_link_leads_somewhere(name: str) -> None:
     path = ROOT / name
     links = re.findall(r"\]\(([^)]+)\)", path.read_text())
@@ -46,7 +46,7 @@ def test_the_example_runs() -> None:
     subprocess.run([sys.executable, "-c", example], check=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md", "docs/live.md"])
 def test_every_block_is_closed(name: str) -> None:
     assert len(re.findall(r"^```", (ROOT / name).read_text(), flags=re.MULTILINE)) % 2 == 0
 
@@ -57,4 +57,6 @@ def test_installing_comes_first_and_success_after_three_lines() -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", TEXT, flags=re.MULTILINE | re.DOTALL)
     assert blocks[0].startswith("pip install kcachefs")
     assert [line.split()[0] for line in blocks[1].splitlines()] == ["kcachefs", "eval", "python"]
-    assert TEXT.count("![") == 1, "one chart"
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", TEXT)
+    assert pictures[0] == "benchmarks/results/h200.svg"
+    assert len(pictures) <= 3, "one chart, and one picture of each live view"

@@ -24,7 +24,7 @@ import doctest, importlib, pkgutil, sys
 import kcachefs
 
 # Not among what kcachefs needs to run, and so not installed here.
-OPTIONAL = {"cuda", "cupy", "jax", "numba", "numpy", "pyfuse3", "torch", "triton"}
+OPTIONAL = {"cuda", "cupy", "h11", "jax", "numba", "numpy", "pyfuse3", "textual", "torch", "triton"}
 examples = 0
 for found in pkgutil.walk_packages(kcachefs.__path__, "kcachefs."):
     if found.name.endswith("__main__"):

@@ -32,6 +32,7 @@ from kcachefs.cli.pack import pack_app
 from kcachefs.cli.pin import pin, unpin
 from kcachefs.cli.prune import prune
 from kcachefs.cli.reload import reload
+from kcachefs.cli.report import report
 from kcachefs.cli.run import run
 from kcachefs.cli.runs import runs
 from kcachefs.cli.set import set as set_
@@ -42,6 +43,7 @@ from kcachefs.cli.umount import umount
 from kcachefs.cli.unpack import unpack
 from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.cli.warm import warm
+from kcachefs.cli.web import web
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
 
@@ -79,6 +81,8 @@ for _verb in (
     kernels,
     show,
     diff,
+    web,
+    report,
     pin,
     unpin,
     evict,

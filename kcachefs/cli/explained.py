@@ -33,10 +33,10 @@ def open_cache(mount: Path | None, store: Path | None, folder: Path | None) -> C
         if mount is not None or store is not None:
             raise UsageError("--folder is for a cache that is no mount; leave out --mount and --store")
         return FolderCache(folder)
-    return MountedCache(target.insight(mount, store), _place(mount, store))
+    return MountedCache(target.insight(mount, store), place_of(mount, store))
 
 
-def _place(mount: Path | None, store: Path | None) -> str:
+def place_of(mount: Path | None, store: Path | None) -> str:
     """What the index of a mount or store goes by."""
     try:
         mounted = target.find_mount(mount, store)

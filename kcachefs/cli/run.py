@@ -46,6 +46,10 @@ def run(
         Path | None,
         typer.Option(metavar="OUT.kcp", help="Pack the entries that were used meanwhile, to unpack them elsewhere."),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write what the command hit, missed and compiled as one HTML page."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one line of JSON, the last on standard error.")
@@ -102,6 +106,8 @@ def run(
             from kcachefs.cli.pack import pack_used
 
             _say(pack_used(where, pack, began))
+        if report is not None:
+            _write_report(report, where, began, command)
     if before is not None and after is not None:
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
@@ -119,6 +125,22 @@ def run(
             _say_causes(causes)
     sys.stdout.flush()
     end_like(status)
+
+
+def _write_report(report: Path, mount: Path, began: float, command: list[str]) -> None:
+    """Also after a command that failed; a report that cannot be written does not change how the command ended."""
+    import shlex
+
+    from kcachefs.cli.report import write_for_run
+    from kcachefs.config import format_size
+    from kcachefs.errors import KcachefsError, describe
+
+    try:
+        size = write_for_run(report, mount, began, shlex.join(command))
+    except (KcachefsError, OSError) as error:
+        _say(f"no report was written: {describe(error)}")
+    else:
+        _say(f"{report}: {format_size(size)}")
 
 
 def _announce(mount: Path, name: str) -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 from blake3 import blake3
 
 import kcachefs
-from kcachefs.errors import UsageError
+from kcachefs.errors import PackError, UsageError
 from kcachefs.fleet import moving, packfile
 from kcachefs.fleet.finding import FoundEntry, Say
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
@@ -97,19 +97,19 @@ def _read(view: View, found: FoundEntry) -> list[tuple[_File, _Content]]:
     read, left = [], THING_MAX
     for name in found.files:
         seen = view.read((found.namespace, *found.path_in, *name.split("/")))
-        content, moves = seen.content, moving.holds_paths(name)
+        content, moves = seen.content, False
         left -= len(content)
         label = printable(found.path)
         if left < 0:
             raise Skipped(f"{label}: is not packed: it has more than {THING_MAX >> 20} MiB")
         if is_database(name, content):
             raise Skipped(f"{label}: is not packed: {printable(name)} is a database, which is changed in place")
-        if moves:
-            folder = PurePosixPath(found.namespace, *found.path_in, name).parent
-            moved = moving.to_placeholder(content, folder)
-            if moved is None:
-                raise Skipped(f"{label}: is not packed: {printable(name)} is not a group file of Triton")
-            content = moved
+        try:
+            moved = moving.to_placeholder(content, PurePosixPath(found.namespace, *found.path_in, name))
+        except PackError as error:
+            raise Skipped(f"{label}: is not packed: {printable(str(error))}") from None
+        if moved is not None:
+            content, moves = moved, True
         digest, last = blake3(content).hexdigest(), name.rpartition("/")[2]
         kind = last.rpartition(".")[2] if "." in last else ""
         file = _File(name, seen.mode, seen.mtime, digest, len(content), moves)

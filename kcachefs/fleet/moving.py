@@ -1,6 +1,7 @@
 """Absolute paths inside artefacts: a pack holds a placeholder, and unpacking puts the path of the target there.
 
-Triton's group files list the absolute paths of their members. Elsewhere those paths lead nowhere, or to another cache.
+Triton's group files list the absolute paths of their members, and Inductor's graphs those of their kernels. Elsewhere
+these paths lead nowhere, or to another cache.
 """
 
 from __future__ import annotations
@@ -10,24 +11,30 @@ from pathlib import Path, PurePosixPath
 from kcachefs.errors import PackError
 from kcachefs.fleet.rules import is_safe_name
 from kcachefs.frameworks.copying import is_group_file, relocated
+from kcachefs.frameworks.graph_paths import cache_directory, relocated_graph
 
 PLACE = PurePosixPath("@kcachefs@")
 """Stands for the path of the mount."""
 
 
-def holds_paths(name: str) -> bool:
-    """Whether a file of this name is one of Triton's group files."""
-    return is_group_file(name.rpartition("/")[2])
+def to_placeholder(content: bytes, path: PurePosixPath) -> bytes | None:
+    """A file with a placeholder for the mount; `path` is where it lies in the mount. None: it names no other files."""
+    if is_group_file(path.name):
+        moved = relocated(content, PLACE / path.parent, is_safe_name)
+        if moved is None:
+            raise PackError(f"{path.name} is not a group file of Triton")
+        return moved
+    directory = cache_directory(path.parent)
+    return None if directory is None else relocated_graph(content, PLACE / directory)
 
 
-def to_placeholder(content: bytes, folder: PurePosixPath) -> bytes | None:
-    """A group file with a placeholder for the mount; `folder` is its folder from the mount. None: it is none."""
-    return relocated(content, PLACE / folder, is_safe_name)
-
-
-def to_target(content: bytes, mount: Path, folder: PurePosixPath) -> bytes:
-    """The same group file for the mount it is unpacked into."""
-    moved = relocated(content, mount / folder, is_safe_name)
+def to_target(content: bytes, mount: Path, path: PurePosixPath) -> bytes:
+    """The same file for the mount it is unpacked into."""
+    directory = None if is_group_file(path.name) else cache_directory(path.parent)
+    if directory is None:
+        moved = relocated(content, mount / path.parent, is_safe_name)
+    else:
+        moved = relocated_graph(content, mount / directory)
     if moved is None:
-        raise PackError(f"{folder}: holds a group file that is none")
+        raise PackError(f"{path}: names no files that could move")
     return moved

@@ -6,11 +6,13 @@ The same limits hold when a pack is made, so that nobody makes one that nobody c
 from __future__ import annotations
 
 import os
+from pathlib import PurePosixPath
 
 from kcachefs.core.layouts import NAMESPACES, Kind, is_temporary, place
 from kcachefs.errors import PackError
 from kcachefs.fleet.manifest import Manifest, PackedEntry
 from kcachefs.frameworks.copying import is_group_file
+from kcachefs.frameworks.graph_paths import cache_directory
 from kcachefs.printable import printable
 
 WINDOW_LOG_MAX = 27
@@ -70,7 +72,8 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
             raise PackError(f"{_shown(entry)}: {printable(file.name)!r} is no name that a cache has")
         if file.size > THING_MAX or file.offset + file.size > plain:
             raise PackError(f"{_shown(entry)}: {printable(file.name)} lies outside its frame")
-        if file.moves and not is_group_file(parts[-1]):
+        folder = PurePosixPath(entry.namespace, *entry.path, *parts[:-1])
+        if file.moves and not is_group_file(parts[-1]) and cache_directory(folder) is None:
             raise PackError(f"{_shown(entry)}: {printable(file.name)} is no file whose paths move")
     # Files may share bytes of the frame, so that together they can have more than it.
     if sum(file.size for file in entry.files) > THING_MAX:

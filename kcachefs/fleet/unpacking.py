@@ -123,6 +123,6 @@ def _bring_group(
 def _add(entry: PackedEntry, file: PackedFile, name: str, plain: memoryview, target: Target[Any], folder: Any) -> None:
     content: memoryview | bytes = plain[file.offset : file.offset + file.size]
     if file.moves:
-        home = PurePosixPath(entry.namespace, *entry.path, file.name).parent
-        content = moving.to_target(bytes(content), target.home, home)
+        path = PurePosixPath(entry.namespace, *entry.path, file.name)
+        content = moving.to_target(bytes(content), target.home, path)
     target.add(folder, name, file.mode, file.mtime, content)

@@ -19,8 +19,8 @@ def parcel(frame: Frame, plain: memoryview, mount: Path) -> int:
         for file in entry.files:
             offset, size = file.offset, file.size
             if file.moves:
-                folder = PurePosixPath(entry.namespace, *entry.path, file.name).parent
-                moved = moving.to_target(bytes(plain[offset : offset + size]), mount, folder)
+                path = PurePosixPath(entry.namespace, *entry.path, file.name)
+                moved = moving.to_target(bytes(plain[offset : offset + size]), mount, path)
                 offset, size, end = end, len(moved), end + len(moved)
                 chunks.append(moved)
             files.append(ParcelFile(file.name, file.mode, file.mtime, offset, size))

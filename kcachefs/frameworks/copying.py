@@ -18,6 +18,7 @@ from types import TracebackType
 
 from kcachefs.core.layouts import ADOPTING, is_temporary
 from kcachefs.errors import MountError
+from kcachefs.frameworks.graph_paths import GRAPH_MAX, cache_directory, relocated_graph
 
 DEPTH_MAX = 64
 """How many folders an entry may have inside each other."""
@@ -155,6 +156,9 @@ def copy_file(
             if content is None:
                 skip(f"{source.path / name}: is not a group file of Triton and was skipped")
                 return False
+        elif (directory := cache_directory(home)) is not None and found.st_size <= GRAPH_MAX:
+            content = relocated_graph(reader.read(GRAPH_MAX + 1), directory)
+            reader.seek(0)
         made = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=target.fd)
         with open(made, "wb") as writer:
             if content is not None:

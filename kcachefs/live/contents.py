@@ -56,6 +56,11 @@ class Contents:
                 self._took = self._asked - now
             return self._entries
 
+    def forget(self) -> None:
+        """List them anew at the next look."""
+        with self._lock:
+            self._asked = 0.0
+
     def grouped(self, explainer: Explainer) -> Grouped:
         """The entries in groups; names that are not known yet are read first, as many as one look may."""
         with self._lock:
@@ -83,13 +88,14 @@ class Contents:
 
     def _name_kernels(self, explainer: Explainer, found: Grouped) -> None:
         kernels = [one for one in explainer.entries if kind_of(one.path) == "kernel"]
-        new = [one for one in kernels if one.path not in self._tried]
-        new.sort(key=lambda one: -one.used)
-        self._tried |= {one.path for one in new[:_NAMED_AT_ONCE]}
-        found.complete = len(new) <= _NAMED_AT_ONCE and not explainer.reader.ran_out_of_time
-        chosen = [one for one in kernels if one.path in self._tried]
-        for name, ones in explainer.reader.kernels_by_name(chosen).items():
+        new = sorted((one for one in kernels if one.path not in self._tried), key=lambda one: -one.used)
+        chosen = {one.path for one in new[:_NAMED_AT_ONCE]} | self._tried
+        named = explainer.reader.kernels_by_name([one for one in kernels if one.path in chosen])
+        for name, ones in named.items():
             found.names |= {one.path: name for one in ones if name}
+        in_time = not explainer.reader.ran_out_of_time
+        self._tried |= chosen if in_time else {one.path for ones in named.values() for one in ones}
+        found.complete = in_time and len(new) <= _NAMED_AT_ONCE
 
 
 def short_place(place: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import os
 import re
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 
 from kcachefs.core.insight_info import MadeEntry
 from kcachefs.insight import sources, triton_ir
@@ -30,10 +32,12 @@ def code_of(ptx: str, file: str) -> Listing:
     numbers = {found[1] for line in ptx.splitlines() if (found := _FILE.match(line)) and _is_same(found[2], file)}
     shown: list[str] = []
     places: list[int] = []
-    place = 0
+    place, in_asm = 0, False
     for line in lines:
+        # Inside inline assembly the compiler counts up the line for each line of assembly.
+        in_asm = line.strip() != "// end inline asm" and (in_asm or line.strip() == "// begin inline asm")
         if (found := _LOC.match(line)) is not None:
-            place = _place(line, found, numbers)
+            place = place if in_asm else _place(line, found, numbers)
         elif not (_FILE.match(line) or _LABEL.match(line) or not line.strip() or line.startswith("//")):
             if line.startswith("}"):
                 place = 0
@@ -49,7 +53,7 @@ def source_of(
     """The kernel's function in its source file, and the functions it calls there. Where the file cannot be read, its
     first IR, which names the same lines."""
     file = kernel.place.file
-    text = None if _is_inside(file, mount) else sources.read_file(file)
+    text = sources.read_file(file) if not _is_inside(file, mount) and _may_maker_read(file, entry.uid) else None
     if text is not None and (lines := _functions(text[0], {kernel.place.line, *(code.places if code else ())})):
         all_lines = text[0].splitlines()
         changed = text[1] > kernel.created + _SLACK_SECONDS
@@ -92,6 +96,21 @@ def _is_same(path: str, other: str) -> bool:
 def _is_inside(path: str, folder: str) -> bool:
     """Whether a file is in the mount itself, where reading it would count as a use."""
     return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
+
+
+def _may_maker_read(path: str, uid: int) -> bool:
+    """Whether the user who made an entry could read the file that it names: nobody gets another's file onto a page, or
+    into a report that is sent on, by naming it."""
+    if uid == os.geteuid():
+        return True
+    real = Path(os.path.realpath(path))
+    try:
+        own = real.stat()
+        return own.st_uid == uid or (
+            bool(own.st_mode & stat.S_IROTH) and all(one.stat().st_mode & stat.S_IXOTH for one in real.parents)
+        )
+    except OSError:
+        return False
 
 
 def _functions(text: str, wanted: set[int]) -> list[int]:

@@ -220,14 +220,14 @@ class _Shown:
     def place(self) -> str:
         return self._cache.place
 
-    def entries(self) -> list[MadeEntry]:
+    def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
         return self._entries
 
     def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
         return self._cache.artefacts(entries, files)
 
-    def runs(self) -> list[RunInfo]:
-        return self._cache.runs()
+    def runs(self, *, settle: bool = False) -> list[RunInfo]:
+        return self._cache.runs(settle=settle)
 
     def tombstones(self) -> list[Tombstone]:
         return self._cache.tombstones()

@@ -30,6 +30,8 @@ from kcachefs.mounts.insight_reports import Ask, InsightReports, asking_folder
 WEEK_SECONDS = 7 * 86400.0
 RUNS_SHOWN, EVENTS_SHOWN = 50, 100
 _USERS_SHOWN = 20
+_EVENTS_KEPT = 10_000
+"""As many as a mount keeps."""
 _ANSWER_SECONDS = 3.0
 """A daemon that takes longer for its statistics is called silent."""
 _PATIENT_SECONDS = 120.0
@@ -55,7 +57,9 @@ class Watch:
         *,
         own: bool = True,
         at_rest: bool = False,
+        since: float | None = None,
     ) -> None:
+        """With `since`, what the headline has of the last week is what happened since then instead."""
         self.place = place
         """The mountpoint, or the folder of a store that is not mounted."""
         self.insight = insight
@@ -64,6 +68,9 @@ class Watch:
         self.at_rest = at_rest
         """It is a store that is not mounted."""
         self._statistics = statistics
+        self._since = since
+        span = WEEK_SECONDS if since is None else time.time() - since
+        self._week_range = "14d" if span < RANGES["14d"] else "2y"
         self._kept = {name: KeptSamples(name, insight.history) for name in RANGES}
         self._asked: dict[str, tuple[float, object]] = {}
         self._numbers: Statistics | None = None
@@ -85,11 +92,14 @@ class Watch:
 
     def glance(self) -> Glance:
         """How things are now; never fails: where the daemon does not answer, that is what there is to see."""
-        why = ""
         try:
             self._refresh()
         except (KcachefsError, OSError, msgspec.DecodeError) as error:
-            why = str(error)
+            return self.last_known(str(error))
+        return self.last_known()
+
+    def last_known(self, why: str = "") -> Glance:
+        """How things were when the daemon last answered; `why` says what is wrong now. Asks nobody."""
         now = time.time()
         last = self._glance
         made = Glance(
@@ -126,8 +136,8 @@ class Watch:
             self._runs = self.insight.runs()
         if self._is_due("events", "events", now):
             self.events = self._new_events()
-        if self._is_due("history 14d", "history", now):
-            self._kept["14d"].refresh(now)
+        if self._is_due(f"history {self._week_range}", "history", now):
+            self._kept[self._week_range].refresh(now)
 
     def _is_due(self, key: str, kind: str, now: float) -> bool:
         """Whether to ask again; if so, that it was asked is noted."""
@@ -152,7 +162,7 @@ class Watch:
     def _new_events(self) -> list[Event]:
         since = self.events[-1].when if self.events else 0.0
         known = {one.number for one in self.events}
-        return self.events + [one for one in self.insight.events(since) if one.number not in known]
+        return (self.events + [one for one in self.insight.events(since) if one.number not in known])[-_EVENTS_KEPT:]
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -194,13 +204,13 @@ class Watch:
                 dedup_ratio=numbers.store.dedup_ratio,
                 total=numbers.total,
                 counted_since=numbers.since,
-                week=self._week(max(numbers.since, now - WEEK_SECONDS)),
+                week=self._week(max(numbers.since, now - WEEK_SECONDS) if self._since is None else self._since),
             )
         fleet = numbers.fleet if numbers else None
         return msgspec.structs.replace(known, concerns=concerns(known, fleet))
 
     def _week(self, since: float) -> Week:
-        samples = list(self._kept["14d"].since(since))
+        samples = list(self._kept[self._week_range].since(since))
         total = Sum()
         for sample in samples:
             total.add(sample)

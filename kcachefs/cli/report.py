@@ -1,0 +1,88 @@
+"""`kcachefs report`: writes what the page of `kcachefs web` shows into one file."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kcachefs.cli import target
+from kcachefs.cli.usage import a_path
+
+if TYPE_CHECKING:
+    from kcachefs.live.watching import Watch
+
+
+def report(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write the page.", parser=a_path)
+    ] = Path("report.html"),
+    since: Annotated[str, typer.Option("--since", metavar="AGE", help="How far back to look: 7d, 12h, 90m.")] = "7d",
+    mount: target.Mount = None,
+    store: target.Store = None,
+) -> None:
+    """Write what `kcachefs web` shows as one HTML file, to send to a colleague or to keep.
+
+    The file asks nobody for anything. It holds names, command lines and sources of kernels, as far as you may see them.
+    """
+    from kcachefs.cli.explained import moment
+    from kcachefs.cli.printing import format_seconds
+    from kcachefs.config import format_size
+
+    began = moment(since)
+    size = write(output, _watch(mount, store, began), began, f"in the last {format_seconds(time.time() - began)}")
+    print(f"{output}: {format_size(size)}")
+
+
+def write(output: Path, watch: Watch, since: float, words: str, *, title: str = "", run: int | None = None) -> int:
+    """Write a report, whole or not at all; returns how large it is."""
+    import tempfile
+
+    from kcachefs.live.web.report import make_report
+
+    data = make_report(watch, since, words, title=title, run=run)
+    handle, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        umask = os.umask(0o077)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, output)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return len(data)
+
+
+def write_for_run(output: Path, mount: Path, began: float, command: str) -> int:
+    """A report on what a command did that was begun then."""
+    from kcachefs.mounts.insight_reports import InsightReports
+
+    runs = [one for one in InsightReports.of(mount).runs(settle=True) if one.started >= began - 1.0]
+    run = max((one.run for one in runs if one.misses), default=None)
+    title = f"Run: {command}"
+    return write(output, _watch(mount, None, began), began, "during the run", title=title, run=run)
+
+
+def _watch(mount: Path | None, store: Path | None, since: float) -> Watch:
+    """The mount or store that is meant, also of another user or at rest."""
+    from kcachefs.cli.explained import place_of
+    from kcachefs.core.report import Statistics
+    from kcachefs.daemon import registry
+    from kcachefs.live.watching import Watch
+
+    place = place_of(mount, store)
+    mounted = registry.read(place) is not None
+    others = not mounted and mount is not None and os.path.ismount(mount)
+    return Watch(
+        place,
+        target.insight(mount, store),
+        lambda: target.call(mount, store, "stats", Statistics, settle=True),
+        own=not others,
+        at_rest=not mounted and not others,
+        since=since,
+    )

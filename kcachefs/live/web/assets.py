@@ -1,0 +1,59 @@
+"""The files of the page: read from the package, put together for the server or into one self-contained report."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent / "page"
+_SCRIPTS = ("format.js", "parts.js", "chart.js", "treemap.js", "panels.js", "entry.js", "app.js")
+_STYLE_LINK = '<link rel="stylesheet" href="page.css">'
+_SCRIPT_LINK = '<script src="page.js" defer></script>'
+
+LIVE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser may load for the page: its own three files and its own data."""
+
+
+@cache
+def page() -> str:
+    return (_FOLDER / "page.html").read_text()
+
+
+@cache
+def style() -> str:
+    return (_FOLDER / "page.css").read_text()
+
+
+@cache
+def script() -> str:
+    """All scripts, in the order in which they use each other."""
+    texts = "\n".join((_FOLDER / name).read_text() for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{texts}\n}})();\n'
+
+
+def report(data: bytes, title: str) -> bytes:
+    """The page as one file that asks nobody for anything. `data` is JSON."""
+    # Inside a script element only the end of the element means anything, and no JSON needs "<" as such.
+    safe = data.decode().replace("<", "\\u003c")
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script())}'; style-src '{_digest(style())}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    text = page()
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style()}</style>'
+    blocks = f'<script type="application/json" id="data">{safe}</script>\n<script>{script()}</script>'
+    text = text.replace(_STYLE_LINK, head).replace(_SCRIPT_LINK, "").replace("</body>", f"{blocks}\n</body>")
+    return text.replace("<title>kcachefs</title>", f"<title>{_escaped(title)}</title>").encode()
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,143 @@
+"""One mount with real kernels, real misses and a real hit, one server and one browser for all tests of the page."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.scene import Scene, scene
+from tests.live.web.serving import Server, serving
+from tests.made_once import made_once
+from tests.waiting import PATIENCE, until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium")
+CHANGES = ("bins", "odd_n")
+HOSTILE = "<img src=x onerror=document.title='hacked'><script>document.title='hacked'<"
+"""What a kernel may be called that somebody named to do harm."""
+
+Opener = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Triton kernels for a GPU that need not be there: those of a program, and what two changes to it made new."""
+    pytest.importorskip("triton")
+
+    def run(folder: Path) -> str:
+        command = [sys.executable, "-m", "benchmarks.explain_sets.triton_runner", str(folder), *CHANGES]
+        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
+        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
+        return str(folder)
+
+    return Path(made_once(tmp_path_factory, "live_kernels", run))
+
+
+@pytest.fixture(scope="session")
+def place(kernels: Path) -> Iterator[Scene]:
+    """A mount on which one run made kernels, two others changed ones, one a hostile one, and one had hits."""
+    with scene() as made:
+        made.mount("--allow-other")
+        for name in ("base", *CHANGES):
+            bring(made, kernels / name)
+        bring(made, _hostile(kernels, made.folder / "hostile"))
+        read_until_hit(made)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def server(place: Scene) -> Iterator[Server]:
+    with serving(place, place.mountpoint) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium; playwright's own would be a download of its own."""
+    api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("needs chromium")
+    with api.sync_playwright() as driver:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        made = driver.chromium.launch(executable_path=CHROMIUM, args=[*options, "--disable-dev-shm-usage"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Opener]:
+    """Opens pages. None may write to the console, fail, or ask anybody but its own server."""
+    with ExitStack() as stack:
+        yield lambda link, **options: stack.enter_context(_page(browser, link, options))
+
+
+@contextmanager
+def _page(browser: Browser, link: str, options: dict[str, Any]) -> Iterator[Page]:
+    noise: list[str] = []
+    expected: tuple[str, ...] = options.pop("expected", ())
+    options.setdefault("viewport", {"width": 1280, "height": 900})
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE * 200)
+    try:
+        page = context.new_page()
+        page.on("console", lambda one: noise.append(one.text))
+        page.on("pageerror", lambda one: noise.append(str(one)))
+        own = link.partition("?")[0]
+        page.on(
+            "request",
+            lambda one: None if one.url.startswith(own) or one.url.startswith("data:") else noise.append(one.url),
+        )
+        page.goto(link)
+        yield page
+        assert [one for one in noise if not any(word in one for word in expected)] == []
+    finally:
+        context.close()
+
+
+def bring(place: Scene, folder: Path) -> None:
+    """A run of its own that makes these entries, as a compiler would."""
+    entries = [str(one) for one in sorted(folder.iterdir())]
+    subprocess.run(["cp", "-a", *entries, str(place.mountpoint / "triton")], check=True, timeout=PATIENCE)
+    place.settle()
+
+
+def read_until_hit(place: Scene) -> None:
+    """For a second after it was made, the kernel asks nobody for an entry's name, and no hit is counted."""
+    script = "import sys, pathlib; [p.read_bytes() for p in pathlib.Path(sys.argv[1]).glob('*/*.json')]"
+
+    def hits() -> bool:
+        subprocess.run([sys.executable, "-c", script, str(place.mountpoint / "triton")], check=True, timeout=PATIENCE)
+        return bool(stats(place)["total"]["hits"])
+
+    until(hits, pause=0.3)
+
+
+def stats(place: Scene) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(place.must("stats", "--json", "--mount", place.mountpoint))
+    return found
+
+
+def _hostile(kernels: Path, folder: Path) -> Path:
+    """A real kernel under a name that would run if a page took it for HTML."""
+    source = sorted((kernels / "bins").iterdir())[0]
+    stem = next(one.name for one in source.glob("__grp__*.json"))[len("__grp__") : -len(".json")]
+    entry = folder / ("H" * 52)
+    entry.mkdir(parents=True)
+    for file in source.iterdir():
+        shutil.copy2(file, entry / file.name.replace(stem, HOSTILE))
+    told = entry / f"{HOSTILE}.json"
+    told.write_text(json.dumps({**json.loads(told.read_text()), "name": HOSTILE}))
+    group = entry / f"__grp__{HOSTILE}.json"
+    group.write_text(group.read_text().replace(f"{stem}.", f"{HOSTILE}."))
+    return folder
