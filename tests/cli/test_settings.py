@@ -86,6 +86,7 @@ EXAMPLES = {
     "allow_other": "",
     "hang_timeout": "60",
     "metrics_gid": "7",
+    "metrics_listen": "127.0.0.1:9464",
     "fleet": "s3://bucket/prefix",
     "fleet_mode": "publish",
     "trust": "/etc/kcachefs/fleet.pub",

@@ -12,7 +12,7 @@ from pathlib import Path
 PACKAGES = ("rich", "pygments", "markdown_it", "mdurl")
 DISTRIBUTIONS = ("rich", "pygments", "markdown_it_py", "mdurl")
 SITE = Path(sysconfig.get_paths()["purelib"])
-IMPORTS = "import rich.console, rich.markdown, pygments.lexers.python"
+IMPORTS = "import rich.table, markdown_it"
 
 
 class Environment:
