@@ -26,7 +26,8 @@ class BucketServer:
         self.seconds = seconds
         """How long every request, and every new connection, takes before anything happens."""
         self.behaviour = ""
-        """Of packs only: `hang` sends nothing, `trickle` one byte after another, `refuse` an error."""
+        """Of packs only: `hang` sends nothing, `trickle` one byte after another, `slow` some 600 kB/s, `refuse` an
+        error."""
         self.well_behaved: set[str] = set()
         """The names of packs that it serves all the same."""
         self.asked: list[str] = []
@@ -92,19 +93,20 @@ class _Handler(BaseHTTPRequestHandler):
         elif not path.is_file():
             self.send_error(404)
         else:
-            self._send(path.read_bytes(), path.stat().st_mtime, trickles=behaviour == "trickle")
+            self._send(path.read_bytes(), path.stat().st_mtime, behaviour=behaviour)
 
-    def _send(self, body: bytes, modified: float = 0.0, *, trickles: bool = False) -> None:
+    def _send(self, body: bytes, modified: float = 0.0, *, behaviour: str = "") -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Last-Modified", time.strftime(_DATE, time.gmtime(modified)))
         self.send_header("ETag", '"etag"')
         self.end_headers()
-        if trickles:
-            for byte in body:
-                self.wfile.write(bytes([byte]))
+        piece, pause = {"trickle": (1, 0.05), "slow": (1 << 16, 0.1)}.get(behaviour, (0, 0.0))
+        if piece:
+            for at in range(0, len(body), piece):
+                self.wfile.write(body[at : at + piece])
                 self.wfile.flush()
-                if self.server.bucket.released.wait(0.05):
+                if self.server.bucket.released.wait(pause):
                     break
             self.close_connection = True
         else:

@@ -187,6 +187,10 @@ class FleetTooSlow(FleetUnreachable):
     """The bucket answered, but the transfer would have taken longer than it is worth."""
 
 
+class FleetTrickles(FleetTooSlow):
+    """Almost nothing came: that is the fault of the network or the bucket, whatever was asked for."""
+
+
 class FleetRefused(FleetError):
     """The bucket does not know these credentials, or they have no right to do this."""
 

@@ -62,10 +62,11 @@ def inputs() -> dict[str, list[str]]:
     """What each file is to hold, before pip adds what that needs in turn."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    run = [*project["project"]["dependencies"], *project["build-system"]["requires"], *EDITABLE]
+    # With the fleet: an image in which it cannot be switched on would be of little use to one.
+    run = [*project["project"]["dependencies"], *extras["fleet"], *project["build-system"]["requires"], *EDITABLE]
     pytest = [one for one in extras["dev"] if one.startswith(PYTEST)]
     dev = [one for one in extras["dev"] if one not in pytest]
-    test = [*dev, *extras["cuda"], *extras["fleet"], *extras["live"], *PYFUSE3_BUILD, *TORCH_NEEDS]
+    test = [*dev, *extras["cuda"], *extras["live"], *PYFUSE3_BUILD, *TORCH_NEEDS]
     return {"run": run, "pytest": pytest, "test": test, "source": list(extras["pyfuse3"])}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from types import FunctionType
 from typing import Any
 
 _SIMPLE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -66,3 +67,8 @@ class Arguments:
         except TypeError:
             pass
         return {"*": args, "**": dict(kwargs)}
+
+
+def is_function(value: object) -> bool:
+    """Whether a value is a plain function, or one that Triton wraps."""
+    return type(value) is FunctionType or type(getattr(value, "fn", None)) is FunctionType

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any
 
-from kcachefs.caches.arguments import Arguments
+from kcachefs.caches.arguments import Arguments, is_function
 from kcachefs.caches.cache import Cache
+from kcachefs.caches.ingredients import META as MADE_OF
 from kcachefs.caches.objects import ObjectCache
 from kcachefs.caches.record import Entry, Meta, Value
 from kcachefs.keys.declared import hash_depends
@@ -63,16 +63,16 @@ class Calls:
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call."""
         key = self.key(args, kwargs)
-        ran: list[bool] = []
+        ran: list[bytes] = []
 
         def run() -> Any:
-            ran.append(True)
+            ran.append(self._made_of(args, kwargs))
             return self._function(*args, **kwargs)
 
         try:
             if self._codec is None:
-                return self._cache.get_or_compute(key, lambda: self._entry(run()))
-            return self._object_cache.get_or_make_with(key, lambda: self._coded(run()))
+                return self._cache.get_or_compute(key, lambda: self._entry(run(), ran[0]))
+            return self._object_cache.get_or_make_with(key, lambda: self._coded(run(), ran[0]))
         finally:
             self._count(ran)
 
@@ -82,7 +82,7 @@ class Calls:
         # Functions by themselves: that their keys still hold is told much quicker than that of a value.
         functions = {
             name: hash_function(values.pop(name), annotations=self._annotations)
-            for name in [name for name, value in values.items() if _is_function(value)]
+            for name in [name for name, value in values.items() if is_function(value)]
         }
         told: list[Any] = [self._function_key(), hash_value(values), functions]
         if self._codec is not None:
@@ -133,32 +133,37 @@ class Calls:
                 self._objects = ObjectCache(cache, encode=self._codec.encode, decode=self._codec.decode)
             return self._objects
 
-    def _entry(self, made: Any, maker: str = "") -> Entry:
+    def _made_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """The ingredients of a call's key, for people; before the call, which may change its arguments."""
+        from kcachefs.caches import call_ingredients
+
+        told, codec = self._arguments.bind(args, kwargs), self._codec
+        encoding = None if codec is None else codec.name or codec.encode
+        return call_ingredients.packed(
+            self._function, self._name, self._function_key(), told, encoding, self._ignore, self._depends
+        )
+
+    def _entry(self, made: Any, made_of: bytes, maker: str = "") -> Entry:
         if not isinstance(made, bytes | bytearray | memoryview):
             kind = type(made).__name__
             raise TypeError(f"{maker}{self._name} returned {kind}; cached() keeps bytes: give it encode and decode")
-        return Entry(bytes(made), {"function": self._name})
+        return Entry(bytes(made), {"function": self._name, MADE_OF: made_of})
 
-    def _coded(self, made: Any) -> tuple[Any, Entry]:
+    def _coded(self, made: Any, made_of: bytes) -> tuple[Any, Entry]:
         """The encoding of a result, and what every process will make of it."""
         assert self._codec is not None
-        entry = self._entry(self._codec.encode(made), "encode of ")
+        entry = self._entry(self._codec.encode(made), made_of, "encode of ")
         return self._codec.decode(entry.value), entry
 
     def _is_mine(self, meta: Meta) -> bool:
         return meta.get("function") == self._name
 
-    def _count(self, ran: list[bool]) -> None:
+    def _count(self, ran: list[bytes]) -> None:
         with self._lock:
             if ran:
                 self.misses += 1
             else:
                 self.hits += 1
-
-
-def _is_function(value: object) -> bool:
-    """Whether a value is a plain function, or one that Triton wraps."""
-    return type(value) is FunctionType or type(getattr(value, "fn", None)) is FunctionType
 
 
 class AsyncCalls(Calls):
@@ -169,15 +174,17 @@ class AsyncCalls(Calls):
     async def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of a call."""
         key = self.key(args, kwargs)
-        ran: list[bool] = []
+        ran: list[bytes] = []
+
+        async def run() -> Any:
+            ran.append(self._made_of(args, kwargs))
+            return await self._function(*args, **kwargs)
 
         async def entry() -> Entry:
-            ran.append(True)
-            return self._entry(await self._function(*args, **kwargs))
+            return self._entry(await run(), ran[0])
 
         async def coded() -> tuple[Any, Entry]:
-            ran.append(True)
-            return self._coded(await self._function(*args, **kwargs))
+            return self._coded(await run(), ran[0])
 
         try:
             if self._codec is None:

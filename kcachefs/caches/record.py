@@ -109,7 +109,7 @@ class Head:
 
         try:
             return msgspec.msgpack.decode(self.meta, type=dict[str, Any])
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # a text that is not UTF-8 is a ValueError
             return None
 
     def given_key(self) -> Key | None:

@@ -14,7 +14,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.fleet_setup import Scope, Url
+from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
 from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
@@ -36,13 +36,14 @@ Packs = Annotated[
 ]
 
 
-def status(url: Url, trust: Trust = None, as_json: target.Json = False) -> None:
+def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -> None:
     """Show what a bucket holds for each kind of node, and how much of it a trusted key signed."""
     from kcachefs.cli.tables import Table, show
     from kcachefs.fleet.bucket import read_settings
     from kcachefs.fleet.bucket_layout import scopes_in
     from kcachefs.fleet.object_storage import open_storage
 
+    url = chosen_url(url)
     storage = open_storage(url, retries=2)
     rows = []
     for name in scopes_in(storage):
@@ -94,7 +95,7 @@ class _ScopeFacts(NamedTuple):
 
 
 def ls(
-    url: Url,
+    url: Url = None,
     packs: Packs = None,
     trust: Trust = None,
     scope: Scope = None,
@@ -103,6 +104,7 @@ def ls(
     """List the packs that a trusted key published, newest first; with names of packs, the entries in them."""
     from kcachefs.cli.tables import Table, show
 
+    url, packs = chosen_url_and(url, packs)
     with _bucket(url, scope, trust) as bucket:
         records = sorted(bucket.reader.survey().records, key=lambda one: (one.day, one.record.pack), reverse=True)
         if packs:
@@ -145,7 +147,7 @@ def _show_entries(bucket: Bucket, chosen: list[PackReference], as_json: bool) ->
 
 
 def push(
-    url: Url,
+    url: Url = None,
     wanted: Patterns = None,
     key: Key = None,
     trust: Trust = None,
@@ -160,6 +162,7 @@ def push(
     from kcachefs.fleet.publishing import Publisher, key_of
     from kcachefs.fleet.renewing import renew
 
+    url, wanted = chosen_url_and(url, wanted)
     signer = signing.Signer(key or signing.default_key())
     used = _used(mount, store)
     left_out: list[str] = []
@@ -190,7 +193,7 @@ def push(
 
 
 def pull(
-    url: Url,
+    url: Url = None,
     packs: Packs = None,
     trust: Trust = None,
     scope: Scope = None,
@@ -206,6 +209,7 @@ def pull(
     from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex
 
+    url, packs = chosen_url_and(url, packs)
     done, bad, stopping, interrupted = unpacking.Unpacked(), [], Stopping(), False
     with _bucket(url, scope, trust) as bucket, target_of(mount, store) as where:
         bucket.load_index()

@@ -18,14 +18,35 @@ if TYPE_CHECKING:
     from kcachefs.fleet.checking import Tried
 
 Url = Annotated[
-    str,
+    str | None,
     typer.Argument(
-        metavar="URL",
+        metavar="[URL]",
         help="The bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER. "
-        "?endpoint=http://HOST:PORT names a server that is not the cloud's.",
+        "?endpoint=http://HOST:PORT names a server that is not the cloud's. Without it, the configured one.",
         show_default=False,
     ),
 ]
+
+
+def chosen_url(url: str | None) -> str:
+    """The bucket that is meant: the one that was given, else that of the configuration files."""
+    from kcachefs.mounts import config_files
+
+    if url is not None:
+        return url
+    for _, values in config_files.read_all():
+        if values.get("fleet"):
+            return str(values["fleet"])
+    raise UsageError("no bucket given; name one, or write fleet = 's3://…' into the configuration file")
+
+
+def chosen_url_and(url: str | None, names: list[str] | None) -> tuple[str, list[str]]:
+    """The same before names of something else: a first word that is no URL is one of those."""
+    if url is not None and "://" not in url:
+        return chosen_url(None), [url, *(names or [])]
+    return chosen_url(url), names or []
+
+
 Scope = Annotated[
     str | None,
     typer.Option(
@@ -40,7 +61,7 @@ _DAYS = 30
 
 
 def init(
-    url: Url,
+    url: Url = None,
     days: Days = _DAYS,
     print_only: Annotated[bool, typer.Option("--print-only", help="Write nothing into the bucket.")] = False,
     as_json: target.Json = False,
@@ -53,6 +74,7 @@ def init(
     from kcachefs.fleet.bucket_layout import SETTINGS
     from kcachefs.fleet.object_storage import open_storage
 
+    url = chosen_url(url)
     storage = open_storage(url, retries=2)
     if not print_only:
         storage.put(SETTINGS, msgspec.json.encode(Settings(days=days)))
@@ -69,7 +91,7 @@ def init(
 
 
 def check(
-    url: Url,
+    url: Url = None,
     role: Annotated[
         str, typer.Option("--for", metavar="read|publish|gc", help="What these credentials are meant for.")
     ] = "publish",
@@ -83,6 +105,7 @@ def check(
 
     if role not in checking.ROLES:
         raise UsageError(f"--for {role}: choose one of {', '.join(checking.ROLES)}")
+    url = chosen_url(url)
     needed = checking.ROLES[: checking.ROLES.index(role) + 1]
     layout = Layout(scope or scopes.default_scope())
     tried = []
@@ -110,7 +133,7 @@ def _line(tried: Tried, is_needed: bool) -> str:
 
 
 def gc(
-    url: Url,
+    url: Url = None,
     days: Annotated[
         int | None,
         typer.Option(min=1, help="Delete what is older.", show_default="what fleet init set"),
@@ -131,6 +154,7 @@ def gc(
     from kcachefs.fleet.claims import Claims
     from kcachefs.fleet.object_storage import open_storage
 
+    url = chosen_url(url)
     storage = open_storage(url, retries=2)
     limit = days if days is not None else read_settings(storage).days
     found: list[collecting.Garbage] = []

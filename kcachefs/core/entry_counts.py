@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
+from kcachefs.core.fresh_entries import FreshEntries
 from kcachefs.core.layouts import Kind, Spot
 from kcachefs.core.makings import Makings
 from kcachefs.core.namespaces import Namespaces
@@ -50,6 +50,7 @@ class EntryCounts:
         table: EntryTable,
         uses: Uses,
         makings: Makings,
+        fresh: FreshEntries,
     ) -> None:
         self._catalog = store.catalog
         self._objects = store.objects
@@ -58,8 +59,7 @@ class EntryCounts:
         self._placement = placement
         self._table = table
         self._uses = uses
-        self.on_sealed: Callable[[int], None] | None = None
-        """Called, under the catalog's lock, with an entry that was made here and of which a file was sealed."""
+        self._fresh = fresh
         self._makings = makings
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
@@ -74,8 +74,8 @@ class EntryCounts:
             return
         self._uses.sealed(node.entry)
         is_miss = not self._is_adopted(node)
-        if is_miss and self.on_sealed is not None:
-            self.on_sealed(node.entry)
+        if is_miss:
+            self._fresh.note(node.entry)
         maker, writer = self._uses.makers(node.entry)
         is_rewrite = self._makings.file_sealed(
             txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer

@@ -27,7 +27,7 @@ from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
 from kcachefs.core.remote import Elsewhere, Remote
-from kcachefs.core.report import Activity, FleetNumbers, Statistics, as_json, counted_since, statistics, statistics_of
+from kcachefs.core.report import Activity, Statistics, as_json, counted_since, statistics, statistics_of
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
@@ -60,8 +60,7 @@ class Filesystem(FileRequests):
         report.slow_files[b"settled.json"] = self._settled_for
         self.about: Callable[[], About | None] = lambda: None
         """What the daemon says of itself in the metrics."""
-        self.fleet: Callable[[], FleetNumbers | None] = lambda: None
-        """What the daemon says of its fleet."""
+        self._remote: Remote | None = None
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
         self.namespaces = parts.namespaces
@@ -71,6 +70,7 @@ class Filesystem(FileRequests):
         self.runs = parts.runs
         self.profiles = parts.profiles
         self.makings = parts.makings
+        self.fresh = parts.fresh
         self.temporaries = parts.temporaries
         self.unsealed = parts.unsealed
         self.sealer = parts.sealer
@@ -120,12 +120,9 @@ class Filesystem(FileRequests):
             parts.accounts.count(COUNT_SECONDS)
 
     def ask(self, remote: Remote) -> None:
-        """From now on a miss is a question to this remote tier."""
+        """From now on a miss is a question to this remote tier, and its numbers are told."""
+        self._remote = remote
         self.elsewhere = Elsewhere(self._parts, self.arrivals, remote, self.name_gone)
-
-    def tell_of_sealed(self, tell: Callable[[int], None]) -> None:
-        """Call `tell` with every entry that is made here, whenever a file of it is sealed. It must be quick."""
-        self._parts.counts.on_sealed = tell
 
     def set_limits(self, limits: Limits) -> None:
         """From now on these limits hold; what exceeds them is evicted in the next turns."""
@@ -134,7 +131,8 @@ class Filesystem(FileRequests):
 
     def statistics(self) -> Statistics:
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
-        requests, fleet = self._kernel.requests(), self.fleet()
+        requests = self._kernel.requests()
+        fleet = self._remote.report() if self._remote is not None else None
         return statistics(self.store, self.namespaces, max_size, nameless, requests, fleet, self._activity())
 
     def _activity(self) -> Activity:

@@ -87,11 +87,13 @@ class Insight(Administration):
         max_bytes: int = REPLY_MAX,
         max_file: int = FILE_MAX,
         uid: int | None = None,
+        head: int | None = None,
     ) -> Artifacts:
         """Files of these entries whose names match one of the patterns, with their bytes; of one user or of all.
 
-        Larger files than `max_file` come without their bytes. What does not fit into `max_bytes` is left for the next
-        request, whole entries at a time. Entries that are gone are left out.
+        Larger files than `max_file` come without their bytes; with `head` each comes with its first bytes only. What
+        does not fit into `max_bytes` is left for the next request, whole entries at a time. Entries that are gone are
+        left out.
         """
         found: list[Artifact] = []
         size = 0
@@ -99,13 +101,13 @@ class Insight(Administration):
             if size >= max_bytes:
                 return Artifacts(found=found, rest=entries[number:])
             with contextlib.suppress(FsError):
-                for one in self._artifacts_of(entry, files, min(max_file, FILE_MAX), uid):
+                for one in self._artifacts_of(entry, files, min(max_file, FILE_MAX), uid, head):
                     found.append(one)
                     size += len(one.content or b"")
         return Artifacts(found=found)
 
     def _artifacts_of(
-        self, entry: int, patterns: list[str] | None, max_file: int, uid: int | None
+        self, entry: int, patterns: list[str] | None, max_file: int, uid: int | None, head: int | None
     ) -> Iterator[Artifact]:
         record = self._fs.table.get(entry)
         if record is None or uid not in (None, record.uid):
@@ -120,13 +122,14 @@ class Insight(Administration):
                 continue
             if patterns is None or any(fnmatchcase(path, one) or fnmatchcase(name, one) for one in patterns):
                 node = self._fs.files.attributes(ino)
-                content = self._bytes_of(ino, node) if node.size <= max_file else None
+                size = node.size if head is None else min(node.size, max(0, head))
+                content = self._bytes_of(ino, node, size) if size <= max_file else None
                 yield Artifact(entry=entry, file=path, size=node.size, modified=node.mtime / 1e9, content=content)
 
-    def _bytes_of(self, ino: int, node: Inode) -> bytes | None:
+    def _bytes_of(self, ino: int, node: Inode, size: int) -> bytes | None:
         if node.content == Content.NONE:
             return b""
         try:
-            return self._fs.files.read(ino, 0, node.size)
+            return self._fs.files.read(ino, 0, size)
         except KcachefsError:
             return None

@@ -95,7 +95,8 @@ class Makings:
         writing = other or (run if not record.used else 0)
         is_replaced = not record.used and not writing
         if (writing and making.run and writing != self._runs.current(making.run)) or is_replaced:
-            is_rewrite = self._note_rewrite(record, making, writing)
+            if not node.flags & Inode.MUTABLE:  # a log or a database that is kept in an entry was not compiled again
+                is_rewrite = self._note_rewrite(record, making, writing)
         elif 0 <= ended - making.ended <= PAUSE_NS:
             making.ended = ended
             if making.basis == SPAN:
@@ -236,7 +237,7 @@ class Makings:
         if since is not None and written / 1e9 >= since:
             return True
         makers = {making.run, making.rewriter} - {0} if making is not None else set()
-        return run in map(self._runs.current, makers)
+        return any(self._runs.current(one) == run for one in makers)
 
     def tell(self, info: MadeEntry) -> MadeEntry:
         """An entry with all that is known of its making."""

@@ -6,6 +6,7 @@ from kcachefs.core.accounts import Accounts
 from kcachefs.core.distrust import Distrust
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
+from kcachefs.core.fresh_entries import FreshEntries
 from kcachefs.core.history import History
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
@@ -49,8 +50,9 @@ class Parts:
         self.runs = Runs(store)
         self.makings = Makings(store, self.nodes, self.namespaces, self.history, self.runs)
         self.uses = Uses(self.nodes, self.table, self.runs, self.makings)
+        self.fresh = FreshEntries()
         self.counts = EntryCounts(
-            store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings
+            store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings, self.fresh
         )
         self.membership = Membership(
             store, self.nodes, self.namespaces, self.placement, self.counts, self.temporaries, self.uses

@@ -14,6 +14,7 @@ from kcachefs.bounded import BoundedDict
 from kcachefs.core.arrivals import Arrivals
 from kcachefs.core.caller import Caller
 from kcachefs.core.parts import Parts
+from kcachefs.core.report import FleetNumbers
 from kcachefs.store.inode_numbers import VIRTUAL_BASE
 
 MISS_SECONDS = 10
@@ -45,6 +46,9 @@ class Remote(Protocol):
 
     def find(self, place: Place, caller: Caller) -> Delivery | bool:
         """What to wait for. True: a folder that holds entries; False: it is nowhere, or cannot be had now."""
+
+    def report(self) -> FleetNumbers:
+        """The numbers as they are now. Any thread."""
 
 
 class Elsewhere:

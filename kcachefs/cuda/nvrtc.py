@@ -12,6 +12,8 @@ import msgspec
 
 import kcachefs
 from kcachefs.caches import Cache, Entry
+from kcachefs.caches.ingredients import META as MADE_OF
+from kcachefs.cuda import program_ingredients
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
 from kcachefs.cuda.options import debug_folder, include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
@@ -115,7 +117,8 @@ class NvrtcCache:
         """Keep what was compiled elsewhere, for `get` and `compile` to find; whether it is kept, as in `Cache.put`."""
         _parsed(arch)
         key = bytes.fromhex(self._key(_asked(source, options, how), arch))
-        entry = _entry(compiled.ptx, compiled.cubin, compiled.lowered_names, compiled.log, arch)
+        made_of = _made_of(_asked(source, options, how), arch)
+        entry = _entry(compiled.ptx, compiled.cubin, compiled.lowered_names, compiled.log, arch, made_of)
         return self.cache.put(key, entry.value, entry.meta)
 
     def key(self, source: str | bytes, arch: str, options: Sequence[str] = (), **how: Unpack[How]) -> str:
@@ -194,6 +197,7 @@ def _asked(source: str | bytes, options: Sequence[str], how: How) -> _Asked:
 
 
 def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
+    made_of = _made_of(asked, arch)  # before NVRTC reads the headers: of those that change now, the older are told
     output = compile_program(
         asked.source,
         [f"--gpu-architecture={arch}", *asked.options],
@@ -202,13 +206,26 @@ def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
         name_expressions=asked.name_expressions,
         want_cubin=want_cubin,
     )
-    return _entry(output.ptx, output.cubin, output.lowered_names, output.log, arch)
+    return _entry(output.ptx, output.cubin, output.lowered_names, output.log, arch, made_of)
 
 
-def _entry(ptx: bytes, cubin: bytes | None, lowered_names: Mapping[str, str], log: str, arch: str) -> Entry:
+def _made_of(asked: _Asked, arch: str) -> bytes:
+    return program_ingredients.packed(
+        asked.source,
+        asked.options,
+        arch=arch,
+        name=asked.name,
+        headers=asked.headers,
+        name_expressions=asked.name_expressions,
+    )
+
+
+def _entry(
+    ptx: bytes, cubin: bytes | None, lowered_names: Mapping[str, str], log: str, arch: str, made_of: bytes
+) -> Entry:
     # Metadata must be small. The log is a diagnostic and is cut; the names are needed, and go where there is room.
     names = msgspec.msgpack.encode(dict(lowered_names)) if lowered_names else b""
-    meta = {"ptx": len(ptx), "cubin": len(cubin or b""), "log": log[:4096], "arch": arch}
+    meta = {"ptx": len(ptx), "cubin": len(cubin or b""), "log": log[:4096], "arch": arch, MADE_OF: made_of}
     return Entry(ptx + (cubin or b"") + names, meta)
 
 

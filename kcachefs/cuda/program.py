@@ -13,8 +13,10 @@ from cuda.core import ObjectCode, Program, ProgramOptions
 from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 
 from kcachefs.caches import Cache, Entry
+from kcachefs.caches.ingredients import META as MADE_OF
 from kcachefs.caches.memory import Policy
 from kcachefs.caches.record import Key
+from kcachefs.cuda import program_ingredients
 from kcachefs.cuda.compiler import compiler_version
 from kcachefs.cuda.options import debug_folder, include_folders, pre_includes, precompiled_headers
 from kcachefs.errors import UsageError
@@ -149,11 +151,31 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
 def _compile(
     code: str | bytes, code_type: str, target: str, options: ProgramOptions, name_expressions: tuple[str, ...]
 ) -> Entry:
+    made_of = _made_of(code, code_type, target, options, name_expressions)
     made = Program(code, code_type, options=options).compile(target, name_expressions=name_expressions)
     symbols = {_text(name): _text(symbol) for name, symbol in made.symbol_mapping.items()}
     binary = _content(made)
     # The symbols of many name expressions are more than metadata takes: they follow the binary.
-    return Entry(binary + msgspec.msgpack.encode(symbols), {"binary": len(binary)}) if symbols else Entry(binary)
+    if symbols:
+        return Entry(binary + msgspec.msgpack.encode(symbols), {"binary": len(binary), MADE_OF: made_of})
+    return Entry(binary, {MADE_OF: made_of})
+
+
+def _made_of(
+    code: str | bytes, code_type: str, target: str, options: ProgramOptions, name_expressions: tuple[str, ...]
+) -> bytes:
+    """The ingredients of a program of NVRTC; of the other compilers' nothing is told."""
+    if code_type.lower() != "c++":
+        return b""
+    words = [word.decode() for word in options.as_bytes("nvrtc", target)]
+    return program_ingredients.packed(
+        code,
+        words,
+        arch=str(options.arch or ""),
+        name=options.name or "",
+        name_expressions=name_expressions,
+        target=target,
+    )
 
 
 def _binary(entry: Entry) -> bytes:

@@ -28,7 +28,7 @@ import msgspec
 from kcachefs.daemon import logs, privileges
 from kcachefs.daemon.confinement import confine_agent
 from kcachefs.daemon.worker_protocol import REFUSED
-from kcachefs.errors import FleetError, FleetMissing, KcachefsError, PackError
+from kcachefs.errors import FleetError, FleetMissing, FleetTooSlow, FleetTrickles, KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet import packfile, scopes, signing, unwrapping
 from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Offer, Parcel, Refresh, Used
@@ -58,6 +58,8 @@ AHEAD_BYTES = 256 << 20
 AHEAD_PLAIN_BYTES = 1 << 30
 """And this many when they are decoded: they lie in memory until the worker has brought them in."""
 LOST_SECONDS = 60.0
+SLOW_SECONDS = 600.0
+"""For how long a pack that is not worth its transfer is not asked for again."""
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
 REFRESH_SECONDS = 60.0
@@ -78,28 +80,35 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 class SharedBucket(Bucket):
     """A bucket whose index is loaded for lookups and for publishing, by one thread at a time."""
 
-    def __init__(self, storage: TimedStorage, scope: str, trusted: frozenset[bytes], folder: Path) -> None:
+    def __init__(
+        self,
+        storage: TimedStorage,
+        scope: str,
+        trusted: frozenset[bytes],
+        folder: Path,
+        on_loaded: Callable[[], None],
+    ) -> None:
         super().__init__(storage, scope, trusted, folder)
         self._loading = threading.Lock()
-        self.on_loaded: Callable[[], None] = lambda: None
+        self._on_loaded = on_loaded
 
     def load_index(self) -> Loaded:
         with self._loading:
             loaded = super().load_index()
-        self.on_loaded()
+        self._on_loaded()
         return loaded
 
 
 class Agent:
     """One agent, for as long as its process lives."""
 
-    def __init__(
-        self, config: AgentConfig, bucket: SharedBucket, storage: TimedStorage, uploads: Uploads | None
-    ) -> None:
-        self._mountpoint = Path(config.mountpoint)
-        self._bucket = bucket
-        self._storage = storage
-        self._uploads = uploads
+    def __init__(self, mountpoint: Path, prepared: Preparation) -> None:
+        self._mountpoint = mountpoint
+        self._storage = prepared.storage
+        self._bucket = SharedBucket(
+            prepared.storage, prepared.scope, prepared.trusted, prepared.folder, self._index_is_new
+        )
+        self._uploads = Uploads(self._bucket, prepared.signer) if prepared.signer is not None else None
         self._breaker = Breaker()
         self._channel: socket.socket | None = None
         self._lock = threading.Lock()
@@ -111,7 +120,6 @@ class Agent:
         self._wanted_index: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._has_index = False
         self._fetched_bytes = 0
-        bucket.on_loaded = self._index_is_new
 
     # --- the supervisor and workers -----------------------------------------------------------------------------------
 
@@ -230,7 +238,7 @@ class Agent:
 
     def _wanted(self, message: Fetch) -> None:
         if self._begin(message.reference):
-            self._pool.submit(self._fetch, message.reference)
+            self._pool.submit(self._fetch, message.reference, time.monotonic())
         if message.ahead:
             self._ahead.submit(self._fetch_ahead, message.reference)
 
@@ -245,8 +253,8 @@ class Agent:
         with self._lock:
             self._underway.discard(reference.place)
 
-    def _fetch(self, reference: PackReference) -> bool:
-        """Fetch, check and hand over a pack; returns whether that went well."""
+    def _fetch(self, reference: PackReference, asked: float) -> bool:
+        """Fetch, check and hand over a pack that somebody asked for at that time; returns whether that went well."""
         began = time.monotonic()
         self._busy.append(None)
         try:
@@ -254,7 +262,7 @@ class Agent:
                 self._send(Lost(reference, self._breaker.why, self._breaker.open_for))
                 return False
             # Also of what nobody waits for yet: somebody may, before it is here.
-            path = self._bucket.fetch_pack(reference, self._patience(reference))
+            path = self._bucket.fetch_pack(reference, self._patience(reference, began - asked))
             try:
                 # First: a worker that is new and asks now gets it once more, instead of never.
                 self._end(reference)
@@ -267,10 +275,15 @@ class Agent:
         except FleetMissing as error:  # whether it is gone for good is for the next index to say
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
+        except FleetTooSlow as error:
+            if isinstance(error, FleetTrickles):
+                self._fail(error)
+            else:  # others may be worth their time
+                log.info("a pack of the fleet is not worth waiting for: %s", error)
+            self._send(Lost(reference, str(error), SLOW_SECONDS))
+            return False
         except FleetError as error:
-            if self._breaker.failed(str(error)):
-                log.warning("the fleet's bucket is left alone for %.0f s: %s", self._breaker.open_for, error)
-            self._tell_state()
+            self._fail(error)
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
         except Exception as error:
@@ -286,11 +299,20 @@ class Agent:
         self._tell_state()
         return True
 
-    def _patience(self, reference: PackReference) -> Patience:
+    def _fail(self, error: FleetError) -> None:
+        """Something is wrong with the bucket or the way to it."""
+        if self._breaker.failed(str(error)):
+            log.warning("the fleet's bucket is left alone for %.0f s: %s", self._breaker.open_for, error)
+        self._tell_state()
+
+    def _patience(self, reference: PackReference, waited: float) -> Patience:
+        """How long a transfer may take. Whoever asked has waited already, for others that were fetched before."""
         first_byte = max(FIRST_BYTE_SECONDS, USUAL_TIMES * self._storage.usual_seconds)
         worth = WORTH_SHARE * reference.compile_ms / 1000
-        budget = max(first_byte, worth)
-        return Patience(first_byte=first_byte, overall=budget, budget=budget)
+        left = max(first_byte, worth) - waited
+        if left <= 0:
+            raise FleetTooSlow(f"the pack {reference.pack} waited {waited:.1f} s for others, more than it is worth")
+        return Patience(first_byte=min(first_byte, left), overall=left, budget=left)
 
     def _hand_over(self, reference: PackReference, path: Path) -> None:
         with packfile.opened(path, self._bucket.trusted) as pack:
@@ -311,16 +333,18 @@ class Agent:
             left_plain -= other.plain
             if min(left, left_plain) < 0 or self._breaker.open_for:
                 return
-            if self._begin(other) and not self._fetch(other):
+            if self._begin(other) and not self._fetch(other, time.monotonic()):
                 return
 
 
 class Preparation(NamedTuple):
     """What an agent did before it gave up the right to."""
 
-    bucket: SharedBucket
     storage: TimedStorage
-    uploads: Uploads | None
+    scope: str
+    trusted: frozenset[bytes]
+    folder: Path
+    signer: signing.Signer | None
     gaps: list[str]
     """What it could not give up."""
 
@@ -337,9 +361,7 @@ def prepare(config: AgentConfig) -> Preparation:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_leftovers(folder)
     gaps = confine_agent(folder, fleet.url, config.log)
-    storage = TimedStorage(open_storage(fleet.url))
-    bucket = SharedBucket(storage, scope, trusted, folder)
-    return Preparation(bucket, storage, Uploads(bucket, signer) if signer is not None else None, gaps)
+    return Preparation(TimedStorage(open_storage(fleet.url)), scope, frozenset(trusted), folder, signer, gaps)
 
 
 def main() -> None:
@@ -361,8 +383,8 @@ def main() -> None:
         sys.exit(REFUSED)
     for gap in prepared.gaps:
         log.warning("%s", gap)
-    log.info("the fleet is %s, scope %s", config.fleet.url, prepared.bucket.layout.scope)
-    Agent(config, prepared.bucket, prepared.storage, prepared.uploads).run(control)
+    log.info("the fleet is %s, scope %s", config.fleet.url, prepared.scope)
+    Agent(Path(config.mountpoint), prepared).run(control)
     logging.shutdown()
     os._exit(0)  # threads may wait for the network
 

@@ -18,6 +18,7 @@ import msgspec
 
 from kcachefs import own_python
 from kcachefs.daemon.registry import MountConfig
+from kcachefs.fleet.agent_protocol import HUNG
 from kcachefs.fleet.options import FleetOptions
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,15 @@ class FleetProcess:
         with self._lock:
             self._worker = worker
             self._introduce()
+        threading.Thread(target=self._heed, args=(worker,), name="kcachefs-hung", daemon=True).start()
+
+    def _heed(self, worker: socket.socket) -> None:
+        """Replace an agent that hangs, when its worker says so; until that worker is gone."""
+        with contextlib.suppress(OSError):
+            while message := worker.recv(16):
+                if message == HUNG and worker is self._worker:
+                    log.error("the fleet's agent hangs; it is replaced")
+                    self.signal(signal.SIGKILL)
 
     def signal(self, number: int) -> None:
         process = self._process

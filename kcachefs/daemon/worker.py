@@ -119,7 +119,6 @@ class Worker:
 
             self._fleet = FleetClient(self.fs, agents, self._kernel.request_count)
             self.fs.ask(self._fleet)
-            self.fs.fleet = self._fleet.report
             if config.fleet.publishes:
                 self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()

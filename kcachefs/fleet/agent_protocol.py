@@ -26,6 +26,8 @@ import msgspec
 from kcachefs.fleet.pack_records import PackReference
 
 MESSAGE_MAX = 64 << 10
+HUNG = b"hung"
+"""What a worker says to the supervisor of an agent that has said nothing for too long."""
 ALIVE_SECONDS = 0.5
 """How often an agent that fetches says that it is alive."""
 

@@ -26,6 +26,8 @@ from kcachefs.fleet.pack_records import RECORD_MAX, PackReference
 
 DAYS = 30
 """How long a bucket keeps what nobody publishes again, unless its settings say otherwise."""
+PLAIN_MAX = 2 << 30
+"""The most bytes that a pack of a bucket may decode to: those who publish make packs of at most a fifth of that."""
 _SETTINGS_MAX = 64 << 10
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ class Bucket:
         try:
             self._receive(reference, path, patience)
             with packfile.opened(path, self.trusted) as pack:
+                if pack.manifest.bytes > PLAIN_MAX:
+                    raise PackError(f"its files have {pack.manifest.bytes:,} bytes; at most {PLAIN_MAX:,} are decoded")
                 pack.check_frames()
         except BaseException as error:
             path.unlink(missing_ok=True)

@@ -6,8 +6,10 @@ waits for at once, the rest of their packs in short turns that leave the interpr
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import queue
 import socket
 import threading
 import time
@@ -26,7 +28,7 @@ from kcachefs.core.remote import Delivery, Place
 from kcachefs.core.report import FleetNumbers
 from kcachefs.errors import KcachefsError
 from kcachefs.fleet import agent_protocol as protocol
-from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
+from kcachefs.fleet.agent_protocol import HUNG, Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
 from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
 from kcachefs.fleet.parcels import OpenParcel
@@ -37,6 +39,8 @@ REFRESH_SECONDS = 60.0
 """How old an index is before a miss has it refreshed."""
 SILENT_AGENT_SECONDS = 30.0
 """For how long an agent that hangs is not asked."""
+HUNG_SECONDS = 5.0
+"""An agent that has said nothing for this long since lookups gave up on it is replaced."""
 PAUSE_TIMES, PAUSE_SECONDS = 50, 0.25
 """While requests come, an entry that nobody waits for is followed by a pause of so many times what it took, at most
 so many seconds: the engine's thread and this one share the interpreter."""
@@ -63,11 +67,14 @@ class FleetClient:
         self._closed_until = 0.0
         """Until then nothing is asked: the bucket or the agent failed."""
         self._has_missed = False
+        self._silent_since: float | None = None
+        """Since when lookups have given up on an agent that has said nothing."""
         self._alive = Alive(0.0, "", 0, 0, 0)
         self.numbers = FleetNumbers()
-        self.on_taken: Callable[[Taken], None] = lambda taken: None
-        self.on_agent: Callable[[], None] = lambda: None
-        """Called when an agent is there."""
+        self.taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
+        """What agents said of offers, for whoever makes them."""
+        self.agents_seen = 0
+        """How many agents there were so far: another one knows nothing of what was offered to the last."""
 
     def start(self) -> None:
         threading.Thread(target=self._listen, name="kcachefs-fleet", daemon=True).start()
@@ -101,7 +108,7 @@ class FleetClient:
         if now < self._closed_until:
             return False
         for reference in index.find_all(key):
-            if now >= self._not_before.get(reference.place, 0.0):
+            if now >= self._not_before.get(reference.place, 0.0) and not self._deliveries.is_absent(reference, key):
                 break
         else:
             return False
@@ -142,7 +149,8 @@ class FleetClient:
         # An agent that reads nothing must not stop the engine: sending fails when the channel is full.
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, b"\0" * 8 + (1000).to_bytes(8, "little"))
         self._channel = channel
-        self.on_agent()
+        self.agents_seen += 1
+        self._silent_since = None
         try:
             while True:
                 message, fd = protocol.receive_from_agent(channel)
@@ -163,6 +171,7 @@ class FleetClient:
             log.info("the fleet's agent is gone; the mount goes on without it")
 
     def _hear(self, message: protocol.ToWorker, fd: int) -> None:
+        self._silent_since = None
         if isinstance(message, Parcel):
             parcel = OpenParcel(fd) if fd >= 0 else None
             name = message.reference.place
@@ -181,7 +190,7 @@ class FleetClient:
             if index is not None:
                 self._use(index)
         elif isinstance(message, Taken):
-            self.on_taken(message)
+            self.taken.put(message)
         else:
             self._alive = message
             self._closed_until = time.monotonic() + message.open_for if message.open_for else 0.0
@@ -237,7 +246,7 @@ class FleetClient:
         pack = arrived.pack
         self.numbers.hits += 1
         self.numbers.waited_seconds += waited
-        share = pack.reference.compile_ms / 1000 / max(1, pack.entries)
+        share = pack.reference.compile_ms / 1000 / max(1, len(pack.came))
         self.numbers.saved_seconds += max(0.0, share - waited)
 
     def _look_after(self) -> None:
@@ -248,8 +257,13 @@ class FleetClient:
             self.send(Refresh())
         if self._deliveries.silent():
             self._closed_until = time.monotonic() + SILENT_AGENT_SECONDS
+            self._silent_since = self._silent_since or time.monotonic()
             self._deliveries.lose()
             log.error("the fleet's agent said nothing for %.0f s; it is not asked for a while", SILENCE_SECONDS)
+        if self._silent_since is not None and time.monotonic() - self._silent_since > HUNG_SECONDS:
+            self._silent_since = None
+            with contextlib.suppress(OSError):  # without a supervisor nobody starts another
+                self._agents.send(HUNG, socket.MSG_DONTWAIT)
 
     # --- the end, and what to tell people -----------------------------------------------------------------------------
 

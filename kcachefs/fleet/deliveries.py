@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.fleet.key_index import key_of_entry
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
@@ -20,6 +21,7 @@ from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
 SILENCE_SECONDS = 2.0
 """An agent that says nothing for this long, although it fetches, hangs: nobody waits for it any longer."""
 _GLANCE = 0.25
+_ABSENT = 65536
 _PARTING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
 """Signals after which somebody wants a process to end, whether or not it wants to."""
 
@@ -78,7 +80,8 @@ class Underway:
         self.importing: set[int] = set()
         self.is_complete = False
         """Its last parcel is here."""
-        self.entries = 0
+        self.came: set[int] = set()
+        """The keys of all entries that came."""
         self.last_news = time.monotonic()
         self.is_silent = False
         """Lookups gave up because the agent hangs."""
@@ -96,7 +99,13 @@ class Deliveries:
         self._packs: dict[tuple[str, str], Underway] = {}
         self._asked: deque[tuple[Underway, int]] = deque()
         self._rest: deque[tuple[Underway, int]] = deque()
+        self._absent: BoundedDict[tuple[tuple[str, str], int], None] = BoundedDict(_ABSENT)
+        """Packs that were here whole, without an entry that their records name."""
         self.is_closed = False
+
+    def is_absent(self, reference: PackReference, key: int) -> bool:
+        """Whether a pack turned out not to hold what its record says."""
+        return (reference.place, key) in self._absent
 
     def wait_for(self, reference: PackReference, key: int, pid: int) -> tuple[WaitingLookup, bool]:
         """A lookup waits for an entry; returns also whether its pack has to be asked for."""
@@ -129,7 +138,7 @@ class Deliveries:
         with self._changed:
             pack = self._packs.setdefault(reference.place, Underway(reference))
             pack.last_news = time.monotonic()
-            pack.entries += len(came)
+            pack.came |= {key for key, _, _ in came}
             for key, entry, whole in came:
                 is_asked = key in pack.waiting
                 if is_asked or not only_asked:
@@ -138,6 +147,8 @@ class Deliveries:
             pack.is_complete = pack.is_complete or is_last
             for key in [key for key in pack.waiting if pack.is_complete and key not in pack.arrived]:
                 if key not in pack.importing:
+                    if key not in pack.came:
+                        self._absent[reference.place, key] = None
                     _finish(pack.waiting.pop(key))
             self._forget_if_over(pack)
             self._changed.notify()

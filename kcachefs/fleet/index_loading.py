@@ -102,12 +102,17 @@ class RecordReader:
         return self._of_days(found, self.listed(day), frozenset())
 
     def existing_snapshots(self) -> snapshots.Snapshots:
-        return snapshots.sorted_out(self._layout, self._storage.objects(self._layout.snapshots))
+        listed = self._storage.objects(self._layout.snapshots)
+        # Without those that were of no use: else a few made-up ones would always go before all others.
+        return snapshots.sorted_out(self._layout, (one for one in listed if one.key not in self._useless))
 
     def days(self) -> frozenset[str]:
         """The days that have records."""
-        found = [day for day in self._storage.folders(self._layout.records) if is_day(day)]
-        return frozenset(found[-_DAYS_MAX:])
+        found = sorted(day for day in self._storage.folders(self._layout.records) if is_day(day))
+        # Anybody who may write can make up days. Those to come must not push out those that have been.
+        tomorrow = day_before(day_of(time.time()), -1)
+        past, to_come = [day for day in found if day <= tomorrow], [day for day in found if day > tomorrow]
+        return frozenset(past[-_DAYS_MAX:] + to_come[:_DAYS_MAX])
 
     def listed(self, day: str) -> list[tuple[str, str]]:
         """The records that a day has, by day and pack."""

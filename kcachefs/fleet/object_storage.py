@@ -24,6 +24,7 @@ from kcachefs.errors import (
     FleetMissing,
     FleetRefused,
     FleetTooSlow,
+    FleetTrickles,
     FleetUnreachable,
     PackError,
     UsageError,
@@ -64,6 +65,10 @@ class Got(NamedTuple):
     content: bytes
     modified: float
     """By the clock of the store, in seconds since 1970."""
+
+
+TRICKLE_BYTES_PER_SECOND = 64 << 10
+"""A transfer that comes slower than this is a fault; a faster one may only be too large for what it is worth."""
 
 
 class Patience(NamedTuple):
@@ -242,10 +247,11 @@ class ObstoreStorage:
             if done > limit:
                 raise PackError(f"{self.url}: {key}: has more than {limit:,} bytes, which is too much")
             taken = time.monotonic() - began
+            slow = FleetTrickles if done < TRICKLE_BYTES_PER_SECOND * taken else FleetTooSlow
             if done < total and taken > min(patience.overall, patience.budget or patience.overall):
-                raise FleetTooSlow(f"{self.url}: {key}: was not there after {taken:.1f} s")
+                raise slow(f"{self.url}: {key}: was not there after {taken:.1f} s")
             if patience.budget is not None and done < total and _is_hopeless(taken, done / total, patience.budget):
-                raise FleetTooSlow(f"{self.url}: {key}: would take longer than {patience.budget:.1f} s")
+                raise slow(f"{self.url}: {key}: would take longer than {patience.budget:.1f} s")
             if chunk:
                 yield chunk
 

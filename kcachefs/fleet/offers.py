@@ -7,10 +7,11 @@ any of this, and reading an entry in order to offer it is no use of it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import queue
 import secrets
-import threading
 import time
 from collections.abc import Iterable
 from itertools import pairwise
@@ -71,7 +72,7 @@ class Batch(msgspec.Struct, kw_only=True):
 
 
 class Offers:
-    """The queue of one mount. `note` is called under the catalog's lock; one thread at a time calls `turn`."""
+    """The queue of one mount. One thread at a time calls `turn` and `finish`."""
 
     def __init__(self, fs: Filesystem, client: FleetClient, options: FleetOptions, folder: Path) -> None:
         self._fs = fs
@@ -82,10 +83,8 @@ class Offers:
             self._uids = frozenset((fs.options.uid,))
         self._path = folder / "queue.json"
         self._view = StoreView(fs)
-        self._fresh: dict[int, float] = {}
-        """When a file of an entry was last sealed."""
-        self._lock = threading.Lock()
-        """Guards the queue, and what became of the offer that is under way."""
+        self._fresh = fs.fresh
+        self._agents_seen = 0
         self._queue = self._read()
         self._offered = ""
         self._must_recall = fs.options.resumed
@@ -94,16 +93,13 @@ class Offers:
         self._not_before: dict[str, float] = {}
         self._refused: set[int] = set()
         """Users whose entries were not published, and that was logged."""
-        client.on_taken, client.on_agent = self._taken, self._agent_is_new
-        fs.tell_of_sealed(self.note)
-
-    def note(self, entry: int) -> None:
-        self._fresh[entry] = time.monotonic()
+        self._fresh.want()
 
     def turn(self) -> None:
         """Queue what has rested, and offer the next batch."""
+        self._hear()
         self._recall()
-        now, fresh = time.monotonic(), dict(self._fresh)
+        now, fresh = time.monotonic(), self._fresh.all()
         if fresh and (now - max(fresh.values()) >= QUIET_SECONDS or now - min(fresh.values()) >= PATIENCE_SECONDS):
             self._enqueue([entry for entry, when in fresh.items() if now - when >= QUIET_SECONDS])
         self._offer_next(now)
@@ -122,7 +118,7 @@ class Offers:
             for entry in self._fs.evictor.order.of_namespace(namespace, USED_MAX, 0.0):
                 record = self._fs.table.get(entry)
                 if record is not None and record.created > horizon and not self._is_adopted(entry):
-                    self._fresh.setdefault(entry, time.monotonic())
+                    self._fresh.note_earlier(entry)
 
     def _is_adopted(self, entry: int) -> bool:
         try:
@@ -149,10 +145,14 @@ class Offers:
 
     def finish(self, seconds: float) -> None:
         """The mount is gone: offer everything, and wait a little while until it is published."""
+        with contextlib.suppress(KcachefsError):
+            # Nobody writes any more. gcc pauses in a precompiled header, which else would rest for a minute first.
+            self._fs.sealer.seal_quiet(0.0)
         self._recall()
-        self._enqueue(list(self._fresh))
+        self._enqueue(self._fresh.all())
         until = time.monotonic() + seconds
         while self._queue and self._client.is_connected and time.monotonic() < until:
+            self._hear()
             if not self._offered and not self._offer_next(time.monotonic()):
                 break  # the rest was refused for now
             time.sleep(0.02)
@@ -164,7 +164,7 @@ class Offers:
     def _enqueue(self, entries: Iterable[int]) -> None:
         run, batch, size, times = secrets.token_hex(8), list[Place](), 0, list[int]()
         for entry in entries:
-            self._fresh.pop(entry, None)
+            self._fresh.take(entry)
             found = self._found(entry)
             if found is None:
                 continue
@@ -179,15 +179,14 @@ class Offers:
             self._add(run, batch, times)
 
     def _add(self, run: str, entries: list[Place], times: list[int]) -> None:
-        with self._lock:
-            room = QUEUE_MAX - sum(len(batch.entries) for batch in self._queue)
-            if len(entries) > room:
-                log.warning("%d entries are not published: too many wait already", len(entries) - max(0, room))
-                entries = entries[: max(0, room)]
-            if entries:
-                took = compile_ms(times)
-                self._queue.append(Batch(name=secrets.token_hex(8), run=run, compile_ms=took, entries=entries))
-                self._write()
+        room = QUEUE_MAX - sum(len(batch.entries) for batch in self._queue)
+        if len(entries) > room:
+            log.warning("%d entries are not published: too many wait already", len(entries) - max(0, room))
+            entries = entries[: max(0, room)]
+        if entries:
+            took = compile_ms(times)
+            self._queue.append(Batch(name=secrets.token_hex(8), run=run, compile_ms=took, entries=entries))
+            self._write()
 
     def _found(self, entry: int) -> tuple[Place, int, list[int]] | None:
         """Where an entry stands, its size, and when its files were made; None if it is not to be published."""
@@ -221,13 +220,12 @@ class Offers:
     def _offer_next(self, now: float) -> bool:
         """Offer a batch; False if there is none to offer now."""
         while True:
-            with self._lock:
-                if self._offered or not self._client.is_connected:
-                    return False
-                batch = next((one for one in self._queue if now >= self._not_before.get(one.name, 0.0)), None)
-                if batch is None:
-                    return False
-                self._offered = batch.name
+            if self._offered or not self._client.is_connected:
+                return False
+            batch = next((one for one in self._queue if now >= self._not_before.get(one.name, 0.0)), None)
+            if batch is None:
+                return False
+            self._offered = batch.name
             fd = self._parcel(batch)
             if fd < 0:
                 self._taken(Taken(batch.name, True))  # nothing of it is there any more
@@ -237,7 +235,7 @@ class Offers:
                     return True
             finally:
                 os.close(fd)
-            self._agent_is_new()
+            self._offered = ""
             return False
 
     def _parcel(self, batch: Batch) -> int:
@@ -269,23 +267,26 @@ class Offers:
             read.append((name, seen.mode, seen.mtime, seen.content))
         return read
 
-    def _taken(self, taken: Taken) -> None:
-        with self._lock:
-            if self._offered == taken.batch:
-                self._offered = ""
-            for batch in [one for one in self._queue if one.name == taken.batch]:
-                if taken.is_done:
-                    self._queue.remove(batch)
-                    self._not_before.pop(batch.name, None)
-                else:
-                    pause = min(RETRY_MOST_SECONDS, RETRY_SECONDS * 2**batch.tries)
-                    self._not_before[batch.name] = time.monotonic() + pause
-                    batch.tries += 1
-            self._write()
+    def _hear(self) -> None:
+        """See what became of the offer that is under way."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._taken(self._client.taken.get_nowait())
+        if self._client.agents_seen != self._agents_seen:
+            self._agents_seen, self._offered = self._client.agents_seen, ""
 
-    def _agent_is_new(self) -> None:
-        with self._lock:
+    def _taken(self, taken: Taken) -> None:
+        if self._offered == taken.batch:
             self._offered = ""
+        for batch in [one for one in self._queue if one.name == taken.batch]:
+            if taken.is_done:
+                self._queue.remove(batch)
+                self._not_before.pop(batch.name, None)
+            else:
+                pause = min(RETRY_MOST_SECONDS, RETRY_SECONDS * 2**batch.tries)
+                self._not_before[batch.name] = time.monotonic() + pause
+                batch.tries += 1
+        self._write()
 
     # --- the file -----------------------------------------------------------------------------------------------------
 

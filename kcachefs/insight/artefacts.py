@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,10 @@ from kcachefs.core.insight_info import Artifact, MadeEntry, RunInfo, Tombstone
 from kcachefs.errors import UsageError
 
 FILE_MAX = 64 << 20
-KINDS = ("graph", "kernel", "autograd", "model", "driver", "other")
+KINDS = ("graph", "kernel", "autograd", "tuning", "model", "driver", "library", "other")
+_TREE = re.compile(r"\.tenants/[^/]+/")
+"""`store.records.TENANTS`, which is not imported: the whole store would come with it."""
+_TUNING = re.compile(r"../[0-9a-f]{64}")
 
 
 class Cache(Protocol):
@@ -31,8 +35,10 @@ class Cache(Protocol):
     def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
         """All; or at least those that a run made or wrote into, and those written since some time."""
 
-    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
-        """The files whose names match one of the patterns, entry by entry."""
+    def artefacts(
+        self, entries: Sequence[MadeEntry], files: Sequence[str], head: int | None = None
+    ) -> Iterator[Artifact]:
+        """The files whose names match one of the patterns, entry by entry; with `head` their first bytes only."""
 
     def runs(self, *, settle: bool = False) -> list[RunInfo]:
         """The runs, the newest last; none where nobody writes them down. With `settle`, all is counted until now."""
@@ -49,12 +55,24 @@ def kind_of(path: str) -> str:
     >>> kind_of("triton/ABC"), kind_of("inductor/fxgraph/ab/fabc"), kind_of("inductor/triton/0/ABC"), kind_of("jax/x")
     ('kernel', 'graph', 'kernel', 'other')
     """
-    namespace, _, rest = path.partition("/")
+    namespace, _, rest = path.removeprefix(tree_of(path)).partition("/")
     if namespace == "triton" or (namespace == "inductor" and rest.startswith("triton/")):
         return "kernel"
     if namespace == "inductor":
+        if _TUNING.fullmatch(rest.removesuffix(".best_config")):
+            return "tuning"
         return {"fxgraph": "graph", "aotautograd": "autograd"}.get(rest.partition("/")[0], "other")
-    return {"vllm": "model", "cuda": "driver"}.get(namespace, "other")
+    return {"vllm": "model", "cuda": "driver", "library": "library"}.get(namespace, "other")
+
+
+def tree_of(path: str) -> str:
+    """Which user's own tree an entry is in, under the policy `private`: how its path begins; empty for all others.
+
+    >>> tree_of(".tenants/1000/triton/ABC"), tree_of("triton/ABC")
+    ('.tenants/1000/', '')
+    """
+    found = _TREE.match(path)
+    return found[0] if found is not None else ""
 
 
 class FolderCache:
@@ -81,15 +99,17 @@ class FolderCache:
                         self._found.append(self._entry(len(self._found) + 1, path, folder))
         return self._found
 
-    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
+    def artefacts(
+        self, entries: Sequence[MadeEntry], files: Sequence[str], head: int | None = None
+    ) -> Iterator[Artifact]:
         for entry in entries:
             folder = self._folders[entry.entry]
             for file in sorted(_files(folder)):
                 if any(fnmatchcase(file.name, one) for one in files):
                     with contextlib.suppress(OSError):
                         told = file.stat()
-                        content = file.read_bytes() if told.st_size <= FILE_MAX else None
-                        name = str(file.relative_to(folder))
+                        content = _content(file, told.st_size, head)
+                        name = file.name
                         yield Artifact(
                             entry=entry.entry, file=name, size=told.st_size, modified=told.st_mtime, content=content
                         )
@@ -139,9 +159,20 @@ def _entry_folders(top: Path) -> Iterator[Path]:
             inside = folder.relative_to(top).parts
             if folder.is_dir() and (len(inside) > 1 or any(folder.glob("__grp__*.json"))):
                 yield folder
+    yield from sorted(top.glob("??/*.best_config"))
+
+
+def _content(file: Path, size: int, head: int | None) -> bytes | None:
+    if head is not None:
+        with file.open("rb") as opened:
+            return opened.read(head)
+    return file.read_bytes() if size <= FILE_MAX else None
 
 
 def _files(folder: Path) -> list[Path]:
+    """The files of an entry: those in its folder, or the one that it is."""
+    if not folder.is_dir():
+        return [folder]
     found = []
     with contextlib.suppress(OSError):
         for one in os.scandir(folder):

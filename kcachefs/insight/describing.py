@@ -7,7 +7,7 @@ import time
 from kcachefs.config import format_size
 from kcachefs.core.insight_info import MadeEntry
 from kcachefs.errors import ArtefactGarbled, UsageError
-from kcachefs.insight import pickle_walk
+from kcachefs.insight import library_entries, pickle_walk
 from kcachefs.insight.artefacts import kind_of
 from kcachefs.insight.causes import Kind, clipped
 from kcachefs.insight.explaining import Explainer, Told
@@ -16,6 +16,7 @@ from kcachefs.insight.graphs import Graph
 from kcachefs.insight.kernel_differences import differences as kernel_differences
 from kcachefs.insight.kernel_differences import type_in_words
 from kcachefs.insight.kernels import TritonKernel
+from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.pickle_walk import Described
 from kcachefs.insight.reading import Recipe, began
 from kcachefs.insight.sketches import GraphSketch
@@ -25,9 +26,7 @@ _KERNEL_TEXTS = {"source": ("*.source", "*.ttir"), "ptx": ("*.ptx",), "ttir": ("
 
 def describe(explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
     """Facts by name, in the order in which people want them."""
-    recipe = _recipe(explainer, entry)
-    facts = {"entry": entry.path}
-    facts |= _of_kernel(recipe, explainer, entry) if isinstance(recipe, TritonKernel) else _of_graph(recipe)
+    facts = {"entry": entry.path, **_facts(explainer, entry)}
     facts["made"] = (
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began(entry)))
         + f" by user {entry.uid}"
@@ -39,6 +38,24 @@ def describe(explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
         f"{format_size(entry.plain_bytes)} in {entry.files} files, {format_size(entry.stored_bytes)} on disk"
     )
     return {name: value for name, value in facts.items() if value}
+
+
+def _facts(explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
+    kind = kind_of(entry.path)
+    if kind == "library":
+        return library_entries.facts(_library_entry(explainer, entry))
+    if kind == "tuning":
+        found = next(iter(explainer.reader.tunings([entry]).values()), None)
+        return {"autotuning chose": found.words, "kernel": found.kernel} if found is not None else {}
+    recipe = _recipe(explainer, entry)
+    return _of_kernel(recipe, explainer, entry) if isinstance(recipe, TritonKernel) else _of_graph(recipe)
+
+
+def _library_entry(explainer: Explainer, entry: MadeEntry) -> LibraryEntry:
+    found = explainer.reader.library_entries([entry]).get(entry.path)
+    if found is None:
+        raise ArtefactGarbled(f"{entry.path}: is no entry of a library cache")
+    return found
 
 
 def text_of(explainer: Explainer, entry: MadeEntry, which: str) -> str:
@@ -58,6 +75,9 @@ def text_of(explainer: Explainer, entry: MadeEntry, which: str) -> str:
 
 def compare(explainer: Explainer, old: MadeEntry, new: MadeEntry) -> list[Told]:
     """Everything in which two entries differ."""
+    if kind_of(old.path) == kind_of(new.path) == "library":
+        made = library_entries.differences(_library_entry(explainer, new), _library_entry(explainer, old))
+        return [Told(one.kind.value, one.words, one.certain) for one in made if one.kind is not Kind.UNKNOWN]
     theirs, ours = _recipe(explainer, old), _recipe(explainer, new)
     if isinstance(ours, TritonKernel) and isinstance(theirs, TritonKernel):
         found = kernel_differences(ours, theirs)
@@ -72,7 +92,7 @@ def compare(explainer: Explainer, old: MadeEntry, new: MadeEntry) -> list[Told]:
 
 def _recipe(explainer: Explainer, entry: MadeEntry) -> Recipe:
     if kind_of(entry.path) not in ("kernel", "graph"):
-        raise UsageError(f"{entry.path}: is neither a kernel nor a graph that can be read")
+        raise UsageError(f"{entry.path}: is neither a kernel nor a graph nor a library's entry that can be read")
     return explainer.reader.recipe(entry)
 
 
@@ -94,6 +114,8 @@ def _of_kernel(kernel: TritonKernel, explainer: Explainer, entry: MadeEntry) -> 
         "shared memory": "" if kernel.shared is None else f"{kernel.shared} bytes",
         "graph": owner.path if owner is not None else "",
     }
+    tuned = explainer.reader.tunings(explainer.entries).get(entry.path.rpartition("/")[2])
+    facts["autotuning chose"] = tuned.words if tuned is not None else ""
     if binary is not None:
         facts["registers"] = "" if binary.registers is None else str(binary.registers)
         spills = " (registers are spilled there)" if binary.stack else ""

@@ -10,14 +10,15 @@ import msgspec
 
 from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, path_hash
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, models
-from kcachefs.insight.artefacts import Cache, kind_of
+from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, library_entries, models
+from kcachefs.insight.artefacts import Cache, kind_of, tree_of
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch
 from kcachefs.insight.kernels import TritonKernel
+from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.models import Model
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.rewriting import rewritten_cause
@@ -28,6 +29,10 @@ _WRITTEN_LATE_SECONDS = 5.0
 """A run's last use is written down a little later than it is."""
 _RUNS_SEARCHED = 20
 """Runs for which entries are looked at that nobody is known to have made."""
+_OTHERS = ("model", "driver", "library")
+_READ_LIBRARY_MAX = 5000
+"""Entries of library caches that are read, the newest."""
+Other = Model | DriverProgram | LibraryEntry
 _READ_UNNAMED_MAX = 300
 """Entries that are read only to see whether a kernel was renamed."""
 
@@ -45,7 +50,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     path: str
     kind: str
-    """model, program, graph or kernel."""
+    """model, program, call, value, graph or kernel."""
     name: str
     causes: list[Told]
     """The most telling first."""
@@ -56,6 +61,8 @@ class Explanation(msgspec.Struct, frozen=True):
     run: int = 0
     seconds: float | None = None
     """How long it took to make; None if nobody knows."""
+    tuned: str | None = None
+    """Of a kernel of Inductor: what autotuning chose, if it chose this one."""
 
 
 _DECODER = msgspec.msgpack.Decoder(Explanation)
@@ -110,7 +117,7 @@ class Explainer:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
         graphs = [one for one in chosen if kind_of(one.path) == "graph"]
         kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
-        others = [one for one in chosen if kind_of(one.path) in ("model", "driver")]
+        others = [one for one in chosen if kind_of(one.path) in _OTHERS]
         every = [*others, *graphs, *kernels]
         known = self._index.explanations(every)
         if len(known) == len(every):
@@ -129,23 +136,29 @@ class Explainer:
     # --- models and the driver's programs -----------------------------------------------------------------------------
 
     def _others(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
-        """What vLLM and the CUDA driver wrote down; entries that tell nothing are left out."""
+        """What vLLM, the CUDA driver and library caches wrote down; entries that tell nothing are left out."""
         explained = []
-        for kind in ("model", "driver"):
+        for kind in _OTHERS:
             wanted = [one for one in chosen if kind_of(one.path) == kind]
             every = [one for one in self.entries if kind_of(one.path) == kind] if wanted else []
-            found: Mapping[str, Model | DriverProgram] = (
-                self.reader.models(every) if kind == "model" else self.reader.driver_programs(every)
-            )
+            found = self._read_others(kind, every)
             for entry in wanted:
                 if entry.path in found:
                     older = {one.path: one for one in self._older(entry, every, boundary) if one.path in found}
                     nearest, causes = _explain_other(found[entry.path], [found[path] for path in older])
                     near = older[nearest] if nearest is not None else None
                     causes = self._with_past(entry, causes)
-                    word = "model" if kind == "model" else "program"
-                    explained.append(_explanation(entry, word, found[entry.path].name, near, causes, entry.cost))
+                    one = found[entry.path]
+                    word = one.kind if isinstance(one, LibraryEntry) else "model" if kind == "model" else "program"
+                    explained.append(_explanation(entry, word, one.name, near, causes, entry.cost))
         return explained
+
+    def _read_others(self, kind: str, entries: Sequence[MadeEntry]) -> Mapping[str, Other]:
+        if not entries:
+            return {}
+        if kind == "library":
+            return self.reader.library_entries(sorted(entries, key=began)[-_READ_LIBRARY_MAX:])
+        return self.reader.models(entries) if kind == "model" else self.reader.driver_programs(entries)
 
     # --- graphs -------------------------------------------------------------------------------------------------------
 
@@ -224,6 +237,7 @@ class Explainer:
             return []
         by_name = self.reader.kernels_by_name(self.entries)
         owners = self._owners(graphs)
+        tunings = self.reader.tunings(self.entries)
         self.reader.read(chosen)
         nearest: dict[str, MadeEntry | None] = {}
         for entry in chosen:
@@ -238,7 +252,9 @@ class Explainer:
                 causes = [Cause(Kind(first.kind), first.words, first.certain), *causes]
             causes = self._with_past(entry, causes)
             one = _explanation(entry, "kernel", name, nearest[entry.path], causes, entry.cost)
-            explained.append(msgspec.structs.replace(one, graph=owner.path if owner is not None else None))
+            tuned = tunings.get(entry.path.rpartition("/")[2])
+            extra = {"graph": owner.path if owner else None, "tuned": tuned.words if tuned else None}
+            explained.append(msgspec.structs.replace(one, **extra))
         return explained
 
     def _kernel(self, entry: MadeEntry, nearest: MadeEntry | None) -> tuple[list[Cause], str]:
@@ -286,6 +302,8 @@ class Explainer:
 
     def _older(self, entry: MadeEntry, others: Iterable[MadeEntry], boundary: float | None) -> list[MadeEntry]:
         """Those that could have been found: autotuning makes siblings, which hide the cause."""
+        trees = ("", tree_of(entry.path))
+        others = [one for one in others if tree_of(one.path) in trees]
         if boundary is not None:
             return [one for one in others if began(one) < boundary and one.path != entry.path]
         start = began(entry)
@@ -307,26 +325,34 @@ class Explainer:
 
     def _with_past(self, entry: MadeEntry, causes: list[Cause]) -> list[Cause]:
         """With what happened to an entry at the same path: evicted, damaged, or written again."""
-        if entry.path in self._rewritten or (entry.rewritten is not None and entry.rewriter != entry.run):
-            return [rewritten_cause(entry, self.reader, self.entries), *causes]
         if self._tombstones is None:
             self._tombstones = {one.path_hash: one for one in self.cache.tombstones()}
         stone = self._tombstones.get(path_hash(entry.path))
-        if stone is None or stone.when > max(began(entry), entry.created) + 1.0:
+        is_rewritten = entry.path in self._rewritten or (entry.rewritten is not None and entry.rewriter != entry.run)
+        if is_rewritten and kind_of(entry.path) in ("kernel", "graph"):
+            # What is damaged loses the damaged file only, and is then written into.
+            if stone is None or stone.why != "damaged" or stone.when < began(entry):
+                return [rewritten_cause(entry, self.reader, self.entries), *causes]
+        elif stone is None or stone.when > max(began(entry), entry.created) + 1.0:
             return causes
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stone.when))
+        if stone.why == "power cut":
+            return [
+                Cause(Kind.DAMAGED, f"it was here until {when}, and had not reached the disk at a power cut"),
+                *causes,
+            ]
         if stone.why == "damaged":
             return [Cause(Kind.DAMAGED, f"it was here until {when}, when its bytes were found damaged"), *causes]
         why = f"somebody asked for it ({stone.why})" if stone.why in _ASKED_TO else f"to make room ({stone.why})"
         return [Cause(Kind.EVICTED, f"it was here until {when}, when it was evicted: {why}"), *causes]
 
 
-def _explain_other(
-    new: Model | DriverProgram, older: Sequence[Model | DriverProgram]
-) -> tuple[str | None, list[Cause]]:
+def _explain_other(new: Other, older: Sequence[Other]) -> tuple[str | None, list[Cause]]:
     """The path of the nearest, and what differs."""
-    nearest: Model | DriverProgram | None
-    if isinstance(new, Model):
+    nearest: Other | None
+    if isinstance(new, LibraryEntry):
+        nearest, causes = library_entries.explain(new, [one for one in older if isinstance(one, LibraryEntry)])
+    elif isinstance(new, Model):
         nearest, causes = models.explain(new, [one for one in older if isinstance(one, Model)])
     else:
         nearest, causes = driver_cache.explain(new, [one for one in older if isinstance(one, DriverProgram)])

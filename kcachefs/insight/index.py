@@ -16,9 +16,10 @@ import msgspec
 
 from kcachefs import config
 from kcachefs.core.insight_info import MadeEntry
+from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 
-FORMAT = 1
+FORMAT = 2
 """Changes whenever a sketch holds something else than before, or something is explained in another way."""
 _MADE = """
 CREATE TABLE IF NOT EXISTS sketches (
@@ -30,12 +31,13 @@ CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL
 """
 _QUERY_MAX = 500
 
-Sketch = KernelSketch | GraphSketch | str
+Sketch = KernelSketch | GraphSketch | LibraryEntry | str
 """What is known of an entry; a text says why it cannot be read."""
 
 _DECODERS: dict[str, Callable[[bytes], Sketch]] = {
     "kernel": msgspec.msgpack.Decoder(KernelSketch).decode,
     "graph": msgspec.msgpack.Decoder(GraphSketch).decode,
+    "library": msgspec.msgpack.Decoder(LibraryEntry).decode,
     "garbled": msgspec.msgpack.Decoder(str).decode,
 }
 
@@ -125,6 +127,8 @@ class Index:
 def _kind(sketch: Sketch) -> str:
     if isinstance(sketch, str):
         return "garbled"
+    if isinstance(sketch, LibraryEntry):
+        return "library"
     return "kernel" if isinstance(sketch, KernelSketch) else "graph"
 
 

@@ -24,8 +24,10 @@ class MountedCache:
     def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
         return self._reports.entries(settle=True, run=run, since=since)
 
-    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
-        return self._reports.artifacts([one.entry for one in entries], files, max_file=FILE_MAX)
+    def artefacts(
+        self, entries: Sequence[MadeEntry], files: Sequence[str], head: int | None = None
+    ) -> Iterator[Artifact]:
+        return self._reports.artifacts([one.entry for one in entries], files, max_file=FILE_MAX, head=head)
 
     def runs(self, *, settle: bool = False) -> list[RunInfo]:
         return self._reports.runs(settle=settle)

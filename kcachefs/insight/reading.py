@@ -9,18 +9,22 @@ from itertools import groupby
 
 from kcachefs.core.insight_info import Artifact, MadeEntry
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import autograd, driver_cache, graphs, kernels, models, sketches
+from kcachefs.insight import autograd, driver_cache, graphs, kernels, library_entries, models, sketches, tuning
 from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.autograd import Autograd
 from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index, Sketch, stamp_of
 from kcachefs.insight.kernels import TritonKernel
+from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.models import Model
+from kcachefs.insight.tuning import Tuning
 
 Recipe = TritonKernel | Graph
 _KERNEL_FILES = ("*.json", "*.source", "*.ttir", "*.ptx", "*.cubin", "*.hsaco")
 _GRAPH_FILES = ("*",)
+_TUNINGS_MAX = 2000
+"""Choices of autotuning that are read, the newest."""
 
 
 class Reader:
@@ -57,10 +61,10 @@ class Reader:
                     self._recipes[entry.path] = ArtefactGarbled(f"{entry.path}: {error}")
 
     def files(
-        self, entries: Sequence[MadeEntry], patterns: Sequence[str]
+        self, entries: Sequence[MadeEntry], patterns: Sequence[str], head: int | None = None
     ) -> Iterator[tuple[MadeEntry, dict[str, Artifact]]]:
         by_number = {one.entry: one for one in entries}
-        for number, found in groupby(self.cache.artefacts(entries, patterns), key=lambda one: one.entry):
+        for number, found in groupby(self.cache.artefacts(entries, patterns, head), key=lambda one: one.entry):
             yield by_number[number], {one.file: one for one in found}
             if self._until is not None and time.monotonic() > self._until:
                 self.ran_out_of_time = True
@@ -113,6 +117,33 @@ class Reader:
         for path, when, data in self._newest(entries, driver_cache.FILES):
             with contextlib.suppress(ArtefactGarbled):
                 found[path] = driver_cache.read(path, when, data)
+        return found
+
+    def library_entries(self, entries: Sequence[MadeEntry]) -> dict[str, LibraryEntry]:
+        """What library caches keep, by path: from the index, or from the beginning of each file."""
+        known = self._index.get(entries)
+        made: list[tuple[MadeEntry, Sketch]] = []
+        missing = [one for one in entries if one.path not in known]
+        for entry, files in self.files(missing, ("*",), library_entries.HEAD_BYTES) if missing else ():
+            for file in files.values():
+                try:
+                    sketch: Sketch = library_entries.read(entry.path, began(entry), file.content or b"")
+                except ArtefactGarbled as error:
+                    sketch = str(error)
+                made.append((entry, sketch))
+        self._index.put(made)
+        known |= {entry.path: one for entry, one in made}
+        return {path: one for path, one in known.items() if isinstance(one, LibraryEntry)}
+
+    def tunings(self, entries: Sequence[MadeEntry]) -> dict[str, Tuning]:
+        """What autotuning chose, by the key of the kernel that it chose."""
+        found = {}
+        chosen = sorted((one for one in entries if kind_of(one.path) == "tuning"), key=began)[-_TUNINGS_MAX:]
+        for path, _, data in self._newest(chosen, tuning.FILES) if chosen else ():
+            with contextlib.suppress(ArtefactGarbled):
+                one = tuning.read(path, data)
+                if one.kernel:
+                    found[one.kernel] = one
         return found
 
     def _newest(self, entries: Sequence[MadeEntry], patterns: Sequence[str]) -> Iterator[tuple[str, float, bytes]]:

@@ -28,7 +28,7 @@ class Group:
         '1 graph, 1 kernel'
         """
         found = []
-        for kind in ("model", "program", "graph", "kernel"):
+        for kind in ("model", "program", "graph", "kernel", "call", "value"):
             number = sum(one.kind == kind for one in self.members)
             if number:
                 found.append(f"{number:,} {kind}{'' if number == 1 else 's'}")
@@ -83,6 +83,8 @@ def in_full(one: Explanation) -> list[str]:
         found.append(f"    compared with {printable(one.nearest)}")
     if one.graph is not None:
         found.append(f"    compiled for {printable(one.graph)}")
+    if one.tuned is not None:
+        found.append(f"    autotuning chose {printable(one.tuned)}")
     return found + [f"    {number}. {said(cause)}" for number, cause in enumerate(one.causes, 1)]
 
 

@@ -44,7 +44,7 @@ KERNELS_SHOWN = 200
 EXPLAINED_MAX = 200
 """Entries that are explained at once, the newest."""
 _PATHS_SHOWN = 8
-_EXPLAINED_KINDS = ("model", "driver", "graph", "kernel")
+_EXPLAINED_KINDS = ("model", "driver", "library", "graph", "kernel")
 
 
 class Look:
@@ -223,8 +223,10 @@ class _Shown:
     def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
         return self._entries
 
-    def artefacts(self, entries: Sequence[MadeEntry], files: Sequence[str]) -> Iterator[Artifact]:
-        return self._cache.artefacts(entries, files)
+    def artefacts(
+        self, entries: Sequence[MadeEntry], files: Sequence[str], head: int | None = None
+    ) -> Iterator[Artifact]:
+        return self._cache.artefacts(entries, files, head)
 
     def runs(self, *, settle: bool = False) -> list[RunInfo]:
         return self._cache.runs(settle=settle)

@@ -60,18 +60,24 @@ class InsightReports:
         return self._told("entries", list[MadeEntry], settle=settle, run=run, since=since)
 
     def artifacts(
-        self, entries: Iterable[int], files: Sequence[str] | None = None, *, max_file: int = 64 << 20
+        self,
+        entries: Iterable[int],
+        files: Sequence[str] | None = None,
+        *,
+        max_file: int = 64 << 20,
+        head: int | None = None,
     ) -> Iterator[Artifact]:
         """Files of these entries (by `MadeEntry.entry`) with their bytes, asked for as they are needed.
 
         `files` are shell patterns for names or for paths in the entry. Files larger than `max_file` come with None for
-        their bytes. Entries that were evicted meanwhile are left out.
+        their bytes; with `head` each has only so many of its first bytes. Entries that were evicted meanwhile are left
+        out.
         """
         left = list(entries)
         while left:
             batch, left = left[:_BATCH], left[_BATCH:]
             patterns = list(files) if files is not None else None
-            told = self._told("artifacts", Artifacts, entries=batch, files=patterns, max_file=max_file)
+            told = self._told("artifacts", Artifacts, entries=batch, files=patterns, max_file=max_file, head=head)
             yield from told.found
             left = told.rest + left
 
@@ -154,10 +160,14 @@ def _read_entries(mount: Path, run: int | None, since: float | None) -> bytes:
     return msgspec.json.encode(found)
 
 
-def _read_artifacts(mount: Path, entries: list[int], files: list[str] | None, max_file: int) -> bytes:
+def _read_artifacts(
+    mount: Path, entries: list[int], files: list[str] | None, max_file: int, head: int | None = None
+) -> bytes:
     raw = reports.read(mount, f"artifacts.{entries[0]}.json")
     found = [
-        one if one.size <= max_file else msgspec.structs.replace(one, content=None)
+        msgspec.structs.replace(one, content=None if one.content is None else one.content[:head])
+        if one.size <= max_file or head is not None
+        else msgspec.structs.replace(one, content=None)
         for one in msgspec.json.decode(raw, type=Artifacts).found
         if files is None or any(fnmatchcase(one.file, p) or fnmatchcase(one.file.rpartition("/")[2], p) for p in files)
     ]

@@ -6,7 +6,6 @@ import errno
 import time
 from pathlib import Path
 
-from kcachefs.core.report_folder import FOLDER
 from kcachefs.errors import MountError
 
 STATISTICS, SETTLED, ENTRIES = "stats.json", "settled.json", "entries.json"
@@ -16,6 +15,8 @@ _PAUSE_SECONDS = 0.05
 
 def read(mount: Path, name: str) -> bytes:
     """A file of the folder, as this user may see it."""
+    from kcachefs.core.report_folder import FOLDER  # with it comes the store, which commands on their own mount spare
+
     path = mount / FOLDER.decode() / name
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:

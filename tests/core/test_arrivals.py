@@ -12,6 +12,7 @@ from kcachefs.core.caller import Caller
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
 from kcachefs.core.remote import Delivery, Place
+from kcachefs.core.report import FleetNumbers
 from kcachefs.store.records import Inode
 from tests.core.trees import READER, exists, find, nothing_acknowledged, opened, write
 
@@ -123,6 +124,9 @@ class _Remote:
     def find(self, place: Place, caller: Caller) -> Delivery | bool:
         self.asked.append(place)
         return place[-1] == b"fxgraph"
+
+    def report(self) -> FleetNumbers:
+        return FleetNumbers()
 
 
 def test_the_kernel_is_told_of_names_that_it_took_for_missing(tmp_path: Path) -> None:

@@ -299,6 +299,21 @@ def test_a_run_that_replaces_every_file_of_an_entry_rewrites_it(tmp_path: Path) 
     assert fsck.run(tmp_path / "store").findings == []
 
 
+def test_a_log_that_another_run_adds_to_is_no_rewrite(tmp_path: Path) -> None:
+    """As ninja's in the folder of an extension: it is opened again and again."""
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("other") as [other]:
+        ino = write(fs, "torch_extensions/py311_cpu/scale/.ninja_log", b"built", user(0, maker))
+        fs.settle()
+        write(fs, "torch_extensions/py311_cpu/scale/lock", b"", user(0, other))
+        fs.write(ino, 5, b" and found")
+        fs.settle()
+        assert runs(fs)[other].misses == 0
+        fs.sealer.seal_quiet(0.0)
+        found = entry(fs, "torch_extensions/py311_cpu/scale")
+        assert (found.run, found.rewritten) == (runs(fs)[maker].run, None)
+        assert fs.statistics().total.misses == 1
+
+
 def test_a_run_that_replaces_its_own_file_rewrites_nothing(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs, processes("maker") as [maker]:
         made(fs, "triton/KEY", 1.0, pid=maker)

@@ -110,6 +110,21 @@ def test_what_nobody_trusted_signed_is_neither_listed_nor_pulled(base: Path) -> 
     assert (code, "needs a key that is trusted" in line) == (2, True)
 
 
+def test_the_bucket_of_the_configuration_is_the_one_that_is_meant(base: Path) -> None:
+    fill(base / "caches", size=100)
+    secret, public = key(base)
+    node = Node(base / "node", bucket_folder(base), secret)
+    node.publish(base / "caches")
+    trusting, places = ("--trust", public, "--scope", SCOPE), {"XDG_CONFIG_HOME": str(base / "config")}
+    code, line = refused("fleet", "ls", *trusting, env=places)
+    assert (code, "no bucket given" in line) == (2, True)
+    (base / "config" / "kcachefs").mkdir(parents=True)
+    (base / "config" / "kcachefs" / "config.toml").write_text(f'fleet = "{node.storage.url}"\n')
+    (row,) = told("ls", *trusting, env=places)
+    assert "triton/KEY0" in kcachefs("fleet", "ls", row["pack"][:6], *trusting, env=places).stdout
+    assert told("status", "--trust", public, env=places)["url"] == node.storage.url
+
+
 @pytest.mark.parametrize(
     "url", ["s3://bucket/some/prefix", "gs://bucket", "az://container/prefix", "file:///srv/fleet"]
 )

@@ -73,6 +73,23 @@ def test_nobody_waits_for_long_for_what_is_fetched_ahead(empty_fleet: Fleet, tmp
         assert time.monotonic() - began < 5.0, "which without a deadline takes 10 s, or 300 s"
 
 
+def test_a_pack_that_is_not_worth_its_time_leaves_the_others_alone(empty_fleet: Fleet, tmp_path: Path) -> None:
+    packs = {}
+    for name, size in (("LARGE", 4 << 20), ("SMALL", 1000)):
+        (tmp_path / name / "triton" / name).mkdir(parents=True)
+        (tmp_path / name / "triton" / name / "add.cubin").write_bytes(os.urandom(size))
+        packs[name] = empty_fleet.push(tmp_path / name, run=f"{size:016x}", compile_ms=500)
+    with BucketServer(empty_fleet.bucket).running() as server, empty_fleet.node("two", url=server.url) as two:
+        wait_for_index(two)
+        server.behaviour, server.well_behaved = "slow", {f"{packs['SMALL']}.kcp"}
+        assert not (two.mountpoint / "triton" / "LARGE").exists()
+        assert (two.mountpoint / "triton" / "SMALL").exists()
+        assert "is not worth waiting for" in log_of(two)
+        assert fleet_of(two)["state"] == "ready"
+        assert not (two.mountpoint / "triton" / "LARGE" / "add.cubin").exists()
+        assert len(server.packs_asked) == 2, "it is not asked for again"
+
+
 def test_a_bucket_that_is_not_there_changes_nothing(fleet: Fleet) -> None:
     with fleet.node("two", url="s3://bucket?endpoint=http://127.0.0.1:9") as two:
         assert not kernel(two).exists()
@@ -143,6 +160,19 @@ def test_another_agent_takes_the_place_of_one_that_was_killed(fleet: Fleet) -> N
         until(lambda: agent_of(two) not in (0, first), "another agent runs")
         wait_for_index(two)
         assert kernel(two).exists()
+
+
+def test_another_agent_takes_the_place_of_one_that_hangs(fleet: Fleet) -> None:
+    with fleet.node("two") as two:
+        wait_for_index(two)
+        first = agent_of(two)
+        os.kill(first, signal.SIGSTOP)
+        assert not kernel(two).exists(), "nobody waits for it for long"
+        until_gone(first)
+        until(lambda: agent_of(two) not in (0, first), "another agent runs")
+        wait_for_index(two)
+        assert kernel(two, 1).exists()
+        assert "the fleet's agent hangs; it is replaced" in log_of(two)
 
 
 def test_a_lookup_that_waits_survives_its_worker(fleet: Fleet, server: BucketServer) -> None:

@@ -14,13 +14,17 @@ from typing import Any
 import pytest
 
 from kcachefs.fleet import packfile
+from tests.engines.callers import Child, Identity
 from tests.engines.mounting import kill
 from tests.fleet.caches import ENTRIES, fill, shown
-from tests.fleet.mounts import Fleet, fleet_of, log_of, told, wait_for_agent, wait_for_index
+from tests.fleet.mounts import SCOPE, Fleet, fleet_of, log_of, told, wait_for_agent, wait_for_index
 from tests.frameworks.conftest import ENGINES
+from tests.frameworks.tenants import open_what_is_closed
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
+NOBODY = Identity(uid=65534, gid=65534)
+"""A user whom /etc/passwd names: fusermount3 refuses others."""
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 pytestmark = pytest.mark.mount
 
@@ -89,6 +93,59 @@ def test_a_second_node_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str
         assert told(two)["total"]["misses"] == 0
 
 
+@every_engine
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_second_node_of_another_user_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str) -> None:
+    """Its own user, store, mount path and agent: nothing of the first node's is shared but the bucket."""
+    pytest.importorskip("triton")
+    with empty_fleet.publisher("one", engine) as one:
+        assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+    for folder in (empty_fleet.folder, *empty_fleet.bucket.rglob("*")):
+        folder.chmod(0o755)
+    home = empty_fleet.folder / "another"
+    home.mkdir()
+    os.chown(home, NOBODY.uid, NOBODY.gid)
+    with Child(lambda: as_another_user(empty_fleet, home, engine)) as child:
+        warm, numbers = child.result()
+    assert warm["hits"] == [True, True]
+    assert all(kernel["there"] for kernel in warm["kernels"])
+    assert (numbers["total"]["misses"], numbers["total"]["entries"]) == (0, 2)
+    assert numbers["fleet"]["hits"] >= 1
+
+
+def as_another_user(fleet: Fleet, home: Path, engine: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What Triton found on a mount of another user's, and the mount's numbers."""
+    open_what_is_closed(home)
+    device = home / "fuse"  # in a mount namespace of our own, where everybody may open it
+    os.mknod(device, stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
+    device.chmod(0o666)
+    subprocess.run(["mount", "--bind", device, "/dev/fuse"], check=True)
+    NOBODY.assume()
+    names = ("RUNTIME_DIR", "LOG_DIR", "SYSTEM_CONFIG")
+    places = {f"KCACHEFS_{name}": str(home / name.lower()) for name in names}
+    places |= {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("CACHE", "CONFIG")}
+    os.environ.update({**places, "HOME": str(home), "TMPDIR": str(home), "PYTHONPATH": str(ROOT)})
+    os.chdir(home)
+    mount = home / "kernels"
+    options = ["--store", str(home / "store"), "--engine", engine, "--fleet", fleet.url, "--fleet-scope", SCOPE]
+    run("mount", str(mount), *options, "--trust", fleet.public)
+    try:
+        until(lambda: numbers_of(mount)["fleet"]["index_keys"], "the index is loaded")
+        return compile_kernels(mount), numbers_of(mount)
+    finally:
+        run("umount", str(mount))
+
+
+def run(*arguments: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "kcachefs", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def numbers_of(mount: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((mount / ".kcachefs" / "settled.json").read_bytes())
+    return found
+
+
 def compile_kernels(mount: Path) -> dict[str, Any]:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(mount / "triton"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "triton_kernel.py"), "64", "128"]
@@ -137,6 +194,18 @@ def test_what_arrives_is_the_owners_and_nobody_else_writes_to_it(fleet: Fleet) -
             found = path.stat()
             assert found.st_uid == os.getuid()
             assert not stat.S_IMODE(found.st_mode) & 0o022
+
+
+def test_what_rests_only_because_the_mount_ends_is_published_too(empty_fleet: Fleet) -> None:
+    """As gcc's precompiled header, which gcc opens twice: on a mount it is sealed after a minute."""
+    with empty_fleet.publisher("one") as one:
+        header = one.mountpoint / "precompiled_headers" / "ab.h.gch"
+        header.write_bytes(b"precompiled")
+        with open(header, "r+b") as file:
+            file.write(b"PRE")
+    with empty_fleet.node("two") as two:
+        wait_for_index(two)
+        assert (two.mountpoint / "precompiled_headers" / "ab.h.gch").read_bytes() == b"PREcompiled"
 
 
 def test_what_a_killed_worker_had_not_queued_is_published_by_the_next(empty_fleet: Fleet) -> None:

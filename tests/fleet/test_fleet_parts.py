@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from kcachefs.errors import PackError
+from kcachefs.daemon.fleet_agent import Agent, Preparation
+from kcachefs.errors import FleetTooSlow, PackError
 from kcachefs.fleet import parcels
 from kcachefs.fleet.breaker import FIRST_SECONDS, LONGEST_SECONDS, Breaker
 from kcachefs.fleet.deliveries import Deliveries, entry_key, is_parting
+from kcachefs.fleet.object_storage import open_storage
 from kcachefs.fleet.offers import compile_ms
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry, ParcelFile
+from kcachefs.fleet.timed_storage import TimedStorage
 
 ONE = ParcelEntry("triton", ("ONE",), "", (ParcelFile("a.ptx", 0o644, 1, 0, 3), ParcelFile("b.ptx", 0o644, 1, 3, 2)))
 TWO = ParcelEntry("inductor", ("ab",), "cabc", (ParcelFile("cabc.py", 0o644, 1, 3, 2),))
@@ -51,6 +55,32 @@ def test_a_parcel_that_can_be_changed_or_lies_is_refused() -> None:
     outside = ParcelEntry("triton", ("X",), "", (ParcelFile("a", 0o644, 1, 4, 2),))
     with pytest.raises(PackError, match="outside"):
         parcel(outside)
+
+
+def test_what_a_pack_does_not_hold_is_not_waited_for_again() -> None:
+    deliveries = Deliveries()
+    lost, _ = deliveries.wait_for(reference("b"), 7, 1)
+    deliveries.lose(reference("b"))
+    lost.wait()
+    assert not deliveries.is_absent(reference("b"), 7), "nobody has seen what that one holds"
+    lookup, is_new = deliveries.wait_for(reference(), 7, 1)
+    assert is_new
+    deliveries.arrive(reference(), parcel(ONE, TWO), is_last=True, only_asked=True)
+    lookup.wait()
+    assert deliveries.is_absent(reference(), 7)
+    assert not deliveries.is_absent(reference(), entry_key(ONE))
+    assert not deliveries.is_absent(reference("b"), 7)
+
+
+def test_time_in_the_queue_counts(tmp_path: Path) -> None:
+    storage = TimedStorage(open_storage(f"file://{tmp_path}"))
+    agent = Agent(tmp_path, Preparation(storage, "tests", frozenset({bytes(32)}), tmp_path / "agent", None, []))
+    whole, late = agent._patience(reference(), 0.0), agent._patience(reference(), 0.4)
+    assert whole.budget == pytest.approx(0.5)
+    assert late.budget == pytest.approx(0.1)
+    assert late.first_byte <= 0.1
+    with pytest.raises(FleetTooSlow, match="waited"):
+        agent._patience(reference(), 0.6)
 
 
 def test_a_breaker_stays_open_longer_each_time() -> None:

@@ -16,7 +16,8 @@ import zstandard
 from blake3 import blake3
 
 from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
-from kcachefs.fleet import pack_records, packfile
+from kcachefs.fleet import bucket as bucket_module
+from kcachefs.fleet import pack_records, packfile, snapshots
 from kcachefs.fleet.bucket import Bucket, open_bucket
 from kcachefs.fleet.bucket_layout import Layout, day_of, scopes_in
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry, key_of_folder
@@ -82,6 +83,44 @@ def test_a_pack_that_was_changed_is_refused_and_banned(
     assert reference in again.bans, "a restart forgets nothing"
     assert again.load_index().packs == 0
     assert sorted(os.listdir(other.bucket.folder)) == ["bans.json", "index"]
+
+
+def test_days_that_somebody_made_up_hide_nothing(node: Node, tmp_path: Path) -> None:
+    """More of them than are looked at, all later than today, and more records than one request lists."""
+    records = tmp_path / "bucket" / LAYOUT.root / "records"
+    for number in range(1100):
+        folder = records / f"29{number // 300:02}-{number % 300 // 25 + 1:02}-{number % 25 + 1:02}"
+        folder.mkdir()
+        (folder / f"{number:032x}").write_bytes(b"made up")
+    other = reader(node, tmp_path)
+    assert TODAY in other.bucket.reader.days()
+    assert len(other.index.packs) == 1
+    assert len(other.index.packs) == 1, "also when only what is new is read"
+
+
+def test_snapshots_that_somebody_made_up_go_after_good_ones_in_the_end(node: Node, tmp_path: Path) -> None:
+    good = LAYOUT.snapshot("until", "2026-01-01", 0, "0" * 16)
+    node.storage.put(good, snapshots.encode([], node.signer, LAYOUT, "until", "2026-01-01"))
+    for number in range(6):
+        node.storage.put(LAYOUT.snapshot("until", f"29{number:02}-01-01", 99, f"{number:016x}"), b"made up")
+    other = reader(node, tmp_path)
+    for _ in range(2):
+        other.bucket.reader.survey()
+    assert good in [one.key for one in other.bucket.reader.existing_snapshots().until]
+
+
+def test_a_pack_that_decodes_to_too_much_is_refused_before_it_is_decoded(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = reader(node, tmp_path)
+    (reference,) = other.index.packs
+    decoded = []
+    monkeypatch.setattr(bucket_module, "PLAIN_MAX", 50)
+    monkeypatch.setattr(packfile.Pack, "check_frames", lambda self: decoded.append(self))
+    with pytest.raises(PackError, match="at most 50 are decoded"):
+        other.bucket.fetch_pack(reference)
+    assert decoded == []
+    assert reference in other.bucket.bans
 
 
 def put_signed(node: Node, path: Path, tmp_path: Path, **changes: object) -> PackReference:

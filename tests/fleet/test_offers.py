@@ -58,7 +58,8 @@ class Agent:
 
     def take(self, offer: Offer, *, is_done: bool) -> None:
         protocol.send(self.channel, Taken(offer.batch, is_done))
-        until(lambda: not self.offers._offered)
+        until(lambda: not self.client.taken.empty())
+        self.offers._hear()
 
     def close(self) -> None:
         self.client.close()
@@ -151,7 +152,7 @@ def test_what_was_evicted_meanwhile_is_forgotten(tmp_path: Path, in_no_time: Non
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
         write(fs, "triton/KEY/add.cubin", b"kernel")
         fs.settle()
-        played.offers._enqueue(list(played.offers._fresh))
+        played.offers._enqueue(fs.fresh.all())
         fs.unlink(Caller(0, 0), fs.tree.find(fs.tree.find(1, b"triton") or 0, b"KEY") or 0, b"add.cubin")
         played.offers.turn()
         assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == []

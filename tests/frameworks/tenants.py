@@ -35,7 +35,7 @@ def as_tenant(made: World, who: Identity, program: str, *arguments: str) -> Call
     environment = {**made.environment, "HOME": str(home), "TMPDIR": str(home), "LOGNAME": f"tenant{who.uid}"}
 
     def run() -> dict[str, Any]:
-        _open_what_is_closed(home)
+        open_what_is_closed(home)
         who.assume()
         os.environ.update(environment)
         tempfile.tempdir = None
@@ -52,7 +52,8 @@ def ran(made: World, who: Identity, program: str, *arguments: str) -> dict[str, 
         return child.result(PATIENCE)
 
 
-def _open_what_is_closed(home: Path) -> None:
+def open_what_is_closed(home: Path) -> None:
+    """Go into a mount namespace of our own, in which other users reach Python and the checkout."""
     assert ctypes.CDLL(None).unshare(_CLONE_NEWNS) == 0
     _mount("--make-rprivate", "/")
     needed = {

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import driver_cache
-from kcachefs.insight.artefacts import FolderCache
+from kcachefs.insight import driver_cache, tuning
+from kcachefs.insight.artefacts import FolderCache, kind_of
 from kcachefs.insight.causes import Kind
+from kcachefs.insight.describing import describe
 from kcachefs.insight.explaining import Explainer
 from kcachefs.insight.index import Index
 from kcachefs.insight.listing import list_kernels
+from kcachefs.insight.telling import in_full
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
 
@@ -37,6 +40,33 @@ def test_everything_is_read_and_linked(caches: Path, tmp_path: Path, name: str, 
     assert len(rows) == kernels
     assert all(row.registers and row.arch == "sm_90" and row.source for row in rows)
     assert sum(bool(row.graph) for row in rows) == (kernels if graphs else 0)
+
+
+def test_what_autotuning_chose_is_told_of_its_kernel(caches: Path, tmp_path: Path) -> None:
+    explainer = Explainer(FolderCache(caches / "gpt2_train"), Index("gpt2", tmp_path))
+    kernels = {one.path.rpartition("/")[2]: one for one in explainer.entries if kind_of(one.path) == "kernel"}
+    tunings = explainer.reader.tunings(explainer.entries)
+    assert tunings
+    assert tunings.keys() <= kernels.keys(), "each names a kernel that is here"
+    key, tuned = next(iter(sorted(tunings.items())))
+    assert re.fullmatch(r"[XYR]\d?_?BLOCK=\d+.*num_warps=\d+.* \(tuned in \d+ ms\)", tuned.words)
+    assert describe(explainer, kernels[key])["autotuning chose"] == tuned.words
+    alone = next(one for one in explainer.entries if one.path == tuned.path)
+    assert describe(explainer, alone)["kernel"] == key
+    explained = {one.path: one for one in explainer.explain(list(kernels.values()), boundary=0.0)}
+    assert explained[kernels[key].path].tuned == tuned.words
+    assert f"    autotuning chose {tuned.words}" in in_full(explained[kernels[key].path])
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{", b"{" + b'"x":' * 9999, b'{"time_taken_ms": "x"}', b'{"a": 1}' * 9999]
+)
+def test_a_garbled_choice_of_autotuning_is_left_out(data: bytes) -> None:
+    try:
+        found = tuning.read("inductor/ab/x", data)
+    except ArtefactGarbled:
+        return
+    assert (found.kernel, found.milliseconds) == ("", None)
 
 
 def test_a_program_of_the_driver_is_read(caches: Path) -> None:

@@ -1,0 +1,78 @@
+"""The ingredients of a key, kept beside what was made with it, so that `kcachefs explain` can name what changed.
+
+Each has a name, the first bytes of a digest, and a short text for people. Of values that may be large or private only
+the digest is kept: numbers, short texts and what a compiler was told are shown. All of it is put together when
+something is made, never on a hit, and lies in the metadata as one byte string, which a hit does not decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from kcachefs.errors import UsageError
+
+META = "made_of"
+"""Where the metadata has it."""
+COUNT_MAX = 96
+NAME_MAX = 80
+SHOWN_MAX = 60
+_DIGEST_SIZE = 8
+
+
+class Ingredient(NamedTuple):
+    name: str
+    digest: bytes
+    shown: str = ""
+
+
+def of_bytes(name: str, content: bytes, shown: str = "") -> Ingredient:
+    """An ingredient that is given as it goes into the key."""
+    from blake3 import blake3
+
+    return Ingredient(name, blake3(content).digest(_DIGEST_SIZE), shown)
+
+
+def of_text(name: str, text: str) -> Ingredient:
+    """A text that people may see."""
+    return of_bytes(name, text.encode("utf-8", "surrogatepass"), text)
+
+
+def of_value(name: str, value: Any, key: str) -> Ingredient:
+    """A value with its key in hexadecimal; numbers and short texts are shown, of others the type."""
+    return Ingredient(name, bytes.fromhex(key)[:_DIGEST_SIZE], _shown(value))
+
+
+def _shown(value: Any) -> str:
+    if value is None or type(value) in (bool, float) or (type(value) is int and abs(value) < 1 << 64):
+        return repr(value)
+    if type(value) is str and len(value) < SHOWN_MAX and value.isprintable():
+        return repr(value)
+    return type(value).__qualname__
+
+
+def pack(ingredients: Iterable[Ingredient]) -> bytes:
+    """As the metadata keeps it: bounded, whatever there is of it."""
+    import msgspec
+
+    found = [Ingredient(_cut(one.name, NAME_MAX), one.digest, _cut(one.shown, SHOWN_MAX)) for one in ingredients]
+    if len(found) > COUNT_MAX:
+        rest = b"".join(one.name.encode("utf-8", "replace") + one.digest for one in found[COUNT_MAX - 1 :])
+        found[COUNT_MAX - 1 :] = [of_bytes("more", rest, f"{len(found) - COUNT_MAX + 1} ingredients")]
+    return msgspec.msgpack.encode(found)
+
+
+def unpack(packed: bytes) -> list[Ingredient]:
+    """What `pack` was given, as far as it was kept; `UsageError` for anything else."""
+    import msgspec
+
+    try:
+        found = msgspec.msgpack.decode(packed, type=list[Ingredient])
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise UsageError(f"these are no ingredients of a key: {error}") from None
+    return found[:COUNT_MAX]
+
+
+def _cut(text: str, limit: int) -> str:
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else text[: limit - 1] + "…"
