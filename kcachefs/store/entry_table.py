@@ -178,7 +178,7 @@ class EntryTable:
         self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding, *, is_miss: bool
     ) -> None:
         """A file was sealed. With its first one an entry is listed; `is_miss` says whether somebody missed it."""
-        new = record.copy()
+        new = _copy(record)
         if not record.used or is_miss:
             new.used = self.next_order(time.time_ns())
             for key in account_keys(record.namespace, record.uid):
@@ -191,7 +191,7 @@ class EntryTable:
 
     def remove_file(self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding) -> EntryRecord:
         """A sealed file goes, or is about to be written again; returns the record as it is now."""
-        new = record.copy()
+        new = _copy(record)
         new.files, new.plain, new.stored = held_by(record).minus(held)
         self.put(txn, entry, record, new, left={uid: held})
         return new
@@ -200,7 +200,7 @@ class EntryTable:
         """What is stored for a sealed file changed by so many bytes."""
         record = self.get(entry, txn)
         if record is not None:
-            new = record.copy()
+            new = _copy(record)
             new.stored += by
             self.put(txn, entry, record, new, came={uid: Holding(0, 0, by)})
 
@@ -219,7 +219,7 @@ class EntryTable:
         holdings: Mapping[int, Holding],
     ) -> None:
         """An entry moved; `holdings` is what each user holds in it."""
-        new = record.copy()
+        new = _copy(record)
         new.namespace, new.folder, new.name = namespace, folder, name
         self.put(txn, entry, record, new, left=holdings, came=holdings)
 
@@ -234,7 +234,7 @@ class EntryTable:
         record = self.get(entry, txn)
         if record is None:
             return False
-        new = record.copy()
+        new = _copy(record)
         new.flags = record.flags | EntryRecord.PINNED if pinned else record.flags & ~EntryRecord.PINNED
         self.put(txn, entry, record, new)
         return True
@@ -243,7 +243,7 @@ class EntryTable:
 
     def note_use(self, txn: Transaction, entry: int, record: EntryRecord, when: int, hits: Counter[int]) -> None:
         """An entry was used; `hits` says how often, by user. A hit is counted for the user who had it."""
-        new, total = record.copy(), hits.total()
+        new, total = _copy(record), hits.total()
         new.used = when if record.flags & EntryRecord.PINNED else self.next_order(when)
         new.hits += total
         self.put(txn, entry, record, new)
@@ -262,7 +262,7 @@ class EntryTable:
         """An entry's names are gone. It is not in the order any more, and goes with its last file."""
         record = self.get(entry, txn)
         if record is not None:
-            new = record.copy()
+            new = _copy(record)
             new.flags |= EntryRecord.LEAVING
             self.put(txn, entry, record, new)
 
@@ -322,6 +322,10 @@ def _counts_the_same(old: EntryRecord | None, new: EntryRecord | None) -> bool:
     if old is None or new is None:
         return False
     return old.namespace == new.namespace and old.uid == new.uid and (not old.used) == (not new.used)
+
+
+def _copy(record: EntryRecord) -> EntryRecord:
+    return EntryRecord.unpack(record.pack())  # takes a fraction of what copy.copy takes
 
 
 def held_by(record: EntryRecord) -> Holding:

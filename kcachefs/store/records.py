@@ -221,9 +221,6 @@ class EntryRecord:
     flags: int
     name: bytes = b""
 
-    def copy(self) -> Self:
-        return self.unpack(self.pack())  # a fraction of what copy.copy takes
-
     def pack(self) -> bytes:
         return (
             self.CODEC.pack(
