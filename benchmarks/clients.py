@@ -1,10 +1,13 @@
-"""Runs the same work in several processes at the same time."""
+"""Runs the same work in several processes at the same time; and processes that keep the machine busy beside it."""
 
 from __future__ import annotations
 
 import multiprocessing
+import subprocess
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any, TypeVar
@@ -42,6 +45,18 @@ def together(count: int, work: Callable[[int, Gate], T]) -> list[T]:
             process.join()
             pipe.close()
     return results
+
+
+@contextmanager
+def busy_loops(count: int) -> Iterator[None]:
+    """So many processes compute and do nothing else."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def _result(pipe: Connection) -> Any:

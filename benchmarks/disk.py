@@ -1,8 +1,9 @@
-"""Bytes on disk for real caches, everything included: for one copy, and for eight tenants.
+"""Bytes on disk for real caches, everything included: for one copy, mounted and at rest, and for eight tenants.
 
 Eight tenants who compile the same code at the same path get the same files, except for the pickles of graphs, of which
 about 85 bytes differ from tenant to tenant; these copies differ in the same way. Counted are the blocks that the disk
-has allocated after everything was closed or unmounted, so each filesystem's own needs are included.
+has allocated after everything was closed or unmounted, so each filesystem's own needs are included. Of kcachefs that is
+what it comes to once the mount has been idle: what idle work does by and by is done at once, by the same code.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +22,11 @@ from benchmarks.peers import installed
 from benchmarks.running import Run
 from benchmarks.store import allocated
 from benchmarks.subjects import Kcachefs
+from kcachefs.daemon.idle_work import ROOM_SECONDS
+from kcachefs.store import Options, Store
 
 Files = dict[str, bytes]
+IDLE_SECONDS = 2 * ROOM_SECONDS
 PICKLES = ("/fxgraph/", "/aotautograd/")
 
 
@@ -46,6 +51,11 @@ def part(run: Run) -> None:
             sizes[name] = [size / 1e6]
             shutil.rmtree(folder)
         run.add(what, "MB", sizes)
+    folder = base / "idle"
+    run.say("disk, mounted and idle")
+    plain = on_ext4(folder / "plain", copy) / 1e6
+    run.add("one copy, mounted and idle", "MB", {"ext4": [plain], "direct": [mounted_and_idle(folder, copy) / 1e6]})
+    shutil.rmtree(folder)
 
 
 def tenant(files: Files, number: int) -> list[tuple[str, bytes]]:
@@ -119,7 +129,27 @@ def on_kcachefs(folder: Path, files: Files) -> float:
         write_all(subject.folder, files)
     finally:
         subject.close()
+    with Store(folder / "store", Options(background=False)) as store:
+        for _ in store.repack(0):
+            pass
     return _allocated(folder / "store")
+
+
+def mounted_and_idle(folder: Path, files: Files) -> float:
+    """The least that the store of a mount takes while nobody uses it."""
+    on_kcachefs(folder, files)
+    subject = Kcachefs("direct", folder)
+    subject.open()
+    try:
+        write_all(subject.folder, {f"more/{path}": data + b"\n" for path, data in list(files.items())[:20]})
+        shutil.rmtree(subject.folder / "more")
+        least, until = _allocated(folder / "store"), time.monotonic() + IDLE_SECONDS
+        while time.monotonic() < until:
+            time.sleep(1)
+            least = min(least, _allocated(folder / "store"))
+        return least
+    finally:
+        subject.close()
 
 
 MAKERS: dict[str, Callable[[Path, Files], float]] = {

@@ -143,7 +143,9 @@ def _places(checker: Check, hide: bool, *, kernels: bool = True) -> Iterator[dic
             found[kind] = {**checker.environment(mount, base / f"{name}-tmp"), **nothing}
             if kind == BYTECODE:
                 wish = "on" if hide else "auto"
-                found[kind] |= json.loads(checker.command("-c", _VARIABLES, str(mount), sys.executable, wish))
+                told = json.loads(checker.command("-c", _VARIABLES, str(mount), sys.executable, wish))
+                print(f"bytecode: {told['reason']}", file=sys.stderr, flush=True)
+                found[kind] |= told["variables"]
         yield found
 
 
@@ -152,7 +154,8 @@ import json, os, sys
 from pathlib import Path
 from kcachefs.frameworks import bytecode
 environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-print(json.dumps(bytecode.variables(Path(sys.argv[1]), bytecode.judge_command([sys.argv[2]], environ, sys.argv[3]))))
+judged = bytecode.judge_command([sys.argv[2]], environ, sys.argv[3])
+print(json.dumps({"reason": judged.reason, "variables": bytecode.variables(Path(sys.argv[1]), judged)}))
 """
 
 

@@ -1,4 +1,7 @@
-"""What each kind of request costs in the daemon itself: fed to the engine in this process, in µs of processor time."""
+"""What each kind of request costs in the daemon itself: fed to the engine in this process, in µs of processor time.
+
+And what of that is LMDB's part and what the kernel's, for the journal and the slots; the rest is the interpreter's.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, overload
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
-from kcachefs.store import Options, Store
+from kcachefs.store import Options, Store, journal
+from kcachefs.store.folded import FoldedRecords
+from kcachefs.store.slots import SlotFile
 
 PUT = {"lookup, a miss": 2, "getattr of a folder": 2, "create": 1, "write 16 KiB": 1, "rename": 1}
 """How many requests of each kind make up one put."""
@@ -38,6 +44,53 @@ def measure(rounds: int, count: int, directory: Path | None = None) -> dict[str,
     return found
 
 
+def measure_shares(rounds: int, count: int, directory: Path | None = None) -> dict[str, tuple[float, float]]:
+    """The median of what each kind of request spends in LMDB, and in the kernel."""
+    clock = _Shares()
+    found: dict[str, list[tuple[float, float]]] = {}
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="kcachefs-bench-", dir=directory) as base, _no_collections(), clock:
+            for name, shares in _one_round(Path(base) / "store", count, clock).items():
+                found.setdefault(name, []).append(shares)
+    return {
+        name: (statistics.median(lmdb for lmdb, _ in rows), statistics.median(kernel for _, kernel in rows))
+        for name, rows in found.items()
+    }
+
+
+class _Shares:
+    """While entered, adds up the time spent in LMDB and in the kernel. Each call's own cost is taken off again."""
+
+    LMDB = ((FoldedRecords, "get"), (FoldedRecords, "get_many"), (FoldedRecords, "rows"), (FoldedRecords, "snapshot"))
+    KERNEL = ((journal, "_write"), (SlotFile, "write"), (SlotFile, "read"))
+
+    def __init__(self) -> None:
+        self.spent = {"lmdb": 0.0, "kernel": 0.0}
+        self._undo: list[tuple[Any, str, Any]] = []
+        self._cost = 0.0
+        self._cost = min(self._timed("cost", lambda: None)() or self.spent.pop("cost") for _ in range(1000))
+
+    def __enter__(self) -> None:
+        for share, places in (("lmdb", self.LMDB), ("kernel", self.KERNEL)):
+            for owner, name in places:
+                self._undo.append((owner, name, getattr(owner, name)))
+                setattr(owner, name, self._timed(share, getattr(owner, name)))
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            setattr(*self._undo.pop())
+
+    def _timed(self, share: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            begin = time.thread_time()
+            try:
+                return function(*arguments, **options)
+            finally:
+                self.spent[share] = self.spent.get(share, 0.0) + time.thread_time() - begin - self._cost
+
+        return timed
+
+
 @contextmanager
 def _no_collections() -> Iterator[None]:
     """As in the daemon, which collects garbage only between requests."""
@@ -54,18 +107,26 @@ def put_sum(found: dict[str, list[float]]) -> float:
     return sum(times * statistics.median(found[name]) for name, times in PUT.items())
 
 
-def _one_round(place: Path, count: int) -> dict[str, float]:
+@overload
+def _one_round(place: Path, count: int) -> dict[str, float]: ...
+@overload
+def _one_round(place: Path, count: int, clock: _Shares) -> dict[str, tuple[float, float]]: ...
+def _one_round(place: Path, count: int, clock: _Shares | None = None) -> dict[str, Any]:
     with Store(place, Options(background=False)) as store:
         fs = Filesystem(store)
         engine = DirectEngine(fs, os.open("/dev/null", os.O_RDWR))
-        found: dict[str, float] = {}
+        found: dict[str, Any] = {}
 
         def timed(name: str, request: Callable[[int], bytes]) -> None:
             requests = [request(i) for i in range(count)]
+            before = dict(clock.spent) if clock is not None else {}
             begin = time.thread_time()
             for each in requests:
                 engine.feed(each)
-            found[name] = (time.thread_time() - begin) / count * 1e6
+            if clock is None:
+                found[name] = (time.thread_time() - begin) / count * 1e6
+            else:
+                found[name] = tuple((clock.spent[key] - before[key]) / count * 1e6 for key in ("lmdb", "kernel"))
 
         folder = fs.make(ROOT, fs.lookup(ROOT, 1, b"triton") or 1, b"folder", 0o040755)[0]
         timed("lookup, a miss", lambda i: _request(Op.LOOKUP, folder, b"tmp.%d\0" % i))
@@ -83,6 +144,12 @@ def _one_round(place: Path, count: int) -> dict[str, float]:
         timed("read 16 KiB, unsealed", lambda i: _request(Op.READ, nodes[i], struct.pack("<QQI20x", 0, 0, 1 << 17)))
         timed("mkdir", lambda i: _request(Op.MKDIR, folder, p.MKDIR_IN.pack(0o755, 0o22) + b"dir.%d\0" % i))
         timed("rmdir", lambda i: _request(Op.RMDIR, folder, b"dir.%d\0" % i))
+        whole = struct.pack("<QQI20x", 0, 0, 32 << 10)
+        fs.settle()
+        timed("readdir, 256 names", lambda i: _request(Op.READDIR, folder, whole))
+        timed("readdirplus, 24 names", lambda i: _request(Op.READDIRPLUS, folder, whole))
+        timed("lookup, a hit, folded", lambda i: _request(Op.LOOKUP, folder, b"f%d\0" % i))
+        timed("read 16 KiB, sealed", lambda i: _request(Op.READ, nodes[i], struct.pack("<QQI20x", 0, 0, 1 << 17)))
         timed("unlink", lambda i: _request(Op.UNLINK, folder, b"f%d\0" % i))
         engine.close()
         return found

@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from benchmarks import handlers, operations, scale
+from benchmarks import handlers, operations, round_trips, scale
 from benchmarks.measure import tenths
 from benchmarks.operations import COLUMNS, TARGETS, TITLES, ratio
 from benchmarks.peers import opened
@@ -130,11 +130,21 @@ def show_million(chosen: argparse.Namespace) -> dict[int, dict[str, float]]:
 def show_handlers(chosen: argparse.Namespace) -> dict[str, list[float]]:
     rounds, count = (3, 1000) if chosen.quick else (9, 2000)
     found = handlers.measure(rounds, count, chosen.directory)
-    print(f"\nmicroseconds of handler time per request, {rounds} rounds of {count}\n")
+    shares = handlers.measure_shares(rounds, count, chosen.directory)
+    print(
+        f"\nmicroseconds of handler time per request, {rounds} rounds of {count}, and what is LMDB's and the kernel's\n"
+    )
     for name, values in found.items():
         middle, low, high = tenths(values)
-        print(f"    {name:24} {middle:7.1f}   ({low:.1f} to {high:.1f})")
+        lmdb, kernel = shares[name]
+        print(f"    {name:24} {middle:7.1f}   ({low:.1f} to {high:.1f})   LMDB {lmdb:5.1f}   kernel {kernel:5.1f}")
     print(f"    {'one put':24} {handlers.put_sum(found):7.1f}")
+    with workplace(chosen.directory) as base:
+        trips = round_trips.measure(base, 2000 if chosen.quick else 10_000)
+    print("\nmicroseconds through a mount: client, daemon's code, daemon's system calls, waking up\n")
+    for name, trip in trips.items():
+        parts = f"{trip.client:6.1f} {trip.daemon:6.1f} {trip.kernel:6.1f} {trip.waking:6.1f}"
+        print(f"    {name:28} {trip.whole:7.1f} = {parts}")
     return found
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks.clients import Gate, together
+from benchmarks.clients import Gate, busy_loops, together
 from benchmarks.measure import in_turn
 from benchmarks.peers import opened
 from benchmarks.running import SUBJECTS, Run
@@ -39,6 +39,8 @@ TARGETS = {
 }
 """How many times as long as these the direct engine may take."""
 
+BUSY_LOOPS = 2
+"""Processes that compute and do nothing else, for what is measured beside load."""
 _NOISE = os.urandom(SIZE)
 _serial = itertools.count()
 
@@ -47,19 +49,22 @@ Round = dict[str, float]
 
 def part(run: Run) -> None:
     with opened(SUBJECTS, run.place("operations"), run.results.absent) as subjects:
-        for clients, kind, way, share in (
-            (1, "warm", measure, 0.2),
-            (1, "cold", measure_cold, 0.25),
-            (8, "warm", measure, 0.25),
-            (8, "cold", measure_cold, 0.3),
+        for clients, kind, way, beside, share in (
+            (1, "warm", measure, 0, 0.15),
+            (1, "cold", measure_cold, 0, 0.2),
+            (8, "warm", measure, 0, 0.2),
+            (8, "cold", measure_cold, 0, 0.25),
+            (1, "warm", measure, BUSY_LOOPS, 0.1),
+            (1, "cold", measure_cold, BUSY_LOOPS, 0.1),
         ):
-            title = f"{clients} client{'s' if clients > 1 else ''}, {kind}"
-            if run.quick and title == "8 clients, cold":
+            title = f"{clients} client{'s' if clients > 1 else ''}, {kind}{', beside load' if beside else ''}"
+            if run.quick and (beside or title == "8 clients, cold"):
                 run.leave_out(title, "a quick run has no time for it")
                 continue
             most = 1 if run.quick else 15
             files = 60 if clients > 1 or run.quick else 300
-            found = way(subjects, run.rounds(most, share, f"operations, {title}"), files, clients)
+            with busy_loops(beside):
+                found = way(subjects, run.rounds(most, share, f"operations, {title}"), files, clients)
             for column in COLUMNS:
                 if column in next(iter(found.values()))[0]:
                     values = {name: [each[column] for each in rounds] for name, rounds in found.items()}

@@ -21,7 +21,14 @@ OPERATIONS = {
     "listdir": "list 1,000 names",
     "mkdir+rmdir": "mkdir, rmdir",
 }
-STATES = ("1 client, warm", "1 client, cold", "8 clients, warm", "8 clients, cold")
+STATES = (
+    "1 client, warm",
+    "1 client, cold",
+    "8 clients, warm",
+    "8 clients, cold",
+    "1 client, warm, beside load",
+    "1 client, cold, beside load",
+)
 
 
 def publish(results: Results) -> None:

@@ -172,6 +172,11 @@ def wants_colour() -> bool:
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def is_screen() -> bool:
+    """Whether the terminal can be drawn on anywhere, and not only be written to."""
+    return os.environ.get("TERM", "dumb") != "dumb"
+
+
 def wants_ascii() -> bool:
     """Whether the locale is the plain one. Python writes UTF-8 even then, which such a terminal cannot show."""
     chosen = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""

@@ -39,6 +39,7 @@ from kcachefs.cli.set import set as set_
 from kcachefs.cli.show import show
 from kcachefs.cli.stats import stats
 from kcachefs.cli.status import status
+from kcachefs.cli.top import top
 from kcachefs.cli.umount import umount
 from kcachefs.cli.unpack import unpack
 from kcachefs.cli.usage import UsageError, usage_line
@@ -81,6 +82,7 @@ for _verb in (
     kernels,
     show,
     diff,
+    top,
     web,
     report,
     pin,

@@ -93,6 +93,6 @@ _VALUES: dict[str, Callable[[], Iterable[str]]] = {
 }
 _ARGUMENTS: dict[str, Callable[[], Iterable[str]]] = {
     **dict.fromkeys(("ls", "pin", "unpin", "evict", "explain", "kernels", "show", "diff"), _entries),
-    **dict.fromkeys(("umount", "reload", "set", "web"), _mounts),
+    **dict.fromkeys(("umount", "reload", "set", "top", "web"), _mounts),
     "completion": lambda: SHELLS,
 }

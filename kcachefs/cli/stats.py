@@ -155,6 +155,9 @@ def _summary(numbers: Statistics) -> list[str]:
         f"on disk  {bar(share, _BAR)} {format_size(below.used_bytes)} of {format_size(below.max_bytes)}, "
         f"{format_size(below.bytes_saved)} saved; {counted(below.objects, 'object')}, shared {below.dedup_ratio:g}x",
     ]
+    if below.overhead_bytes:  # known to whoever sees the whole mount
+        payload, overhead, slack = map(format_size, (below.payload_bytes, below.overhead_bytes, below.slack_bytes))
+        lines.append(f"of that  {payload} payload, {overhead} overhead, {slack} slack")
     return [*lines, f"damaged  {counted(below.damaged, 'object')} set aside"] if below.damaged else lines
 
 

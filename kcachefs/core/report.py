@@ -57,6 +57,12 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     nameless: int
     """Files without a name that somebody has open."""
     damaged: int
+    payload_bytes: int = 0
+    """The part of `used_bytes` that is stored of the files."""
+    overhead_bytes: int = 0
+    """The part that records, dictionaries and history take."""
+    slack_bytes: int = 0
+    """The part that nothing is in: deleted objects, and what is kept for files to come."""
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):
@@ -147,7 +153,7 @@ def statistics(
     """The numbers as they are now."""
     rows, total = _by_label(namespaces.rows())
     totals = store.objects.totals()
-    used, unsealed = store.used_bytes(), store.unsealed_bytes()
+    used, unsealed, parts = store.used_bytes(), store.unsealed_bytes(), store.parts()
     return Statistics(
         total=_numbers(total),
         store=StoreNumbers(
@@ -161,6 +167,9 @@ def statistics(
             bytes_saved=saved(totals.referenced + unsealed, used),
             nameless=nameless,
             damaged=store.objects.damaged,
+            payload_bytes=parts.payload,
+            overhead_bytes=parts.overhead,
+            slack_bytes=parts.slack,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests=requests,
@@ -195,6 +204,7 @@ def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int
             bytes_saved=saved(total.plain, total.stored),
             damaged=0,
             nameless=0,
+            payload_bytes=total.stored,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests={},

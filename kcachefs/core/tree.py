@@ -30,8 +30,8 @@ from kcachefs.store.records import (
     Inode,
     inode_key,
     name_key,
-    name_of,
     names_after,
+    names_of,
     names_prefix,
     pack_name,
     unpack_name,
@@ -105,9 +105,8 @@ class Tree:
             rows.append((DOT, b".", ino, stat.S_IFDIR >> 12))
         if cookie < DOTDOT:
             rows.append((DOTDOT, b"..", node.parent, stat.S_IFDIR >> 12))
-        for key, raw in self._catalog.scan(names_prefix(ino), names_after(ino, max(cookie, DOTDOT)), limit - len(rows)):
-            child, kind = unpack_name(raw)
-            rows.append((*name_of(key), child, kind))
+        found = self._catalog.scan(names_prefix(ino), names_after(ino, max(cookie, DOTDOT)), limit - len(rows))
+        rows += names_of(found)
         return rows
 
     # --- making -------------------------------------------------------------------------------------------------------

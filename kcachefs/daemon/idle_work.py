@@ -1,7 +1,7 @@
 """Idle work: makes the store smaller while nobody needs the machine, in a thread of low priority.
 
-What has rested is compressed once more (`store/repacking.py`), and room that is kept for files to come goes back to the
-disk. All of it is done in short steps. Before each the thread looks whether requests come in, whether at least
+After a silence, room that is kept for files to come goes back to the disk. What has rested is compressed once more
+(`store/repacking.py`), in short steps. Before each the thread looks whether requests come in, whether at least
 half of the processors have nothing to do (where a cgroup has a quota, the processors that the quota is worth; below one
 whole processor there is no idle work at all), and whether the limits of the store leave room for a second copy of what
 is at hand. If not, it waits; a step that was begun is finished.
@@ -33,6 +33,8 @@ LOOK_PAUSE = 1.0
 """How often to look for something to do."""
 STEP_PAUSE = 0.05
 """How often to look whether to go on."""
+ROOM_SECONDS = 30.0
+"""How long no request must have come before room that is kept for files to come is given back."""
 NICENESS = 10
 
 
@@ -58,22 +60,27 @@ class IdleWork:
 
     def is_due(self) -> bool:
         """Whether nothing else needs the machine now, and there is room to work in."""
+        if self._silence() < SILENCE_SECONDS or not is_idle(processors(), running() - 1):
+            return False
+        return self._fs.room.excess(HIGH_WATER) < -2 * BATCH
+
+    def _silence(self) -> float:
+        """For how many seconds no request has come."""
         answered, now = self._requests(), time.monotonic()
         if answered != self._seen:
             self._seen, self._silent_since = answered, now
-        if now - self._silent_since < SILENCE_SECONDS or not is_idle(processors(), running() - 1):
-            return False
-        return self._fs.room.excess(HIGH_WATER) < -2 * BATCH
+        return now - self._silent_since
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         complained = False
         while not self._stopping.wait(LOOK_PAUSE):
-            if not self.is_due():
-                continue
             try:
-                self._repack()
+                if self._silence() >= ROOM_SECONDS:
+                    self._fs.store.rest()
+                if self.is_due():
+                    self._repack()
                 complained = False
             except Exception as error:  # what is left is tried again after the next pause
                 if not complained:

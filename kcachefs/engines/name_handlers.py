@@ -27,6 +27,7 @@ from kcachefs.engines.replies import (
     OPENED_UNCACHED,
     pack_entry,
     pack_name,
+    pack_names,
 )
 from kcachefs.errors import FsError, RequestGarbled
 from kcachefs.store.inode_numbers import REPORT_INO
@@ -35,7 +36,7 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 _HEADER = p.IN_HEADER.size
-_NAMES_MAX, _ENTRIES_MAX = 128, 24
+_NAMES_MAX, _ENTRIES_MAX = 256, 24
 """Names in one reply, and with their attributes: all other requests wait while it is put together."""
 _REMOVED_MAX = 32
 """Inodes removed because one request forgets them; more of them go later, because all other requests wait."""
@@ -214,16 +215,15 @@ def opendir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 
 def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
-    out: list[bytes] = []
-    room = size
     numbers = engine.fs.numbers
-    for position, name, child, kind in engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX)):
-        record = pack_name(position, name, child if numbers is None else numbers.hide(child), kind)
-        room -= len(record)
-        if room < 0:
-            break
-        out.append(record)
-    return b"".join(out)
+    rows = engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX))
+    if numbers is not None:
+        rows = [(position, name, numbers.hide(child), kind) for position, name, child, kind in rows]
+    records = pack_names(rows)
+    room = size - sum(map(len, records))
+    while room < 0:
+        room += len(records.pop())
+    return b"".join(records)
 
 
 def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:

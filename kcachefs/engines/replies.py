@@ -40,6 +40,14 @@ def pack_name(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
     return p.DIRENT.pack(ino, cookie, length, kind) + name + _PADDING[length & 7]
 
 
+def pack_names(rows: list[tuple[int, bytes, int, int]]) -> list[bytes]:
+    """The same for many rows of a listing, without a call for each."""
+    pack, padding = p.DIRENT.pack, _PADDING
+    return [
+        pack(ino, cookie, length := len(name), kind) + name + padding[length & 7] for cookie, name, ino, kind in rows
+    ]
+
+
 def _attributes(ino: int, node: Inode) -> tuple[int, ...]:
     atime, atime_ns = divmod(node.atime, _NS)
     mtime, mtime_ns = divmod(node.mtime, _NS)

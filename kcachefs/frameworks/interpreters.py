@@ -39,12 +39,14 @@ for folder in (here, os.path.dirname(here)):
     if told.get("include-system-site-packages") == "true":
         bases = [sys.base_prefix]
     break
-sites = site.getsitepackages([prefix, *bases])
+sites = [os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")]
+sites += site.getsitepackages([prefix, *bases])
 if prefix == sys.base_prefix or bases:
     sites.append(site.getusersitepackages())
 print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, sites]))
 """
-"""Asked without `site`, which would run the code of every .pth file that is installed."""
+"""Asked without `site`, which would run the code of every .pth file that is installed. Without it Debian's Pythons do
+not know that they are in a virtual environment, and leave out its folder."""
 
 
 _Told = tuple[str, str, str, list[str]]

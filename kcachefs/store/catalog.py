@@ -173,7 +173,7 @@ class Catalog:
                         changed[key] = overlay.values[key]
             # Under the lock: what a fold moves meanwhile is either in the overlays or in the snapshot.
             snapshot = self._folded.snapshot()
-        rows = self._folded.rows(snapshot, prefix, start, limit, changed.__contains__)
+        rows = self._folded.rows(snapshot, prefix, start, limit, changed.__contains__ if changed else None)
         if changed:
             complete = len(rows) < limit
             last = rows[-1][0] if rows else b""
@@ -269,6 +269,11 @@ class Catalog:
                 self._start_folding()
             self._finish_folding(mark)
 
+    def rest(self) -> None:
+        """Give back what is only kept for changes to come."""
+        with self.lock:
+            self._journal.rest()
+
     def close(self, *, fold: bool = True) -> None:
         """Fold, unless told not to, and let go of everything. What is not folded stays in the journal."""
         with self.lock:
@@ -281,7 +286,7 @@ class Catalog:
             if not self._pending.values:
                 self._journal.remove_before(Mark(self._journal.end.segment + 1, 0))
             self._journal.close()
-            self._folded.close()
+            self._folded.close(compact=fold)
 
     # --- folding ------------------------------------------------------------------------------------------------------
 

@@ -88,6 +88,15 @@ def check_content(look: Inspection) -> None:
             look.found("digest", digest.hex(), str(damage), "set aside in the quarantine", mend)
 
 
+def check_dictionaries(look: Inspection) -> None:
+    """Every dictionary passes its check. Objects that need one that does not are found by `check_content`."""
+    dictionaries = look.store.dictionaries
+    for number in dictionaries.numbers():
+        if problem := dictionaries.problem(number):
+            mend = partial(look.quarantine, dictionaries.path(number))
+            look.found("dictionary", dictionaries.path(number).name, problem, "moved to the quarantine", mend)
+
+
 def check_damaged_objects(look: Inspection) -> None:
     """Nobody holds an object that was set aside. (The next check covers files that refer to one.)"""
     for digest, record in look.objects():
@@ -209,6 +218,7 @@ CHECKS: tuple[Callable[[Inspection], None], ...] = (
     check_records,
     check_accounting,
     check_references,
+    check_dictionaries,
     check_content,
     check_damaged_objects,
     check_missing_objects,

@@ -15,10 +15,9 @@ Functions that take a transaction run under the catalog's lock; the others may r
 
 from __future__ import annotations
 
-import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from kcachefs.store.catalog import Catalog, Transaction
@@ -81,6 +80,11 @@ def sums_of(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tu
     if record.used:
         for key in account_keys(record.namespace, record.uid):
             yield key, 1, NOTHING
+    yield from sums_of_files(record, holdings)
+
+
+def sums_of_files(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tuple[bytes, int, Holding]]:
+    """The same without the entry itself."""
     for uid, held in holdings.items():
         for key in account_keys(record.namespace, uid):
             yield key, 0, held
@@ -102,6 +106,10 @@ def namespace_of(folder: int, parent_of: Callable[[int], int], roots: set[int]) 
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
+
+
+_Change = tuple[EntryRecord | None, Mapping[int, Holding], int]
+"""A record, the files that it loses or gains, and -1 or +1."""
 
 
 class EntryTable:
@@ -146,11 +154,13 @@ class EntryTable:
             if entry >= GROUP_BASE:
                 txn.delete(group_key(old.folder, old.name))
 
-    def _book(self, txn: Transaction, changes: Iterable[tuple[EntryRecord | None, Mapping[int, Holding], int]]) -> None:
+    def _book(self, txn: Transaction, changes: tuple[_Change, _Change]) -> None:
         sums: dict[bytes, tuple[int, Holding]] = {}
+        (old, _, _), (new, _, _) = changes
+        parts = sums_of_files if _counts_the_same(old, new) else sums_of
         for record, holdings, sign in changes:
             if record is not None:
-                for key, entries, held in sums_of(record, holdings):
+                for key, entries, held in parts(record, holdings):
                     count, total = sums.get(key, (0, NOTHING))
                     sums[key] = count + sign * entries, total.plus(held) if sign > 0 else total.minus(held)
         for key, (count, total) in sums.items():
@@ -168,7 +178,7 @@ class EntryTable:
         self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding, *, is_miss: bool
     ) -> None:
         """A file was sealed. With its first one an entry is listed; `is_miss` says whether somebody missed it."""
-        new = copy.copy(record)
+        new = record.copy()
         if not record.used or is_miss:
             new.used = self.next_order(time.time_ns())
             for key in account_keys(record.namespace, record.uid):
@@ -181,7 +191,7 @@ class EntryTable:
 
     def remove_file(self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding) -> EntryRecord:
         """A sealed file goes, or is about to be written again; returns the record as it is now."""
-        new = copy.copy(record)
+        new = record.copy()
         new.files, new.plain, new.stored = held_by(record).minus(held)
         self.put(txn, entry, record, new, left={uid: held})
         return new
@@ -190,7 +200,7 @@ class EntryTable:
         """What is stored for a sealed file changed by so many bytes."""
         record = self.get(entry, txn)
         if record is not None:
-            new = copy.copy(record)
+            new = record.copy()
             new.stored += by
             self.put(txn, entry, record, new, came={uid: Holding(0, 0, by)})
 
@@ -209,7 +219,7 @@ class EntryTable:
         holdings: Mapping[int, Holding],
     ) -> None:
         """An entry moved; `holdings` is what each user holds in it."""
-        new = copy.copy(record)
+        new = record.copy()
         new.namespace, new.folder, new.name = namespace, folder, name
         self.put(txn, entry, record, new, left=holdings, came=holdings)
 
@@ -224,7 +234,7 @@ class EntryTable:
         record = self.get(entry, txn)
         if record is None:
             return False
-        new = copy.copy(record)
+        new = record.copy()
         new.flags = record.flags | EntryRecord.PINNED if pinned else record.flags & ~EntryRecord.PINNED
         self.put(txn, entry, record, new)
         return True
@@ -233,7 +243,7 @@ class EntryTable:
 
     def note_use(self, txn: Transaction, entry: int, record: EntryRecord, when: int, hits: Counter[int]) -> None:
         """An entry was used; `hits` says how often, by user. A hit is counted for the user who had it."""
-        new, total = copy.copy(record), hits.total()
+        new, total = record.copy(), hits.total()
         new.used = when if record.flags & EntryRecord.PINNED else self.next_order(when)
         new.hits += total
         self.put(txn, entry, record, new)
@@ -252,7 +262,7 @@ class EntryTable:
         """An entry's names are gone. It is not in the order any more, and goes with its last file."""
         record = self.get(entry, txn)
         if record is not None:
-            new = copy.copy(record)
+            new = record.copy()
             new.flags |= EntryRecord.LEAVING
             self.put(txn, entry, record, new)
 
@@ -305,6 +315,13 @@ class EntryTable:
         """A new group of files, none of which is sealed yet."""
         txn.put(group_key(record.folder, record.name), pack_number(entry))
         self.put(txn, entry, None, record)
+
+
+def _counts_the_same(old: EntryRecord | None, new: EntryRecord | None) -> bool:
+    """Whether an entry adds itself to the same accounts before and after, as it does when a file comes or goes."""
+    if old is None or new is None:
+        return False
+    return old.namespace == new.namespace and old.uid == new.uid and (not old.used) == (not new.used)
 
 
 def held_by(record: EntryRecord) -> Holding:

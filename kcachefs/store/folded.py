@@ -10,6 +10,7 @@ import contextlib
 import logging
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from zlib import crc32
 
@@ -19,7 +20,7 @@ from blake3 import blake3
 from kcachefs.errors import RecordDamaged, StoreClosed, StoreError
 from kcachefs.store.checksum import INTACT, is_intact, show_key, with_checksum
 from kcachefs.store.journal import Changes, Mark
-from kcachefs.store.lmdb_file import lmdb_error, open_lmdb, write_error
+from kcachefs.store.lmdb_file import close_compact, free_bytes, lmdb_error, open_lmdb, write_error
 from kcachefs.store.records import EXPENDABLE, META_FOLDED
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class FoldedRecords:
         self.damaged = 0
         """Records that failed their checksum since the file was opened."""
         self.env = open_lmdb(directory, map_size)
+        self._directory = directory
         self._quarantine = quarantine
         self._reported: set[bytes] = set()
         self._closed = False
@@ -75,21 +77,36 @@ class FoldedRecords:
         prefix: bytes,
         start: bytes,
         limit: int,
-        hidden: Callable[[bytes], bool],
+        hidden: Callable[[bytes], bool] | None,
     ) -> list[tuple[bytes, bytes]]:
         """At most `limit` records under `prefix` from `start` on, in key order, without the hidden. Ends `snapshot`."""
         found: list[tuple[bytes, bytes]] = []
+        start = max(prefix, start)
         try:
             with snapshot, snapshot.cursor() as cursor:
-                if cursor.set_range(max(prefix, start)):
-                    for key, raw in _ascending(cursor, max(prefix, start)):
-                        if not key.startswith(prefix) or len(found) >= limit:
-                            break
-                        if not hidden(key) and (value := self._checked(key, raw)) is not None:
-                            found.append((key, value))
+                rows = cursor.iternext() if cursor.set_range(start) else iter(())
+                # Page by page, because a listing waits for each name: the interpreter's part is most of what it costs.
+                while len(found) < limit and (page := list(islice(rows, min(_PAGE, limit - len(found))))):
+                    if page[0][0] < start:  # a damaged tree could lead in a circle, and this would never end
+                        raise lmdb.CorruptedError("keys are out of order")
+                    start, is_last = page[-1][0] + b"\0", not page[-1][0].startswith(prefix)
+                    if is_last:
+                        page = [row for row in page if row[0].startswith(prefix)]
+                    if hidden is not None:
+                        page = [row for row in page if not hidden(row[0])]
+                    found += self._all_checked(page)
+                    if is_last:
+                        break
         except lmdb.Error as error:
             raise self._unreadable(error) from error
         return found
+
+    def _all_checked(self, rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        intact = [(key, raw[:-4]) for key, raw in rows if crc32(raw, crc32(key)) == INTACT]
+        if len(intact) < len(rows):
+            for key, raw in rows:
+                self._checked(key, raw)  # reports the damaged ones, or raises
+        return intact
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         """Every record under `prefix`; the value is None if it fails its checksum. Reports no damage: fsck does."""
@@ -142,12 +159,17 @@ class FoldedRecords:
             "records": stat["entries"],
             "depth": stat["depth"],
             "bytes": (info["last_pgno"] + 1) * stat["psize"],
+            "free_bytes": free_bytes(self.env),
             "damaged": self.damaged,
         }
 
-    def close(self) -> None:
+    def close(self, *, compact: bool = False) -> None:
+        """Let go of the file; with `compact`, without the pages that nothing is in, if there are many."""
         self._closed = True
-        self.env.close()
+        if compact:
+            close_compact(self.env, self._directory)
+        else:
+            self.env.close()
 
     def _checked(self, key: bytes, raw: bytes) -> bytes | None:
         if crc32(raw, crc32(key)) == INTACT:

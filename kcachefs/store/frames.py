@@ -4,7 +4,7 @@
 
 Each frame holds up to FRAME_SIZE plain bytes and is decoded by itself, so a page fault in a mapped library decodes one
 frame and not the file. A frame is compressed with zstd unless that gains too little; a frame that is as long as its
-plain bytes is raw.
+plain bytes is raw. A compressed frame may name a dictionary (`dictionaries.py`).
 
 Nothing is returned unchecked. An object of one frame is checked against its BLAKE3 digest on every decode. A frame of a
 larger object is checked against its own digest in the table, and the trailer ends with a check over the table and the
@@ -24,6 +24,7 @@ import zstandard
 from blake3 import blake3
 
 from kcachefs.errors import ObjectDamaged
+from kcachefs.store.dictionaries import Dictionaries
 
 FRAME_SIZE = 256 << 10
 DEFAULT_LEVEL = 3
@@ -53,18 +54,26 @@ class Trailer(NamedTuple):
 
 
 class Codec:
-    """Compresses and decompresses frames at one level. Any thread: each has zstd contexts of its own."""
+    """Compresses and decompresses frames at one level. Any thread: each has zstd contexts of its own.
 
-    def __init__(self, level: int = DEFAULT_LEVEL) -> None:
+    Frames that name a dictionary need `dictionaries`.
+    """
+
+    def __init__(self, level: int = DEFAULT_LEVEL, dictionaries: Dictionaries | None = None) -> None:
         self._level = level
-        self._local = threading.local()
+        self._dictionaries = dictionaries
+        self._local = _Contexts()
 
-    def encode_frame(self, plain: bytes) -> bytes:
-        """The frame as stored: compressed, or unchanged if compression gains less than a sixteenth."""
-        try:
-            compressor = self._local.compressor
-        except AttributeError:
-            compressor = self._local.compressor = zstandard.ZstdCompressor(level=self._level, write_checksum=False)
+    def encode_frame(self, plain: bytes, dictionary: int = 0) -> bytes:
+        """The frame as stored: compressed, or unchanged if compression gains less than a sixteenth.
+
+        `dictionary` is the number of the one to use; 0 for none.
+        """
+        compressor = self._local.compressors.get(dictionary)
+        if compressor is None:
+            learned = self._dictionary(dictionary) if dictionary else None
+            compressor = zstandard.ZstdCompressor(level=self._level, dict_data=learned, write_checksum=False)
+            self._local.compressors[dictionary] = compressor
         packed: bytes = compressor.compress(plain)
         return packed if len(packed) < len(plain) - len(plain) // 16 else plain
 
@@ -75,16 +84,31 @@ class Codec:
         if len(stored) == plain_length:
             return stored
         try:
-            decompressor = self._local.decompressor
-        except AttributeError:
-            decompressor = self._local.decompressor = zstandard.ZstdDecompressor()
-        try:
-            if zstandard.frame_content_size(stored) != plain_length:
+            claims = zstandard.get_frame_parameters(stored)
+            if claims.content_size != plain_length:
                 raise ObjectDamaged("a frame claims a length that its object does not have")
+            decompressor = self._local.decompressors.get(claims.dict_id)
+            if decompressor is None:
+                learned = self._dictionary(claims.dict_id) if claims.dict_id else None
+                decompressor = zstandard.ZstdDecompressor(dict_data=learned)
+                self._local.decompressors[claims.dict_id] = decompressor
             plain: bytes = decompressor.decompress(stored)
         except zstandard.ZstdError as error:
             raise ObjectDamaged(f"a frame does not decode: {error}") from None
         return plain
+
+    def _dictionary(self, number: int) -> zstandard.ZstdCompressionDict:
+        if self._dictionaries is None:
+            raise ObjectDamaged(f"a frame needs dictionary {number:08x}, and there is none")
+        return self._dictionaries.get(number)
+
+
+class _Contexts(threading.local):
+    """zstd's contexts, by dictionary."""
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressors: dict[int, zstandard.ZstdDecompressor] = {}
 
 
 def split(data: bytes) -> Sequence[bytes]:

@@ -28,7 +28,9 @@ from kcachefs.store.lock import StoreLock
 from kcachefs.store.records import FORMAT
 
 HEADER = "kcachefs.json"
-FOLDERS = ("catalog", "journal", "volumes", "incoming", "spool", "quarantine", "history")
+OLDEST_FORMAT = 2
+"""Stores from this format on can be opened: format 3 only adds dictionaries."""
+FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "spool", "quarantine", "history")
 
 
 class Header(msgspec.Struct, kw_only=True):
@@ -118,7 +120,7 @@ def read_header(path: Path) -> Header:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":
         raise NotAStore(f"{path / HEADER}: does not describe a store")
-    if header.format < FORMAT:
+    if header.format < OLDEST_FORMAT:
         raise StoreVersionError(
             f"{path}: has format {header.format}, from before the first release; remove it, and a new one is made"
         )
@@ -147,11 +149,14 @@ def replace_damaged_header(path: Path) -> None:
 
 
 def note_boot(path: Path, header: Header) -> None:
-    """Write down under which boot the store is open. Finding another one there means that the machine went down."""
+    """Write down under which boot the store is open, and its format from now on.
+
+    Finding another boot there means that the machine went down.
+    """
     boot = boot_id()
-    if header.boot != boot:
-        header.doubtful |= header.boot != ""
-        header.boot = boot
+    if header.boot != boot or header.format != FORMAT:
+        header.doubtful |= header.boot not in ("", boot)
+        header.boot, header.format = boot, FORMAT
         with clear_errors(path):
             write_header(path, header)
 

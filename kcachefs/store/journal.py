@@ -43,6 +43,8 @@ _write = libc.write_in_one_go
 
 RESERVE = 1 << 20
 """Disk space reserved for each new segment: on a full disk, the deletions that make room can still be recorded."""
+RESERVE_AT_REST = 64 << 10
+"""The same while nothing happens: enough for some hundred deletions, and each fold of them makes room for more."""
 
 
 class Mark(NamedTuple):
@@ -61,6 +63,8 @@ class Journal:
         self._durable = 0
         self.length = 0
         """Bytes in the newest segment; only the journal changes it."""
+        self._rests = False
+        """Whether the newest segment has the smaller reserve."""
         self._segments = {number: self._open(number) for number in segment_numbers(directory)}
         self._number = max(self._segments, default=folded.segment)
         if self._segments:
@@ -127,7 +131,7 @@ class Journal:
             raise or_no_space(error, path) from error
         self.give_reserve_back()
         self._segments[number] = Descriptor(fd)
-        self._number, self.length = number, len(header)
+        self._number, self.length, self._rests = number, len(header), False
         return self.end
 
     def give_reserve_back(self) -> None:
@@ -135,6 +139,13 @@ class Journal:
         if self._number in self._segments:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._newest, self.length)
+
+    def rest(self) -> None:
+        """Keep no more than a small reserve until the next segment."""
+        if not self._rests and self.length < RESERVE_AT_REST:
+            self.give_reserve_back()
+            _reserve(self._newest, RESERVE_AT_REST)
+            self._rests = True
 
     def remove_before(self, mark: Mark) -> None:
         """Delete the segments below the mark: they are in LMDB. Oldest first, so that no gap is left."""

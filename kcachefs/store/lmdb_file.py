@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import shutil
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,8 +20,14 @@ from kcachefs.store.descriptor import sync_directory
 DEFAULT_MAP_SIZE = 64 << 30
 """Address space set aside for LMDB, not disk: 64 GiB holds some 300 million records."""
 
+log = logging.getLogger(__name__)
+
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
+_COMPACT_MIN, _COMPACT_MAX = 64 << 10, 8 << 20
+"""Bytes that nothing is in, and bytes of a file, between which it is written anew: it must not delay an unmount."""
+_RECORD_OVERHEAD = 16
+"""What LMDB takes for a record besides its key and its value."""
 
 
 def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
@@ -58,6 +66,45 @@ def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> N
         sync_directory(directory)
     except lmdb.Error as error:
         raise lmdb_error(directory, error) from error
+
+
+def free_bytes(env: lmdb.Environment) -> int:
+    """What the file has in pages that nothing is in."""
+    stat = env.stat()
+    used = 2 + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+    return max(0, env.info()["last_pgno"] + 1 - used) * int(stat["psize"])
+
+
+def close_compact(env: lmdb.Environment, directory: Path) -> None:
+    """Close the file in `directory`, and replace it by one without free or half-filled pages if those are many.
+
+    A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
+    damaged, the old one stays: LMDB may crash on a damaged tree.
+    """
+    part = directory.with_name(f"{directory.name}.part")
+    try:
+        size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        if size > _COMPACT_MAX or _page_problems(directory):
+            return
+        with env.begin() as txn:
+            records = list(txn.cursor())
+        needed = sum(len(key) + len(value) + _RECORD_OVERHEAD for key, value in records)
+        if size - needed < max(_COMPACT_MIN, size // 8):
+            return
+        shutil.rmtree(part, ignore_errors=True)
+        os.mkdir(part, 0o700)
+        with lmdb.open(str(part), map_size=env.info()["map_size"], mode=0o600) as new:
+            with new.begin(write=True) as txn, txn.cursor() as cursor:
+                cursor.putmulti(records, append=True)
+            new.sync(True)
+        env.close()
+        os.rename(part / "data.mdb", directory / "data.mdb")
+        sync_directory(directory)
+    except (lmdb.Error, OSError) as error:
+        log.info("%s: could not be made smaller, and stays as it is: %s", directory, error)
+    finally:
+        env.close()
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def structure_problems(directory: Path) -> list[str]:

@@ -22,6 +22,7 @@ from blake3 import blake3
 
 from kcachefs.errors import NoSpace, ObjectDamaged, ObjectMissing, or_no_space
 from kcachefs.store.catalog import Catalog, Transaction
+from kcachefs.store.dictionaries import Dictionaries
 from kcachefs.store.frame_cache import FrameCache
 from kcachefs.store.frame_reader import FrameReader
 from kcachefs.store.frames import (
@@ -59,6 +60,7 @@ class Objects:
         catalog: Catalog,
         volumes: Volumes,
         quarantine: Path,
+        dictionaries: Dictionaries,
         *,
         level: int = DEFAULT_LEVEL,
         volume_size: int = DEFAULT_VOLUME_SIZE,
@@ -70,7 +72,8 @@ class Objects:
         self.damaged = 0
         """Objects set aside since the store was opened."""
         self._quarantine = quarantine
-        self._codec = Codec(level)
+        self.dictionaries = dictionaries
+        self._codec = Codec(level, dictionaries)
         self.cache = FrameCache(cache_bytes)
         self.frames = FrameReader(volumes, self._codec)
 

@@ -1,7 +1,8 @@
 """Repacking: compresses objects that have come to rest once more, with more effort, into volumes of their own.
 
 Sealing is quick because programs wait for room; it compresses lightly. What is still there when the store rests is
-compressed again at `LEVEL`, which takes fifty times as long to encode and no longer to decode. Volumes are taken as a
+compressed again at `LEVEL`, with a dictionary of what objects share (`dictionaries.py`), which takes a hundred times as
+long to encode and no longer to decode. Volumes are taken as a
 whole: everything alive in them goes to a new volume, and the next fold removes them. Small volumes that were repacked
 before are merged on the way, so that a store that rests often does not end up with many.
 
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from kcachefs.errors import ObjectDamaged, RecordDamaged
 from kcachefs.store.compaction import digests_in, trailers
 from kcachefs.store.descriptor import Descriptor
+from kcachefs.store.dictionaries import SAMPLE_SIZE, SAMPLES_MAX, SAMPLES_MIN
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.frames import Codec, encode_tail, frame_check
 from kcachefs.store.ledger import Staged, read_totals
@@ -50,6 +52,8 @@ class _Batch:
     """Volumes to repack together, and the copies made of what is in them."""
 
     volumes: list[int]
+    dictionary: int = 0
+    """The number of the dictionary to use."""
     copies: list[tuple[ObjectRecord, Staged]] = field(default_factory=list)
     begun: dict[int, int] = field(default_factory=dict)
     """The new volumes, and how many bytes each has."""
@@ -59,10 +63,12 @@ class _Batch:
 
 def repack(objects: Objects, rest_seconds: float = REST_SECONDS, level: int = LEVEL) -> Steps:
     """Repack everything that rests; returns when there is nothing left to do."""
-    codec, table = Codec(level), EntryTable(objects.catalog)
+    codec, table = Codec(level, objects.dictionaries), EntryTable(objects.catalog)
     tried: set[int] = set()
     while batch := _next_batch(objects, tried, rest_seconds):
         tried.update(batch.volumes)
+        yield from _learn(objects)
+        batch.dictionary = objects.dictionaries.newest()
         try:
             yield from _copy_all(objects, codec, batch)
             yield from _refer_all(objects, table, batch)
@@ -132,6 +138,27 @@ def _rests(objects: Objects, number: int, seconds: float) -> bool:
 # --- copying ----------------------------------------------------------------------------------------------------------
 
 
+def _learn(objects: Objects) -> Steps:
+    """Make a dictionary if the store has none that fits it, from samples of what it holds."""
+    plain = objects.totals().plain
+    if not objects.dictionaries.is_due(plain):
+        return
+    samples: list[bytes] = []
+    size = 0
+    for key, raw in objects.catalog.walk(b"o"):  # in the order of digests: any part of it is a fair sample
+        record = ObjectRecord.unpack(raw) if raw is not None else None
+        if record is None or not record.plain or record.flags & ObjectRecord.DAMAGED:
+            continue
+        with contextlib.suppress(ObjectDamaged, FileNotFoundError):
+            samples.append(objects.frames.read(key[1:], record, 0)[:SAMPLE_SIZE])
+            size += len(samples[-1])
+        if size >= SAMPLES_MAX:
+            break
+        yield
+    if size >= SAMPLES_MIN:
+        objects.dictionaries.learn(samples, plain)
+
+
 def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
     """Write every object of the batch to new volumes: small ones together, each large one to its own."""
     shared = -1
@@ -144,7 +171,7 @@ def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
                 yield from _copy_large(objects, codec, batch, digest, record)
                 continue
             parts: list[bytes] = []
-            for part in _encode(objects, codec, digest, record):
+            for part in _encode(objects, codec, digest, record, batch.dictionary):
                 parts.append(part)
                 yield
         except (ObjectDamaged, FileNotFoundError):  # moved meanwhile; if it is damaged, whoever reads it finds out
@@ -164,7 +191,7 @@ def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, re
         return
     number = _begin(objects, batch)
     try:
-        for part in _encode(objects, codec, digest, record):
+        for part in _encode(objects, codec, digest, record, batch.dictionary):
             _append(objects, batch, number, part)
             yield
     except (ObjectDamaged, FileNotFoundError):
@@ -175,14 +202,14 @@ def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, re
     _note_copy(batch, digest, record, number, 0)
 
 
-def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord) -> Iterator[bytes]:
+def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord, dictionary: int) -> Iterator[bytes]:
     """An object as it is to be stored, frame by frame, and its tail. A frame that would not get shorter stays."""
     rows: list[tuple[int, bytes]] = []
     for index in range(record.frames):
         plain, before = objects.frames.read_both(digest, record, index)
         after = before
         if len(before) < len(plain) and not record.flags & ObjectRecord.PACKED:
-            after = min(codec.encode_frame(plain), before, key=len)
+            after = min(codec.encode_frame(plain, dictionary), before, key=len)
         rows.append((len(after), frame_check(plain) if record.frames > 1 else b""))
         yield after
     yield encode_tail(digest, record.plain, rows)

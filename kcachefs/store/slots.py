@@ -38,6 +38,8 @@ class SlotFile:
         self._lock = threading.Lock()
         self.keeps_little = False
         """The next file may be another user's, who must not hold more blocks than the file has bytes."""
+        self._keeps_blocks = True
+        """Whether a free slot may have blocks."""
         taken = set(used)
         self._next = max(taken, default=-1) + 1
         self._free = [slot for slot in range(self._next) if slot not in taken]
@@ -59,6 +61,7 @@ class SlotFile:
                 if self.keeps_little:
                     self._punch(slot, _BLOCK)
                 self._free.append(slot)
+                self._keeps_blocks = True
                 return
             self._punch(slot)
             self._free.insert(0, slot)
@@ -66,6 +69,9 @@ class SlotFile:
     def trim(self) -> None:
         """Give the blocks of every free slot back to the disk."""
         with self._lock:
+            if not self._keeps_blocks:
+                return
+            self._keeps_blocks = False
             if len(self._free) == self._next:
                 self._free, self._next = [], 0
                 os.ftruncate(self._fd, 0)
@@ -99,6 +105,20 @@ class SlotFile:
             step = min(len(_ZEROS), end - start)
             self.write(slot, start, _ZEROS[:step])
             start += step
+
+    def slack_bytes(self) -> int:
+        """What free slots keep for files to come."""
+        with self._lock:
+            free = list(self._free) if self._keeps_blocks else []
+        return sum(self._data_bytes(slot) for slot in free)
+
+    def _data_bytes(self, slot: int) -> int:
+        position, end, total = slot * SLOT_SIZE, (slot + 1) * SLOT_SIZE, 0
+        with contextlib.suppress(OSError):  # ENXIO: no data from here on
+            while position < end and (start := os.lseek(self._fd, position, os.SEEK_DATA)) < end:
+                position = min(end, os.lseek(self._fd, start, os.SEEK_HOLE))
+                total += position - start
+        return total
 
     def allocated_bytes(self) -> int:
         return os.fstat(self._fd).st_blocks * 512

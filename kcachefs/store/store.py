@@ -4,7 +4,8 @@
     lock            flock: held by the process that has it open
     catalog/        LMDB
     journal/        acknowledged, not yet in LMDB
-    volumes/        objects; incoming/: large ones on their way there
+    volumes/        objects; incoming/: volumes on their way there
+    dictionaries/   what objects have in common
     spool/          files that are not sealed yet, one plain file each
     spool.arena     the slot file: small files that are not sealed yet, one slot each
     quarantine/     what failed verification
@@ -24,7 +25,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -32,6 +33,7 @@ from kcachefs.errors import NoSpace, RecordDamaged, StoreClosed, StoreError
 from kcachefs.store import ledger, unfolded_objects
 from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.compaction import compact, sparse_volumes
+from kcachefs.store.dictionaries import Dictionaries
 from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.header import clear_errors, enter, note_boot, write_header
 from kcachefs.store.history_files import HistoryFiles
@@ -63,6 +65,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Fold in a background thread; otherwise the owner calls `fold`."""
 
 
+class Parts(NamedTuple):
+    """What a store takes on disk, by what it is for."""
+
+    payload: int
+    """What is stored of the objects."""
+    overhead: int
+    """Records, dictionaries and history."""
+    slack: int
+    """Room that nothing is in: deleted objects, free pages of the catalog, slots that are kept for files to come."""
+
+
 class Store:
     """Everything under one directory. Threads may share it; do not use it in a forked child."""
 
@@ -81,6 +94,7 @@ class Store:
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
             self.spool = Spool(self.path / "spool")
+            self.dictionaries = Dictionaries(self.path / "dictionaries")
             self.history = HistoryFiles(self.path)
             undo.callback(self.history.close)
             self.catalog = Catalog(
@@ -92,6 +106,7 @@ class Store:
                 self.catalog,
                 self.volumes,
                 self.path / "quarantine",
+                self.dictionaries,
                 level=options.level,
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
@@ -158,6 +173,11 @@ class Store:
         """Compress what has rested that long as far as it goes, step by step; see `repacking.py`."""
         return repack(self.objects, rest_seconds)
 
+    def rest(self) -> None:
+        """Give back room that is only kept for what is to come: nothing has happened for a while. Cheap to repeat."""
+        self.slots.trim()
+        self.catalog.rest()
+
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
         return sum(self.bytes_by_kind().values())
@@ -170,9 +190,18 @@ class Store:
             "dead": totals.volumes - totals.live,
             "catalog": catalog["bytes"],
             "journal": catalog["journal_bytes"],
+            "dictionaries": self.dictionaries.allocated_bytes(),
             "history": self.history.allocated_bytes(),
             "unsealed": self.unsealed_bytes(),
         }
+
+    def parts(self) -> Parts:
+        """What `used_bytes` consists of, except for unsealed files."""
+        catalog, totals, slack = self.catalog.statistics(), self.objects.totals(), self.slots.slack_bytes()
+        free = catalog["free_bytes"]
+        kept = self.history.allocated_bytes() + self.dictionaries.allocated_bytes()
+        overhead = catalog["bytes"] - free + catalog["journal_bytes"] + kept
+        return Parts(totals.live, overhead, totals.volumes - totals.live + free + slack)
 
     def unsealed_bytes(self) -> int:
         """What files that are not sealed yet take on disk."""
@@ -188,10 +217,12 @@ class Store:
             "volumes": {self.volumes.path(number).name for number in self.volumes.numbers()},
             "incoming": {self.volumes.path(number).name for number in self.volumes.incoming()},
             "spool": {self.spool.path(number).name for number in self.spool.numbers()},
+            "dictionaries": {self.dictionaries.path(number).name for number in self.dictionaries.numbers()},
         }
         return [
             self.path / folder / name
             for folder, names in known.items()
+            if (self.path / folder).is_dir()
             for name in sorted(os.listdir(self.path / folder))
             if name not in names
         ]
@@ -245,7 +276,7 @@ class Store:
         # What a dead process wrote may be in the page cache only: sync it before LMDB refers to it.
         self.volumes.mark_unsynced(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
         if self._header.doubtful:
-            unfolded_objects.mark_damaged(self.catalog, self.volumes)
+            unfolded_objects.mark_damaged(self.catalog, self.volumes, self.dictionaries)
         with contextlib.suppress(NoSpace):  # a store on a full disk opens all the same: the journal has everything
             self.fold()
         if ledger.is_damaged(self.catalog):

@@ -10,6 +10,7 @@ import logging
 
 from kcachefs.errors import ObjectDamaged
 from kcachefs.store.catalog import Catalog
+from kcachefs.store.dictionaries import Dictionaries
 from kcachefs.store.frame_reader import FrameReader
 from kcachefs.store.frames import Codec
 from kcachefs.store.object_records import ObjectRecord
@@ -18,9 +19,9 @@ from kcachefs.store.volumes import Volumes
 log = logging.getLogger(__name__)
 
 
-def mark_damaged(catalog: Catalog, volumes: Volumes) -> int:
+def mark_damaged(catalog: Catalog, volumes: Volumes, dictionaries: Dictionaries) -> int:
     """Mark those whose bytes are not there; returns how many. Whoever refers to one learns that it is gone."""
-    reader = FrameReader(volumes, Codec())
+    reader = FrameReader(volumes, Codec(dictionaries=dictionaries))
     marked = 0
     for key in catalog.unfolded_keys():
         raw = catalog.get(key) if key[:1] == b"o" else None

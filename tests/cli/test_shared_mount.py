@@ -136,3 +136,15 @@ def test_a_hit_on_what_another_user_has_just_written_counts(visitor: Visitor) ->
     done = run_in(visitor, READ, "FRESH")
     assert done.code == 0, done
     assert "1 hit, 0 misses" in done.err
+
+
+@on_a_mount_of_root()
+def test_top_shows_a_user_their_own_and_says_so(visitor: Visitor) -> None:
+    mount = visitor.scene.mountpoint
+    write_as(ALICE, mount, "HERS")
+    write_as(NOBODY, mount, "THEIRS")
+    stats(visitor, "--mount", str(mount))
+    text = visitor.must("top", "--once", mount)
+    assert text.startswith(f"{mount}  served: your own entries only")
+    assert "holds     1 entry · hit rate 0%" in text
+    assert "HERS" not in text

@@ -87,7 +87,7 @@ def test_it_stops_in_the_middle_and_leaves_a_clean_store(tmp_path: Path, quiet_m
         before = unpacked_bytes(fs.store.objects)
         steps = iter(fs.store.repack())
         begun = iter([False] * 3 + [True] * 1000)
-        fs.store.repack = lambda rest_seconds=0.0: steps  # type: ignore[method-assign, assignment, return-value]
+        fs.store.repack = lambda rest_seconds=0.0: steps  # type: ignore[method-assign]
         work = IdleWork(fs, lambda: 0)
         work.is_due = lambda: not next(begun)  # type: ignore[method-assign]
         work.start()
@@ -95,3 +95,18 @@ def test_it_stops_in_the_middle_and_leaves_a_clean_store(tmp_path: Path, quiet_m
         work.stop()
         assert not fs.store.volumes.incoming()
         assert unpacked_bytes(fs.store.objects) == before
+
+
+def test_room_for_files_to_come_is_given_back_after_a_silence(
+    tmp_path: Path, quiet_machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_work, "ROOM_SECONDS", 0.1)
+    with opened(tmp_path / "store") as fs:
+        _fill(fs)
+        assert fs.store.slots.slack_bytes() > 0
+        work = IdleWork(fs, lambda: 0)
+        work.start()
+        try:
+            until(lambda: fs.store.slots.slack_bytes() == 0)
+        finally:
+            work.stop()

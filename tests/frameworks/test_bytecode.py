@@ -45,6 +45,20 @@ def entries(mount: Mount) -> dict[str, str]:
     return {one["path"]: one["name"] for one in found}
 
 
+@pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="the distribution has no Python")
+def test_the_packages_of_an_environment_that_also_sees_the_systems_are_found(base: Path) -> None:
+    """Debian's Python leaves them out when it is asked without `site`."""
+    subprocess.run(
+        ["/usr/bin/python3", "-m", "venv", "--without-pip", "--system-site-packages", base / "v"], check=True
+    )
+    [site] = (base / "v" / "lib").glob("python*/site-packages")
+    (site / "mine-1.0.dist-info").mkdir()
+    asked = interpreters.of_command([str(base / "v" / "bin" / "python")], dict(os.environ))
+    assert asked is not None
+    assert str(site) in asked.sites
+    assert ("mine", "1.0") in {(one.name, one.version) for one in interpreters.installed(asked)}
+
+
 # --- the way of a module ----------------------------------------------------------------------------------------------
 
 

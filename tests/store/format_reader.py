@@ -340,12 +340,28 @@ class StoreReader:
         for row in table:
             stored, raw = _split(raw, row["stored"])
             length = min(size, left)
-            frame = stored if len(stored) == length else zstandard.ZstdDecompressor().decompress(stored)
+            frame = stored if len(stored) == length else self._decoded(stored)
             demand(len(frame) == length, f"a frame has {len(frame)} bytes instead of {length}")
             demand(row["check"] in (None, blake3(frame).digest()[:16]), "a frame fails its check")
             left -= length
             yield frame
         demand((left, raw) == (0, b""), "the frames are not the whole object")
+
+    def _decoded(self, stored: bytes) -> bytes:
+        number = zstandard.get_frame_parameters(stored).dict_id
+        learned = zstandard.ZstdCompressionDict(self.dictionary(number)[1]) if number else None
+        return zstandard.ZstdDecompressor(dict_data=learned).decompress(stored)
+
+    def dictionary(self, number: int) -> tuple[Fields, bytes]:
+        """The head of a dictionary's file, and the dictionary."""
+        raw = self._path("dictionary", number).read_bytes()
+        raw, check = _split(raw, len(raw) - 16)
+        demand(blake3(raw).digest()[:16] == check, "a dictionary fails its check")
+        layout = self.page.layouts["dictionary_head"]
+        head = layout.read(raw, prefix=True)
+        demand(head["magic"] == self.page.constants["dictionary_magic"], "a dictionary has another magic")
+        demand(head["number"] == number, "a dictionary has another number")
+        return head, zstandard.ZstdDecompressor().decompress(raw[layout.size :])
 
     def _volume(self, number: int) -> bytes:
         path = self._path("volume", number)

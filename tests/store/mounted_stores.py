@@ -83,6 +83,10 @@ class Shown:
     """The inode that the last change of a name returned."""
 
 
+LEARNED, LEARNED_FROM = 32768, 123_456_789
+"""The number of a dictionary, and the bytes that the store is said to have held when it was made."""
+
+
 @contextmanager
 def stores() -> Iterator[tuple[Shown, Shown]]:
     """The store at rest, and a copy of it in use."""
@@ -143,6 +147,8 @@ def _fill(place: Scene) -> Shown:
 def _remember_more(path: Path) -> None:
     """One more record of each kind of the past, in which no two fields are equal."""
     with Store(path) as store:
+        samples = [random.Random(number % 40).randbytes(2000) for number in range(1000)]
+        assert store.dictionaries.learn(samples, LEARNED_FROM) == LEARNED
         store.history.runs.append(RunRecord(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b"argv").pack())
         store.history.profiles.append(ProfileRecord(b"0123456789abcdef", 1, b"\2\0\0\0\0\0\0\0").pack())
         store.history.events.append(EventRecord(1, 2, 3, 4, b"pathdetail").pack())

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from kcachefs.store import (
+    dictionaries,
     frames,
     history_files,
     history_records,
@@ -26,7 +28,7 @@ from kcachefs.store import (
 )
 from tests.disks import need_root
 from tests.store.format_reader import Fields, Page, StoreReader
-from tests.store.mounted_stores import Shown, stores
+from tests.store.mounted_stores import LEARNED, LEARNED_FROM, Shown, stores
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 
@@ -45,12 +47,19 @@ def check(page: Page, shown: Shown) -> StoreReader:
     reader = StoreReader(page, shown.store)
     check_files(reader, shown)
     check_objects(reader, shown)
+    check_dictionaries(reader)
     check_unsealed(reader, shown)
     check_entries(reader, shown)
     check_statistics(reader, shown)
     check_meta(reader, shown)
     check_history(reader, shown)
     return reader
+
+
+def check_dictionaries(reader: StoreReader) -> None:
+    head, learned = reader.dictionary(LEARNED)
+    assert head["plain"] == LEARNED_FROM
+    assert zstandard.ZstdCompressionDict(learned).dict_id() == LEARNED
 
 
 def check_files(reader: StoreReader, shown: Shown) -> None:
@@ -344,6 +353,7 @@ def test_constants_are_those_of_the_page() -> None:
         "segment_version": journal._VERSION,
         "deleted": journal._DELETED,
         "trailer_magic": frames._MAGIC,
+        "dictionary_magic": dictionaries._MAGIC,
         "root": inode_numbers.ROOT_INO,
         "group_base": inode_numbers.GROUP_BASE,
     }
@@ -360,6 +370,7 @@ def test_every_layout_of_the_page_is_used_and_every_used_one_is_there() -> None:
     page = Page(TEXT)
     used = {name for pair in page.tables.values() for name in pair} | set(page.meta.values())
     used |= {"segment_header", "journal_record", "change", "frame_row", "trailer", "ring_record", "sample_row"}
+    used |= {"dictionary_head"}
     used |= {body for body, _, _ in page.rings.values()}
     used = {name for name in used if not name.startswith("see ")}
     assert set(page.layouts) == used

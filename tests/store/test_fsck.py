@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import stat
 from pathlib import Path
 
 import pytest
 
 from kcachefs.errors import NotAStore
-from kcachefs.store import ContentStore, Store
+from kcachefs.store import ContentStore, Options, Store
 from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
@@ -310,12 +311,22 @@ def test_a_damaged_record_of_the_past(path: Path) -> None:
     repaired(path, "history", victim_survives=True)
 
 
+def test_a_damaged_dictionary(path: Path) -> None:
+    with Store(path, Options(background=False)) as store:
+        samples = [random.Random(number % 40).randbytes(2000) for number in range(1000)]
+        number = store.dictionaries.learn(samples, 1)
+        damage.flip(store.dictionaries.path(number), 0, 2000)
+    repaired(path, "dictionary", victim_survives=True)
+    assert (path / "quarantine" / f"stray-{number:08x}.dict").exists()
+
+
 def test_every_check_has_been_seen_to_fail() -> None:
     """Each check has a test above with at least one inconsistency. Add a check, and you add its test to this list."""
     assert [check.__name__ for check in CHECKS] == [
         "check_records",
         "check_accounting",
         "check_references",
+        "check_dictionaries",
         "check_content",
         "check_damaged_objects",
         "check_missing_objects",

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import threading
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from kcachefs.store import Options, Store, ledger
+from kcachefs.store.compaction import sparse_volumes
 from kcachefs.store.fsck import run
+from kcachefs.store.header import HEADER
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord
 from kcachefs.store.repacking import repack, unpacked_bytes
-from kcachefs.store.store import sparse_volumes
 from tests.store import damage, tree
+from tests.store.format_reader import Page, StoreReader
 from tests.store.objects import delete, in_threads, put, record
 
+PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 _WORDS = [b"ld.global.nc.v4.f32", b"mov.u32", b"%tid.x", b"bra.uni", b"add.s64", b"@%p1", b"{", b"}", b";\n", b"fma.rn"]
 
 
@@ -189,6 +194,77 @@ def test_a_damaged_object_does_not_keep_repacking_busy(store: Store, caplog: pyt
     damage.flip(store.volumes.path(place.volume), place.offset, 50)
     repack_all(store)
     assert [bool(record(store, digest).flags & ObjectRecord.PACKED) for digest in digests] == [1, 1, 0, 1, 1]
+
+
+def _fill(store: Store) -> dict[bytes, bytes]:
+    """Enough to learn from."""
+    return {put(store, data): data for data in (text(n, 9000) for n in range(160))}
+
+
+def test_what_objects_have_in_common_is_learned_once(store: Store) -> None:
+    contents = _fill(store)
+    repack_all(store)
+    (number,) = store.dictionaries.numbers()
+    dictionary = store.dictionaries.path(number).read_bytes()
+    more = {put(store, data): data for data in (text(n, 9000) for n in range(500, 520))}
+    repack_all(store)
+    assert store.dictionaries.path(number).read_bytes() == dictionary
+    assert store.dictionaries.numbers() == [number], "the store has hardly grown"
+    place = record(store, next(iter(contents)))
+    stored = store.volumes.read(place.volume, place.offset, place.length)
+    assert zstandard.get_frame_parameters(stored).dict_id == number
+    for digest, data in {**contents, **more}.items():
+        assert store.objects.get(digest) == data
+    store.close()
+    reader = StoreReader(Page(PAGE.read_text()), store.path)
+    for digest, data in {**contents, **more}.items():
+        assert reader.read_object(digest) == data
+
+
+def test_a_store_that_has_grown_learns_again_and_reads_what_is_older(store: Store) -> None:
+    contents = _fill(store)
+    repack_all(store)
+    contents |= {put(store, data): data for data in (os.urandom(90_000) for _ in range(60))}
+    repack_all(store)
+    assert len(store.dictionaries.numbers()) == 2
+    for digest, data in contents.items():
+        assert store.objects.verify(digest)
+        assert store.objects.get(digest) == data
+
+
+def test_a_lost_dictionary_takes_what_needs_it_and_nothing_else(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    contents = _fill(store)
+    repack_all(store)
+    other = put(store, b"made later")
+    (number,) = store.dictionaries.numbers()
+    damage.flip(store.dictionaries.path(number), 0, 5000)
+    store.close()
+    found = {finding.check for finding in run(store.path).findings}
+    assert {"dictionary", "digest"} <= found
+    assert run(store.path, repair=True).exit_code == 1
+    assert run(store.path).exit_code == 0
+    with Store(store.path, Options(background=False)) as again:
+        assert again.objects.get(other) == b"made later"
+        assert not any(again.objects.exists(digest) for digest in contents)
+        for data in contents.values():
+            put(again, data)
+        assert all(again.objects.get(digest) == data for digest, data in contents.items())
+
+
+def test_a_store_of_the_format_before_dictionaries_is_opened_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with Store(path, Options(background=False)) as store:
+        contents = _fill(store)
+    (path / "dictionaries").rmdir()
+    header = json.loads((path / HEADER).read_bytes())
+    (path / HEADER).write_text(json.dumps({**header, "format": 2}))
+    with Store(path, Options(background=False)) as store:
+        assert json.loads((path / HEADER).read_bytes())["format"] == 3
+        assert not store.lost_power
+        repack_all(store)
+        assert store.dictionaries.numbers()
+        assert all(store.objects.get(digest) == data for digest, data in contents.items())
+    assert run(path).exit_code == 0
 
 
 def test_compaction_keeps_what_was_repacked_as_it_is(store: Store) -> None:

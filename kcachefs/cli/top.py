@@ -1,0 +1,140 @@
+"""`kcachefs top`: watches mounts in a terminal, or prints one frame for a log."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kcachefs import config
+from kcachefs.cli import target
+from kcachefs.cli.tables import Table, bar, screen_width, shows_unicode
+from kcachefs.config import format_size
+from kcachefs.errors import MountError, UsageError
+from kcachefs.printable import printable
+
+if TYPE_CHECKING:
+    from kcachefs.live.top_rows import Panel
+    from kcachefs.live.view import Glance, Series
+    from kcachefs.live.watching import Watch
+
+_BAR = 30
+_SPARK = 24
+_ROWS = 10
+"""Rows of each panel in a frame."""
+
+
+def top(
+    mount: target.Directory = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one frame and end: for logs; needs no terminal.")] = False,
+) -> None:
+    """Watch mounts in a terminal: what fills them, who uses them, why something was compiled, what they saved."""
+    place = _place(mount)
+    if once:
+        _print_frame(place)
+        return
+    if importlib.util.find_spec("textual") is None:
+        raise UsageError("top: needs the package textual: pip install 'kcachefs[live]', or use: kcachefs top --once")
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and config.is_screen()):
+        raise UsageError("top: needs a terminal; for a log or a pipe: kcachefs top --once")
+    from kcachefs.live.top_app import TopApp
+
+    TopApp(place).run()
+
+
+def _place(mount: Path | None) -> Path:
+    """The mount to begin with: the one that is named, else the first of this user's, else the only one there is."""
+    from kcachefs.daemon import registry
+    from kcachefs.live.host import list_mounts
+
+    named = mount or config.configured_mount()
+    if named is not None:
+        wanted = named.resolve()
+        if any(one.mountpoint == str(wanted) for one in list_mounts()):
+            return wanted
+        raise MountError(f"{named}: no kcachefs mount is there; see: kcachefs status")
+    own = [*registry.all_mounts(), *registry.dead_mounts()]
+    found = [one.mountpoint for one in own] or [one.mountpoint for one in list_mounts()]
+    if not found:
+        raise MountError("there are no mounts; make one with: kcachefs mount")
+    return Path(found[0])
+
+
+# --- one frame --------------------------------------------------------------------------------------------------------
+
+
+def _print_frame(place: Path) -> None:
+    from kcachefs.errors import KcachefsError
+    from kcachefs.live import top_rows as rows_of
+    from kcachefs.live.looking import Look, contents_of
+    from kcachefs.live.watching import Watch
+
+    watch = Watch.of(place)
+    glance = watch.glance()
+    lines = [*_headline(glance), *_sparks(watch)]
+    lines += [*_panel("namespaces", rows_of.namespaces(glance)), *_panel("runs", rows_of.runs(glance))]
+    if glance.headline.total is not None and not glance.headline.why:
+        try:
+            with Look(watch, contents_of(watch)) as look:
+                causes, kernels = look.causes(), look.kernels()
+        except (KcachefsError, OSError) as error:
+            lines += ["", printable(str(error))]
+        else:
+            whose = f" of run {causes.run.run}" if causes.run is not None else ""
+            lines += [*_panel(f"misses{whose}", rows_of.misses(causes)), *map(printable, causes.advice)]
+            lines += _panel("kernels", rows_of.kernels(kernels))
+    lines += _panel("events", rows_of.events(glance))
+    text = "\n".join(lines)
+    print(text if shows_unicode() else text.encode("ascii", "replace").decode())
+    if glance.headline.state in ("silent", "dead"):
+        raise typer.Exit(4)
+
+
+def _headline(glance: Glance) -> list[str]:
+    from kcachefs.live import top_rows as rows_of
+
+    headline = glance.headline
+    lines = [f"{printable(headline.mountpoint)}  {rows_of.state_words(headline, glance.now)}"]
+    if headline.total is not None:
+        share = headline.used_bytes / headline.max_bytes if headline.max_bytes else 0.0
+        used, quota = format_size(headline.used_bytes), format_size(headline.max_bytes)
+        lines += [f"on disk   {bar(share, _BAR)} {used} of {quota}", f"holds     {rows_of.total_words(headline)}"]
+        lines += [f"saved     {rows_of.saved_words(headline)}"]
+    return lines + [f"!         {printable(one.words)}" for one in headline.concerns]
+
+
+def _sparks(watch: Watch) -> list[str]:
+    from kcachefs.errors import KcachefsError
+    from kcachefs.live import top_rows as rows_of
+
+    span = "6 h"
+    try:
+        series: Series = watch.series(rows_of.SPANS[span][0])
+    except (KcachefsError, OSError):
+        return []
+    parts = [
+        f"{spark.name} {rows_of.sparkline(spark.points, _SPARK, ascii_only=not shows_unicode())} {spark.sum}"
+        for spark in rows_of.sparks(series, span)
+    ]
+    return [f"last {span}  " + "   ".join(parts)]
+
+
+def _panel(name: str, panel: Panel) -> list[str]:
+    from kcachefs.live import top_rows as rows_of
+
+    columns = panel.columns
+    texts = [at for at, column in enumerate(columns) if not column.is_number]
+    numbers = [at for at, column in enumerate(columns) if column.is_number]
+    rows = rows_of.chosen(panel, rows_of.Filter(), panel.order, columns[panel.order].is_number)[:_ROWS]
+    if not rows:
+        return ["", f"{name}: {panel.empty}"]
+    table = Table([columns[at].title for at in texts], [columns[at].title for at in numbers])
+    for row in rows:
+        table.add(*(row.cells[at] for at in (*texts, *numbers)))
+    left = len(panel.rows) - len(rows)
+    more = [f"… and {left:,} more"] if left else []
+    width = screen_width() if sys.stdout.isatty() else None
+    return ["", f"{name}", *(f"  {line}" for line in table.lines(width)), *more]

@@ -1,0 +1,100 @@
+"""Room that is kept for what is to come: given back while a store rests, taken again when something happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kcachefs.store import Options, Store
+from kcachefs.store.fsck import run
+from kcachefs.store.journal import RESERVE, RESERVE_AT_REST
+from tests.store.objects import delete, put
+
+
+def allocated(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.iterdir())
+
+
+def test_free_slots_give_their_blocks_back_and_used_ones_keep_theirs(store: Store) -> None:
+    slots = [store.slots.take() for _ in range(3)]
+    for slot in slots:
+        store.slots.write(slot, 0, os.urandom(300_000))
+    kept = store.slots.read(slots[1], 0, 300_000)
+    store.slots.free(slots[0])
+    store.slots.free(slots[2])
+    assert store.slots.slack_bytes() >= 600_000
+    store.rest()
+    assert store.slots.slack_bytes() == 0
+    assert store.slots.allocated_bytes() < 400_000
+    assert store.slots.read(slots[1], 0, 300_000) == kept
+    again = store.slots.take()
+    store.slots.write(again, 0, b"written again")
+    store.slots.free(again)
+    assert store.slots.slack_bytes() > 0
+
+
+def test_the_journal_keeps_a_small_reserve_at_rest_and_a_large_one_when_it_goes_on(store: Store) -> None:
+    journal = store.path / "journal"
+    put(store, b"something")
+    store.fold()
+    if allocated(journal) < RESERVE:
+        pytest.skip("this filesystem does not reserve space")
+    store.rest()
+    assert RESERVE_AT_REST <= allocated(journal) < 2 * RESERVE_AT_REST
+    digest = put(store, b"something else")
+    store.rest()
+    store.fold()
+    assert allocated(journal) >= RESERVE
+    assert store.objects.get(digest) == b"something else"
+
+
+def test_what_rests_is_replayed_after_a_kill(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", Options(background=False))
+    digest = put(store, b"acknowledged")
+    store.rest()
+    store.catalog.close(fold=False)  # as a kill leaves it
+    store._lock.release()
+    with Store(tmp_path / "store", Options(background=False)) as again:
+        assert again.recovered
+        assert again.objects.get(digest) == b"acknowledged"
+
+
+def _with_free_pages(path: Path) -> list[bytes]:
+    with Store(path, Options(background=False)) as store:
+        digests = [put(store, b"%d" % number) for number in range(3000)]
+        store.fold()
+        for digest in digests[100:]:
+            delete(store, digest)
+        store.fold()
+        assert store.catalog.statistics()["free_bytes"] > 100_000
+        return digests[:100]
+
+
+def test_a_closed_catalog_has_few_free_pages(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    digests = _with_free_pages(path)
+    assert (path / "catalog" / "data.mdb").stat().st_size < 200_000
+    assert not (path / "catalog.part").exists()
+    (path / "catalog.part").mkdir()  # as a kill leaves it while the copy is being made
+    (path / "catalog.part" / "data.mdb").write_bytes(b"half a copy")
+    with Store(path, Options(background=False)) as store:
+        assert all(store.objects.get(digest) == b"%d" % number for number, digest in enumerate(digests))
+        assert store.catalog.statistics()["free_bytes"] < 50_000
+        put(store, b"it can be written to")
+    assert run(path).exit_code == 0
+
+
+def test_the_parts_of_a_store_are_the_whole(store: Store) -> None:
+    digests = [put(store, os.urandom(3000)) for _ in range(50)]
+    for digest in digests[20:]:
+        delete(store, digest)
+    store.fold()
+    slot = store.slots.take()
+    store.slots.write(slot, 0, os.urandom(25 * 4096))
+    store.slots.free(slot)
+    parts = store.parts()
+    assert parts.payload == store.totals().live
+    assert parts.slack >= 100_000
+    assert sum(parts) == store.used_bytes()
