@@ -38,7 +38,7 @@ def _fill(fs: Filesystem) -> None:
         write(fs, f"triton/{key}/kernel.ptx", text(key, 20_000))
     fs.settle()
     old = fs.store.repack
-    fs.store.repack = lambda rest_seconds=0.0: old(0.0)  # type: ignore[method-assign]
+    fs.store.repack = lambda rest_seconds=0.0, room=None: old(0.0)  # type: ignore[method-assign]
 
 
 def test_what_rests_is_repacked_while_no_requests_come(tmp_path: Path, quiet_machine: None) -> None:
@@ -87,7 +87,7 @@ def test_it_stops_in_the_middle_and_leaves_a_clean_store(tmp_path: Path, quiet_m
         before = unpacked_bytes(fs.store.objects)
         steps = iter(fs.store.repack())
         begun = iter([False] * 3 + [True] * 1000)
-        fs.store.repack = lambda rest_seconds=0.0: steps  # type: ignore[method-assign]
+        fs.store.repack = lambda rest_seconds=0.0, room=None: steps  # type: ignore[method-assign]
         work = IdleWork(fs, lambda: 0)
         work.is_due = lambda: not next(begun)  # type: ignore[method-assign]
         work.start()
