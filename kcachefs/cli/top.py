@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,11 +31,12 @@ _ROWS = 10
 def top(
     mount: target.Directory = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end: for logs; needs no terminal.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what one frame shows as JSON.")] = False,
 ) -> None:
     """Watch mounts in a terminal: what fills them, who uses them, why something was compiled, what they saved."""
     place = _place(mount)
-    if once:
-        _print_frame(place)
+    if once or as_json:
+        _print_frame(place, as_json)
         return
     if importlib.util.find_spec("textual") is None:
         raise UsageError("top: needs the package textual: pip install 'kcachefs[live]', or use: kcachefs top --once")
@@ -66,7 +68,9 @@ def _place(mount: Path | None) -> Path:
 # --- one frame --------------------------------------------------------------------------------------------------------
 
 
-def _print_frame(place: Path) -> None:
+def _print_frame(place: Path, as_json: bool) -> None:
+    import msgspec
+
     from kcachefs.errors import KcachefsError
     from kcachefs.live import top_rows as rows_of
     from kcachefs.live.looking import Look, contents_of
@@ -74,6 +78,7 @@ def _print_frame(place: Path) -> None:
 
     watch = Watch.of(place)
     glance = watch.glance()
+    causes = kernels = None
     lines = [*_headline(glance), *_sparks(watch)]
     lines += [*_panel("namespaces", rows_of.namespaces(glance)), *_panel("runs", rows_of.runs(glance))]
     if glance.headline.total is not None and not glance.headline.why:
@@ -87,8 +92,12 @@ def _print_frame(place: Path) -> None:
             lines += [*_panel(f"misses{whose}", rows_of.misses(causes)), *map(printable, causes.advice)]
             lines += _panel("kernels", rows_of.kernels(kernels))
     lines += _panel("events", rows_of.events(glance))
-    text = "\n".join(lines)
-    print(text if shows_unicode() else text.encode("ascii", "replace").decode())
+    if as_json:
+        shown = msgspec.to_builtins({"glance": glance, "causes": causes, "kernels": kernels})
+        print(json.dumps(shown, indent=2, ensure_ascii=True))
+    else:
+        text = "\n".join(lines)
+        print(text if shows_unicode() else text.encode("ascii", "replace").decode())
     if glance.headline.state in ("silent", "dead"):
         raise typer.Exit(4)
 

@@ -28,7 +28,7 @@ _METADATA = (".dist-info", ".egg-info")
 _ASK = """
 import json, os, site, sys
 prefix, bases = sys.prefix, []
-here = os.path.dirname(os.path.abspath(sys.executable))
+here = os.path.dirname(os.path.abspath(sys.argv[1]))
 for folder in (here, os.path.dirname(here)):
     try:
         with open(os.path.join(folder, "pyvenv.cfg"), encoding="utf-8") as file:
@@ -149,7 +149,7 @@ def _pair(line: str) -> tuple[str, str]:
 def _told_by(executable: str, environ: Mapping[str, str]) -> _Told | None:
     try:
         done = subprocess.run(
-            [executable, "-I", "-S", "-c", _ASK],
+            [executable, "-I", "-S", "-c", _ASK, executable],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PATIENCE_SECONDS,

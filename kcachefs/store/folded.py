@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -87,9 +88,11 @@ class FoldedRecords:
                 rows = cursor.iternext() if cursor.set_range(start) else iter(())
                 # Page by page, because a listing waits for each name: the interpreter's part is most of what it costs.
                 while len(found) < limit and (page := list(islice(rows, min(_PAGE, limit - len(found))))):
-                    if page[0][0] < start:  # a damaged tree could lead in a circle, and this would never end
+                    keys = [key for key, _ in page]
+                    # A damaged tree could lead in a circle, and this would never end.
+                    if keys[0] < start or any(map(operator.ge, keys, keys[1:])):
                         raise lmdb.CorruptedError("keys are out of order")
-                    start, is_last = page[-1][0] + b"\0", not page[-1][0].startswith(prefix)
+                    start, is_last = keys[-1] + b"\0", not keys[-1].startswith(prefix)
                     if is_last:
                         page = [row for row in page if row[0].startswith(prefix)]
                     if hidden is not None:

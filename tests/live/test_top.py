@@ -353,6 +353,9 @@ def test_one_frame_is_printed_without_a_terminal_and_without_textual(place: Scen
         assert word in text
     assert f"{numbers['total']['hits']} hits" in text
     assert "\x1b" not in text
+    told = json.loads(place.must("top", "--json", place.mountpoint, command=without))
+    assert told["glance"]["headline"]["mountpoint"] == str(place.mountpoint)
+    assert {one["name"] for one in told["kernels"]["rows"]}
     plain = place.must("top", "--once", env={**place.environment, "LC_ALL": "C"})
     assert plain.isascii()
     place.run("top", command=without).refused_with(2, "textual", "pip install 'kcachefs[live]'", "--once")
