@@ -31,6 +31,8 @@ SILENCE_SECONDS = 0.5
 """How long no request must have come."""
 LOOK_PAUSE = 1.0
 """How often to look for something to do."""
+LONGEST_PAUSE = 600.0
+"""How long to wait at most before repacking is tried again after it failed."""
 STEP_PAUSE = 0.05
 """How often to look whether to go on."""
 ROOM_SECONDS = 30.0
@@ -62,7 +64,11 @@ class IdleWork:
         """Whether nothing else needs the machine now, and there is room to work in."""
         if self._silence() < SILENCE_SECONDS or not is_idle(processors(), running() - 1):
             return False
-        return self._fs.room.excess(HIGH_WATER) < -2 * BATCH
+        return self._room() > 2 * BATCH
+
+    def _room(self) -> int:
+        """How many bytes the store may still take."""
+        return -self._fs.room.excess(HIGH_WATER)
 
     def _silence(self) -> float:
         """For how many seconds no request has come."""
@@ -74,25 +80,33 @@ class IdleWork:
     def _work(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        complained = False
+        complained, pause, next_try = False, LOOK_PAUSE, 0.0
         while not self._stopping.wait(LOOK_PAUSE):
             try:
-                if self._silence() >= ROOM_SECONDS:
-                    self._fs.store.rest()
-                if self.is_due():
+                self._give_room()
+                if time.monotonic() >= next_try and self.is_due():
                     self._repack()
-                complained = False
-            except Exception as error:  # what is left is tried again after the next pause
+                    complained, pause = False, LOOK_PAUSE
+            except Exception as error:  # tried again after longer and longer pauses: it may fail after much work
                 if not complained:
                     log.error("idle work failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
-                complained = True
+                complained, pause = True, min(2 * pause, LONGEST_PAUSE)
+                next_try = time.monotonic() + pause
+
+    def _give_room(self) -> None:
+        """After a silence, give back room that is kept for files to come; on a disk that fills up, keep a reserve."""
+        self._fs.store.keep_reserve()
+        if self._silence() >= ROOM_SECONDS:
+            self._fs.store.rest()
 
     def _repack(self) -> None:
-        with contextlib.closing(self._fs.store.repack()) as steps:
+        with contextlib.closing(self._fs.store.repack(room=self._room)) as steps:
             for _ in steps:
+                self._give_room()
                 while not self.is_due():
-                    if self._stopping.wait(STEP_PAUSE):
+                    if self._room() <= 2 * BATCH or self._stopping.wait(STEP_PAUSE):
                         return
+                    self._give_room()
                 if self._stopping.is_set():
                     return
 

@@ -274,6 +274,11 @@ class Catalog:
         with self.lock:
             self._journal.rest()
 
+    def keep_reserve(self) -> None:
+        """Take back what deletions will need on a full disk, if the disk has become short of room."""
+        with self.lock:
+            self._journal.keep_reserve()
+
     def close(self, *, fold: bool = True) -> None:
         """Fold, unless told not to, and let go of everything. What is not folded stays in the journal."""
         with self.lock:

@@ -10,6 +10,7 @@ one is learned only when the store has grown fourfold, so there are few.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
@@ -21,7 +22,7 @@ import zstandard
 from blake3 import blake3
 
 from kcachefs.errors import ObjectDamaged
-from kcachefs.store.descriptor import replace_file
+from kcachefs.store.descriptor import replace_file, sync_directory
 
 SIZE = 256 << 10
 """Plain bytes of a dictionary; a third of that is what it takes on disk."""
@@ -89,16 +90,26 @@ class Dictionaries:
 
     def learn(self, samples: Sequence[bytes], plain: int) -> int:
         """Make a dictionary from samples of a store that holds `plain` bytes; 0 if they have nothing in common."""
-        number = max(self.numbers(), default=_FIRST - 1) + 1
+        # Above those in memory too: if somebody removed the newest file, its number still stands for the old one.
+        number = max([*self.numbers(), *self._loaded], default=_FIRST - 1) + 1
         try:
             learned = zstandard.train_dictionary(SIZE, list(samples), k=_SEGMENT, d=8, dict_id=number)
         except zstandard.ZstdError:  # too few, or too much alike
             return 0
         head = _HEAD.pack(_MAGIC, number, plain)
         body = head + zstandard.ZstdCompressor(level=19).compress(learned.as_bytes())
-        os.makedirs(self.directory, mode=0o700, exist_ok=True)
+        if not self.directory.is_dir():  # a store of format 2 has none
+            os.mkdir(self.directory, 0o700)
+            sync_directory(self.directory.parent)
         replace_file(self.path(number), body + blake3(body).digest(16))
         return number
+
+    def remove_leftovers(self) -> None:
+        """Remove what a kill left of a dictionary that was being written. Nobody else may have the store open."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.directory):
+                if _NAME.fullmatch(name.removesuffix(".new")) and name.endswith(".new"):
+                    os.unlink(self.directory / name)
 
     def problem(self, number: int) -> str:
         """What is wrong with a dictionary on the disk; empty if nothing is."""

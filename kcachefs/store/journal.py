@@ -44,7 +44,9 @@ _write = libc.write_in_one_go
 RESERVE = 1 << 20
 """Disk space reserved for each new segment: on a full disk, the deletions that make room can still be recorded."""
 RESERVE_AT_REST = 64 << 10
-"""The same while nothing happens: enough for some hundred deletions, and each fold of them makes room for more."""
+"""The same while nothing happens and the disk has `PLENTY` of room. A fold may need more than this."""
+PLENTY = 1 << 30
+"""Free bytes of the disk below which the whole reserve is kept."""
 
 
 class Mark(NamedTuple):
@@ -141,11 +143,17 @@ class Journal:
                 os.ftruncate(self._newest, self.length)
 
     def rest(self) -> None:
-        """Keep no more than a small reserve until the next segment."""
-        if not self._rests and self.length < RESERVE_AT_REST:
+        """Keep no more than a small reserve until the next segment, unless the disk is short of room."""
+        if not self._rests and self.length < RESERVE_AT_REST and self._free_bytes() >= PLENTY:
             self.give_reserve_back()
             _reserve(self._newest, RESERVE_AT_REST)
             self._rests = True
+
+    def keep_reserve(self) -> None:
+        """Take the whole reserve again if it was given back and the disk has become short of room since."""
+        if self._rests and self._free_bytes() < PLENTY:
+            _reserve(self._newest, RESERVE)
+            self._rests = False
 
     def remove_before(self, mark: Mark) -> None:
         """Delete the segments below the mark: they are in LMDB. Oldest first, so that no gap is left."""
@@ -161,6 +169,10 @@ class Journal:
     @property
     def _newest(self) -> int:
         return self._segments[self._number].fd
+
+    def _free_bytes(self) -> int:
+        disk = os.statvfs(self._directory)
+        return disk.f_bavail * disk.f_frsize
 
     def _open(self, number: int) -> Descriptor:
         return Descriptor(os.open(self._path(number), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC))

@@ -93,6 +93,7 @@ def close_compact(env: lmdb.Environment, directory: Path) -> None:
             return
         shutil.rmtree(part, ignore_errors=True)
         os.mkdir(part, 0o700)
+        _write_lock_file(part)
         with lmdb.open(str(part), map_size=env.info()["map_size"], mode=0o600) as new:
             with new.begin(write=True) as txn, txn.cursor() as cursor:
                 cursor.putmulti(records, append=True)
@@ -100,7 +101,7 @@ def close_compact(env: lmdb.Environment, directory: Path) -> None:
         env.close()
         os.rename(part / "data.mdb", directory / "data.mdb")
         sync_directory(directory)
-    except (lmdb.Error, OSError) as error:
+    except (lmdb.Error, StoreError, OSError) as error:
         log.info("%s: could not be made smaller, and stays as it is: %s", directory, error)
     finally:
         env.close()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 from kcachefs.errors import ObjectDamaged, RecordDamaged
@@ -45,6 +45,10 @@ _DIGEST = slice(Inode.CODEC.size - 32, Inode.CODEC.size)
 """Where an inode's record has the digest."""
 
 Steps = Generator[None, None, None]
+Attempts = dict[int, tuple[int, int]]
+"""By volume: how many live bytes it still had after the last attempt, and how many attempts left it like that."""
+ATTEMPTS_MAX = 3
+"""What stays behind so often is damaged, and is let be until something changes in its volume."""
 
 
 @dataclass(slots=True)
@@ -61,11 +65,20 @@ class _Batch:
     """What they are written to."""
 
 
-def repack(objects: Objects, rest_seconds: float = REST_SECONDS, level: int = LEVEL) -> Steps:
-    """Repack everything that rests; returns when there is nothing left to do."""
+def repack(
+    objects: Objects,
+    attempts: Attempts,
+    rest_seconds: float = REST_SECONDS,
+    room: Callable[[], int] = lambda: 1 << 62,
+    level: int = LEVEL,
+) -> Steps:
+    """Repack everything that rests; returns when there is nothing left to do.
+
+    `attempts` is kept by the caller from one call to the next. `room` says how many bytes the copies may take.
+    """
     codec, table = Codec(level, objects.dictionaries), EntryTable(objects.catalog)
     tried: set[int] = set()
-    while batch := _next_batch(objects, tried, rest_seconds):
+    while batch := _next_batch(objects, attempts, tried, rest_seconds, room()):
         tried.update(batch.volumes)
         yield from _learn(objects)
         batch.dictionary = objects.dictionaries.newest()
@@ -77,6 +90,7 @@ def repack(objects: Objects, rest_seconds: float = REST_SECONDS, level: int = LE
                 objects.volumes.unstage(number)
                 objects.ledger.settle(number)
         objects.catalog.fold()
+        _note_attempts(objects, attempts, batch)
 
 
 def unpacked_bytes(objects: Objects) -> int:
@@ -93,13 +107,15 @@ def _volumes(objects: Objects) -> Iterator[tuple[int, VolumeRecord]]:
             yield number_of(key), VolumeRecord.unpack(raw)
 
 
-def _next_batch(objects: Objects, tried: set[int], rest_seconds: float) -> _Batch | None:
+def _next_batch(objects: Objects, attempts: Attempts, tried: set[int], rest_seconds: float, room: int) -> _Batch | None:
     """Volumes that rest and were never repacked, and small ones that were, as long as those are no larger."""
     objects.catalog.fold()
     chosen, size = [], 0
     packed: list[tuple[int, int]] = []
     for number, record in list(_volumes(objects)):
-        if number in tried or not record.live or objects.volumes.staged[number]:
+        if number in tried or not record.live or objects.volumes.staged[number] or record.live + size > room:
+            continue
+        if attempts.get(number) == (record.live, ATTEMPTS_MAX):
             continue
         if record.flags & VolumeRecord.PACKED:
             if record.size < BATCH and not _is_large_object(objects, number, record.size):
@@ -110,12 +126,21 @@ def _next_batch(objects: Objects, tried: set[int], rest_seconds: float) -> _Batc
     if not chosen:
         return None
     for live, number in sorted(packed):
-        if live <= size and live + size <= 2 * BATCH:
+        if live <= size and live + size <= min(room, 2 * BATCH):
             chosen.append(number)
             size += live
     if objects.volumes.active in chosen:
         objects.ledger.retire()
     return _Batch(chosen)
+
+
+def _note_attempts(objects: Objects, attempts: Attempts, batch: _Batch) -> None:
+    for number in batch.volumes:
+        live, count = attempts.pop(number, (-1, 0))
+        with contextlib.suppress(RecordDamaged):
+            if (raw := objects.catalog.get(volume_key(number))) is not None:
+                left = VolumeRecord.unpack(raw).live
+                attempts[number] = left, count + 1 if left == live else 1
 
 
 def _is_large_object(objects: Objects, number: int, size: int) -> bool:
@@ -162,7 +187,8 @@ def _learn(objects: Objects) -> Steps:
 def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
     """Write every object of the batch to new volumes: small ones together, each large one to its own."""
     shared = -1
-    for digest in [digest for number in batch.volumes for digest in digests_in(objects, number)]:
+    # Once each: bytes that were deleted and stored again are in a volume twice.
+    for digest in dict.fromkeys(digest for number in batch.volumes for digest in digests_in(objects, number)):
         record = objects.record(digest)
         if record is None or record.volume not in batch.volumes or record.flags & ObjectRecord.DAMAGED:
             continue
@@ -174,7 +200,11 @@ def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
             for part in _encode(objects, codec, digest, record, batch.dictionary):
                 parts.append(part)
                 yield
-        except (ObjectDamaged, FileNotFoundError):  # moved meanwhile; if it is damaged, whoever reads it finds out
+        except (
+            ObjectDamaged,
+            RecordDamaged,
+            FileNotFoundError,
+        ):  # moved meanwhile; if it is damaged, whoever reads it finds out
             continue
         shared = shared if shared >= 0 else _begin(objects, batch)
         offset = batch.begun[shared]
@@ -194,7 +224,7 @@ def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, re
         for part in _encode(objects, codec, digest, record, batch.dictionary):
             _append(objects, batch, number, part)
             yield
-    except (ObjectDamaged, FileNotFoundError):
+    except (ObjectDamaged, RecordDamaged, FileNotFoundError):
         del batch.begun[number], batch.descriptors[number]
         objects.volumes.unstage(number)
         objects.volumes.abandon(number)

@@ -41,7 +41,7 @@ from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
 from kcachefs.store.records import number_of, spool_key
-from kcachefs.store.repacking import REST_SECONDS, Steps, repack
+from kcachefs.store.repacking import REST_SECONDS, Attempts, Steps, repack
 from kcachefs.store.slots import SlotFile
 from kcachefs.store.spool import Spool
 from kcachefs.store.volumes import Volumes
@@ -87,6 +87,7 @@ class Store:
         self._closed = False
         self._opened = False
         self._thread: threading.Thread | None = None
+        self._repacking: Attempts = {}
         with contextlib.ExitStack() as undo:
             self._lock, self._header = enter(self.path, create=options.create)
             undo.callback(self._lock.release)
@@ -95,6 +96,7 @@ class Store:
             undo.callback(self.volumes.close)
             self.spool = Spool(self.path / "spool")
             self.dictionaries = Dictionaries(self.path / "dictionaries")
+            self.dictionaries.remove_leftovers()
             self.history = HistoryFiles(self.path)
             undo.callback(self.history.close)
             self.catalog = Catalog(
@@ -169,14 +171,21 @@ class Store:
         self.fold()
         return freed
 
-    def repack(self, rest_seconds: float = REST_SECONDS) -> Steps:
-        """Compress what has rested that long as far as it goes, step by step; see `repacking.py`."""
-        return repack(self.objects, rest_seconds)
+    def repack(self, rest_seconds: float = REST_SECONDS, room: Callable[[], int] = lambda: 1 << 62) -> Steps:
+        """Compress what has rested that long as far as it goes, step by step; see `repacking.py`.
+
+        `room` says how many more bytes the store may take meanwhile.
+        """
+        return repack(self.objects, self._repacking, rest_seconds, room)
 
     def rest(self) -> None:
         """Give back room that is only kept for what is to come: nothing has happened for a while. Cheap to repeat."""
         self.slots.trim()
         self.catalog.rest()
+
+    def keep_reserve(self) -> None:
+        """Call every second or so: takes back what `rest` gave away that the next deletions need on a full disk."""
+        self.catalog.keep_reserve()
 
     def used_bytes(self) -> int:
         """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""

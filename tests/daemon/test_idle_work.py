@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.limits import Limits
 from kcachefs.daemon import idle_work
 from kcachefs.daemon.idle_work import IdleWork, is_idle
-from kcachefs.store.repacking import unpacked_bytes
+from kcachefs.store.repacking import Steps, unpacked_bytes
 from tests.core.trees import opened, write
 from tests.store.test_repacking import text
 from tests.waiting import until
@@ -38,7 +39,7 @@ def _fill(fs: Filesystem) -> None:
         write(fs, f"triton/{key}/kernel.ptx", text(key, 20_000))
     fs.settle()
     old = fs.store.repack
-    fs.store.repack = lambda rest_seconds=0.0: old(0.0)  # type: ignore[method-assign]
+    fs.store.repack = lambda rest_seconds=0.0, room=None: old(0.0)  # type: ignore[method-assign]
 
 
 def test_what_rests_is_repacked_while_no_requests_come(tmp_path: Path, quiet_machine: None) -> None:
@@ -87,7 +88,7 @@ def test_it_stops_in_the_middle_and_leaves_a_clean_store(tmp_path: Path, quiet_m
         before = unpacked_bytes(fs.store.objects)
         steps = iter(fs.store.repack())
         begun = iter([False] * 3 + [True] * 1000)
-        fs.store.repack = lambda rest_seconds=0.0: steps  # type: ignore[method-assign]
+        fs.store.repack = lambda rest_seconds=0.0, room=None: steps  # type: ignore[method-assign]
         work = IdleWork(fs, lambda: 0)
         work.is_due = lambda: not next(begun)  # type: ignore[method-assign]
         work.start()
@@ -95,6 +96,48 @@ def test_it_stops_in_the_middle_and_leaves_a_clean_store(tmp_path: Path, quiet_m
         work.stop()
         assert not fs.store.volumes.incoming()
         assert unpacked_bytes(fs.store.objects) == before
+
+
+def test_what_was_begun_is_given_up_when_room_becomes_short(
+    tmp_path: Path, quiet_machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        _fill(fs)
+        before = unpacked_bytes(fs.store.objects)
+        begun: set[int] = set()
+
+        def excess(mark: float) -> int:
+            begun.update(fs.store.volumes.incoming())
+            return 0 if fs.store.volumes.incoming() else -(1 << 40)
+
+        monkeypatch.setattr(fs.room, "excess", excess)
+        work = IdleWork(fs, lambda: 0)
+        work.start()
+        try:
+            until(lambda: len(begun) > 2)
+        finally:
+            work.stop()
+        assert not fs.store.volumes.incoming()
+        assert unpacked_bytes(fs.store.objects) == before
+
+
+def test_failed_attempts_become_rare(tmp_path: Path, quiet_machine: None, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path / "store") as fs:
+        attempts: list[float] = []
+
+        def fail(rest_seconds: float = 0.0, room: object = None) -> Steps:
+            attempts.append(time.monotonic())
+            raise OSError("no luck")
+
+        fs.store.repack = fail  # type: ignore[method-assign]
+        work = IdleWork(fs, lambda: 0)
+        work.start()
+        try:
+            until(lambda: len(attempts) > 4)
+        finally:
+            work.stop()
+        assert attempts[4] - attempts[3] > 4 * idle_work.LOOK_PAUSE
+    assert len([record for record in caplog.records if "idle work failed" in record.message]) == 1
 
 
 def test_room_for_files_to_come_is_given_back_after_a_silence(

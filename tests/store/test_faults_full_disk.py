@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,49 @@ def test_every_size_of_what_is_left(tmp_path: Path, make: Callable[..., object])
             for name, data in names.items():
                 assert tree.read(kept.store, name) == data
             kept.check(path)
+
+
+def test_a_store_that_rested_deletes_on_a_full_disk(small_disk: Disk) -> None:
+    path = small_disk.path / "store"
+    with Store(path, OPTIONS) as store:
+        digests = [put(store, noise(number)) for number in range(3000)]
+    with Store(path, OPTIONS) as store:  # its catalog was written anew: no page of it is free
+        put(store, b"something")
+        store.fold()
+        store.rest()
+        small_disk.fill()
+        store.keep_reserve()
+        for number, digest in enumerate(sorted(digests)[::60]):
+            assert delete(store, digest)
+            if number == 49:
+                store.fold()
+        store.fold()
+        assert not store.catalog.statistics()["pending"]
+
+
+def close_on_a_full_disk(path: Path) -> None:
+    """For a child process: the last thing before the close is that the disk is full to its last block."""
+    store = Store(path / "store", OPTIONS)
+    digests = [put(store, b"%d" % number) for number in range(3000)]
+    store.fold()
+    for digest in digests[100:]:
+        delete(store, digest)
+    store.fold()
+    assert store.catalog.statistics()["free_bytes"] > 100_000
+    store.catalog._journal.give_reserve_back()
+    Disk(path).fill()
+    store.close()
+
+
+@pytest.mark.parametrize("make", [ext4, tmpfs])
+def test_a_catalog_is_not_written_anew_on_a_full_disk(
+    make: Callable[..., AbstractContextManager[Disk]], tmp_path: Path
+) -> None:
+    with make(tmp_path) as disk:
+        program = f"from tests.store.test_faults_full_disk import *; close_on_a_full_disk(Path({str(disk.path)!r}))"
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done
+        disk.make_room()
+        report = run(disk.path / "store")
+        assert report.exit_code == 0, report.findings
+        assert report.objects == 100

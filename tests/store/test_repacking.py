@@ -104,7 +104,7 @@ def test_readers_and_writers_go_on_while_volumes_are_repacked(tmp_path: Path, ha
 
         def pack() -> None:
             while not stop.is_set():
-                for _ in repack(store.objects, 0, level=5):
+                for _ in repack(store.objects, {}, 0, level=5):
                     pass
 
         in_threads(read, churn, pack)

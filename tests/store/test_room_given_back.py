@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.store import Options, Store
+from kcachefs.store import journal as journal_module
 from kcachefs.store.fsck import run
 from kcachefs.store.journal import RESERVE, RESERVE_AT_REST
 from tests.store.objects import delete, put
@@ -48,6 +49,21 @@ def test_the_journal_keeps_a_small_reserve_at_rest_and_a_large_one_when_it_goes_
     store.fold()
     assert allocated(journal) >= RESERVE
     assert store.objects.get(digest) == b"something else"
+
+
+def test_the_whole_reserve_is_taken_again_when_the_disk_fills_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, b"something")
+    store.fold()
+    if allocated(store.path / "journal") < RESERVE:
+        pytest.skip("this filesystem does not reserve space")
+    store.rest()
+    store.keep_reserve()
+    assert allocated(store.path / "journal") < 2 * RESERVE_AT_REST
+    monkeypatch.setattr(journal_module, "PLENTY", 1 << 62)
+    store.keep_reserve()
+    assert allocated(store.path / "journal") >= RESERVE
+    store.rest()
+    assert allocated(store.path / "journal") >= RESERVE
 
 
 def test_what_rests_is_replayed_after_a_kill(tmp_path: Path) -> None:
