@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.processes import Story
+from kcachefs.core.processes import Story, name_of
 from kcachefs.core.walk import Walk
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Store
@@ -214,31 +214,6 @@ def merged(ranges: Sequence[Range]) -> list[Range]:
         else:
             found.append((volume, offset, length))
     return found
-
-
-def name_of(argv: Sequence[str]) -> str:
-    """The name of a command: its script or module, else the program; empty for code on the command line.
-
-    >>> name_of(["python3", "-u", "train.py", "--lr", "1"]), name_of(["python", "-m", "vllm.serve"])
-    ('train.py', '-m vllm.serve')
-    >>> name_of(["/opt/bin/python", "-c", "import torch"]), name_of(["./a.out"])
-    ('', './a.out')
-    """
-    if not argv:
-        return ""
-    if not os.path.basename(argv[0]).startswith(("python", "pypy")):
-        return argv[0]
-    rest = iter(argv[1:])
-    for word in rest:
-        if word == "-m":
-            return f"-m {next(rest, '')}"
-        if word in ("-X", "-W"):
-            next(rest, None)
-        elif word.startswith("-c") or word == "-":
-            return ""
-        elif not word.startswith("-"):
-            return word
-    return ""
 
 
 def hash_of(name: str) -> bytes:
