@@ -25,6 +25,7 @@ _BAR = 30
 _SPARK = 24
 _ROWS = 10
 """Rows of each panel in a frame."""
+_IN_ASCII = str.maketrans({"·": "-", "…": "...", "→": "->", "×": "x"})
 
 
 def top(
@@ -88,7 +89,7 @@ def _print_frame(place: Path) -> None:
             lines += _panel("kernels", rows_of.kernels(kernels))
     lines += _panel("events", rows_of.events(glance))
     text = "\n".join(lines)
-    print(text if shows_unicode() else text.encode("ascii", "replace").decode())
+    print(text if shows_unicode() else text.translate(_IN_ASCII).encode("ascii", "replace").decode())
     if glance.headline.state in ("silent", "dead"):
         raise typer.Exit(4)
 
