@@ -1,12 +1,14 @@
 """The ingredients of a key, kept beside what was made with it, so that `kcachefs explain` can name what changed.
 
 Each has a name, the first bytes of a digest, and a short text for people. Of values that may be large or private only
-the digest is kept: numbers, short texts and what a compiler was told are shown. All of it is put together when
-something is made, never on a hit, and lies in the metadata as one byte string, which a hit does not decode.
+the digest is kept: numbers, short texts that do not look like secrets, and what a compiler was told are shown. All of
+it is put together when something is made, never on a hit, and lies in the metadata as one byte string, which a hit
+does not decode.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -18,6 +20,10 @@ COUNT_MAX = 96
 NAME_MAX = 80
 SHOWN_MAX = 60
 _DIGEST_SIZE = 8
+_SECRET_WORDS = frozenset(
+    ("password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "credentials", "auth", "key", "apikey")
+)
+_PASSWORD_IN_URL = r"://[^/@\s]*:[^/@\s]*@"
 
 
 class Ingredient(NamedTuple):
@@ -39,8 +45,29 @@ def of_text(name: str, text: str) -> Ingredient:
 
 
 def of_value(name: str, value: Any, key: str) -> Ingredient:
-    """A value with its key in hexadecimal; numbers and short texts are shown, of others the type."""
-    return Ingredient(name, bytes.fromhex(key)[:_DIGEST_SIZE], _shown(value))
+    """A value with its key in hexadecimal; numbers and short texts are shown, of others and of secrets the type."""
+    shown = type(value).__qualname__ if _is_secret(name, value) else _shown(value)
+    return Ingredient(name, bytes.fromhex(key)[:_DIGEST_SIZE], shown)
+
+
+def _is_secret(name: str, value: Any) -> bool:
+    """Whether a value had better not be written down: by its name, or because it looks like a token or a password.
+
+    >>> _is_secret("argument api_key", "x"), _is_secret("argument monkey", "x"), _is_secret("argument x", 5)
+    (True, False, False)
+    >>> _is_secret("argument x", "hf_0AbC9dEf8GhI7jKl6"), _is_secret("argument x", "https://me:pw@host/")
+    (True, True)
+    >>> _is_secret("argument x", "meta-llama/Llama-3.1-8B-Instruct"), _is_secret("argument x", "triton_poi_fused_12")
+    (False, False)
+    """
+    words = re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
+    if not _SECRET_WORDS.isdisjoint(words):
+        return type(value) is not bool and value is not None
+    if type(value) is not str:
+        return False
+    return re.search(_PASSWORD_IN_URL, value) is not None or any(
+        not run.isalpha() and not run.isdigit() for run in re.findall(r"[A-Za-z0-9]{16,}", value)
+    )
 
 
 def _shown(value: Any) -> str:

@@ -60,7 +60,7 @@ def run(
     Uses a running mount, or makes one that lasts while commands use it. Signals and the exit code pass through.
     """
     from kcachefs.cli.target import find_mount
-    from kcachefs.core.start_profiles import name_of
+    from kcachefs.core.processes import name_of
     from kcachefs.core.uses import HEARTBEAT_SECONDS
     from kcachefs.daemon.options import option_named
     from kcachefs.frameworks import bytecode as pycs

@@ -26,6 +26,7 @@ _BAR = 30
 _SPARK = 24
 _ROWS = 10
 """Rows of each panel in a frame."""
+_IN_ASCII = str.maketrans({"·": "-", "…": "...", "→": "->", "×": "x"})
 
 
 def top(
@@ -97,7 +98,7 @@ def _print_frame(place: Path, as_json: bool) -> None:
         print(json.dumps(shown, indent=2, ensure_ascii=True))
     else:
         text = "\n".join(lines)
-        print(text if shows_unicode() else text.encode("ascii", "replace").decode())
+        print(text if shows_unicode() else text.translate(_IN_ASCII).encode("ascii", "replace").decode())
     if glance.headline.state in ("silent", "dead"):
         raise typer.Exit(4)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,12 +54,16 @@ def warm(
     if executable is None or interpreter is None:
         raise UsageError(f"{python or 'python'}: is no Python that answers; name one with --python")
     judged = pycs.judge(interpreter, os.environ, wish(where, bytecode))
-    wanted = warming.steps(judged, distributions or (), gpu=gpu)
+    warming.steps(judged, distributions or (), gpu=gpu)  # a wrong name is told before anything is made
     make_folders(where)
     headers.link(where)
-    values = {**os.environ, **environment(where), **pycs.variables(where, judged)}
-    folder = pycs.environment_folder(where, judged)
-    if folder is None:
+    own = pycs.variables(where, judged)
+    if not own:  # where others may write, bytecode stays with Python; the rest can be warmed all the same
+        judged = dataclasses.replace(judged, is_used=False)
+    wanted = warming.steps(judged, distributions or (), gpu=gpu)
+    values = {**os.environ, **environment(where), **own}
+    folder = pycs.environment_folder(where, judged) or where / pycs.NAMESPACE / judged.environment
+    if not folder.is_dir():
         raise MountDenied(
             f"{where}: you may not write to its folder {pycs.NAMESPACE}; ask its owner, or mount your own"
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,6 +51,31 @@ def tell(thread: int) -> Story | None:
         return None
     started = time.time_ns() - int((uptime - process.ticks / _TICKS) * 1e9)
     return Story(process, uid, started, argv, _ancestors(parent))
+
+
+def name_of(argv: Sequence[str]) -> str:
+    """The name of a command: its script or module, else the program; empty for code on the command line.
+
+    >>> name_of(["python3", "-u", "train.py", "--lr", "1"]), name_of(["python", "-m", "vllm.serve"])
+    ('train.py', '-m vllm.serve')
+    >>> name_of(["/opt/bin/python", "-c", "import torch"]), name_of(["./a.out"])
+    ('', './a.out')
+    """
+    if not argv:
+        return ""
+    if not os.path.basename(argv[0]).startswith(("python", "pypy")):
+        return argv[0]
+    rest = iter(argv[1:])
+    for word in rest:
+        if word == "-m":
+            return f"-m {next(rest, '')}"
+        if word in ("-X", "-W"):
+            next(rest, None)
+        elif word.startswith("-c") or word == "-":
+            return ""
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 def _ancestors(parent: int) -> list[Process]:

@@ -5,7 +5,8 @@ command, in the order of use, in a ring file of the store. When a run of that na
 bytes of all of it ahead, in one sweep: one piece at a time, so that a request finds at most one piece before it at the
 disk, and with a pause after every few files, so that no request waits for this thread.
 
-A name is what `kcachefs run --name` says, else the script of the command line. `_lock` guards the names and the file.
+A name is what `kcachefs run --name` says, else the script of the command line. Each user has their own names, so
+that nobody spoils the profile of another. `_lock` guards the names and the file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.processes import Story
+from kcachefs.core.processes import Story, name_of
 from kcachefs.core.walk import Walk
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Store
@@ -81,10 +82,12 @@ class StartProfiles:
 
     def expect(self, name: str, pid: int) -> int:
         """A command of that name is about to be started by a process; returns how many entries are read ahead."""
+        name_hash = hash_of(name, _user_of(pid))
         with self._lock:
-            self._named[pid] = name
-            found = self._find(hash_of(name))
-        self._begin_sweep(hash_of(name))
+            if pid > 1:  # as in a container: here it is the ancestor of everybody
+                self._named[pid] = name
+            found = self._find(name_hash)
+        self._begin_sweep(name_hash)
         return len(found)
 
     def run_began(self, run: int, story: Story) -> None:
@@ -95,8 +98,9 @@ class StartProfiles:
             name = name or name_of(story.argv.decode(errors="replace").split())
             if not name:
                 return
-            self._starts[run] = _Start(hash_of(name), story.started + START_NS)
-        self._begin_sweep(hash_of(name))
+            name_hash = hash_of(name, story.uid)
+            self._starts[run] = _Start(name_hash, story.started + START_NS)
+        self._begin_sweep(name_hash)
 
     def note(self, run: int, entry: int) -> None:
         """A run hit an entry, or made it. Takes no lock: the catalog's may be held."""
@@ -117,10 +121,10 @@ class StartProfiles:
                 with contextlib.suppress(KcachefsError, OSError):  # a full disk costs the profile, and nothing else
                     self._put(ProfileRecord(start.name_hash, time.time_ns(), array("Q", newest).tobytes()))
 
-    def entries_of(self, name: str) -> list[int]:
-        """What the last starts of that name read, in order; entries may be gone by now."""
+    def entries_of(self, name: str, uid: int = 0) -> list[int]:
+        """What a user's last starts of that name read, in order; entries may be gone by now."""
         with self._lock:
-            return self._find(hash_of(name))
+            return self._find(hash_of(name, uid))
 
     def _find(self, name_hash: bytes) -> list[int]:
         number = self._known().get(name_hash)
@@ -137,6 +141,9 @@ class StartProfiles:
             number = following
         self._ring.put(number, record.pack())
         known[record.name_hash] = number
+        if len(known) > 2 * self._ring.slots:  # most of them were overwritten by now
+            oldest = self._ring.next_number - self._ring.slots
+            self._numbers = {name: number for name, number in known.items() if number >= oldest}
 
     def _known(self) -> dict[bytes, int]:
         if self._numbers is None:
@@ -216,33 +223,17 @@ def merged(ranges: Sequence[Range]) -> list[Range]:
     return found
 
 
-def name_of(argv: Sequence[str]) -> str:
-    """The name of a command: its script or module, else the program; empty for code on the command line.
-
-    >>> name_of(["python3", "-u", "train.py", "--lr", "1"]), name_of(["python", "-m", "vllm.serve"])
-    ('train.py', '-m vllm.serve')
-    >>> name_of(["/opt/bin/python", "-c", "import torch"]), name_of(["./a.out"])
-    ('', './a.out')
-    """
-    if not argv:
-        return ""
-    if not os.path.basename(argv[0]).startswith(("python", "pypy")):
-        return argv[0]
-    rest = iter(argv[1:])
-    for word in rest:
-        if word == "-m":
-            return f"-m {next(rest, '')}"
-        if word in ("-X", "-W"):
-            next(rest, None)
-        elif word.startswith("-c") or word == "-":
-            return ""
-        elif not word.startswith("-"):
-            return word
-    return ""
+def hash_of(name: str, uid: int = 0) -> bytes:
+    told = f"{uid}\0{name}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(told, digest_size=16).digest()
 
 
-def hash_of(name: str) -> bytes:
-    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+def _user_of(pid: int) -> int:
+    """Whose process that is; ours if it cannot be seen from here."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return os.getuid()
 
 
 def _batches(ranges: Iterator[Range]) -> Iterator[list[Range]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import os
 import re
@@ -39,9 +40,10 @@ _GROWING_SHARE = 0.1
 _HEADER = struct.Struct("<4sIII")
 """Of bytecode: magic, flags, then the source's time and size, or the hash of the source."""
 _HASH_BASED = 1
-_TOP_PACKAGE = re.compile(rb"^([A-Za-z0-9_]+)/__init__\.py,", re.MULTILINE)
-_TOP_MODULE = re.compile(rb"^([A-Za-z0-9_]+(?:/[A-Za-z0-9_]+)*\.py),", re.MULTILINE)
-_TOP_NAME = re.compile(rb"^([A-Za-z0-9_]+)(?:/[^\n]*\.py|\.py),", re.MULTILINE)
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_TOP_PACKAGE = rb"(?m)^([A-Za-z0-9_]+)/__init__\.py,"
+_TOP_MODULE = rb"(?m)^([A-Za-z0-9_]+(?:/[A-Za-z0-9_]+)*\.py),"
+_TOP_NAME = rb"(?m)^([A-Za-z0-9_]+)(?:/[^\n]*\.py|\.py),"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +119,43 @@ def variables(mount: Path, judged: Judgement) -> dict[str, str]:
 def environment_folder(mount: Path, judged: Judgement) -> Path | None:
     """The folder of an environment, made if it is not there; None where there is none that this user can trust.
 
-    Bytecode is code: a folder of another user would let them run theirs here. Root's is as good as our own. Where
-    another user has taken the name, we have a folder beside it with our number.
+    Bytecode is code: a folder of another user, or one that others may write to, would let them run theirs here. Root's
+    is as good as our own. Where the usual folder is not to be trusted, we have one beside it with our number.
     """
     usual = mount / NAMESPACE / judged.environment
     for folder in (usual, usual.with_name(f"{usual.name}-{os.getuid()}")):
         with contextlib.suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=_mode_of_folder(), exist_ok=True)
         with contextlib.suppress(OSError):
             found = os.lstat(folder)
-            if stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid()):
+            is_closed = not found.st_mode & _WRITABLE_BY_OTHERS or _is_read_only(folder)
+            if stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.getuid()) and is_closed:
                 _describe(folder, judged)
                 return folder
     return None
+
+
+def _mode_of_folder() -> int:
+    """Root's is for everybody; a user's own is used by nobody else. Python makes the folders in it as the umask says:
+    where that leaves them open to others, the folder around them is closed."""
+    umask = 0
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        umask = next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0)
+    is_strict = umask & _WRITABLE_BY_OTHERS == _WRITABLE_BY_OTHERS
+    return 0o755 if os.getuid() == 0 and is_strict else 0o700
+
+
+def _is_read_only(folder: Path) -> bool:
+    """Whether the mount takes nothing from anybody; it shows open modes all the same."""
+    probe = folder / f"tmp.{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError as error:
+        return error.errno == errno.EROFS
+    with contextlib.suppress(OSError):
+        probe.rmdir()
+    return False
 
 
 # --- the sample -------------------------------------------------------------------------------------------------------
@@ -172,9 +198,9 @@ def _first_module(distribution: Installed) -> str | None:
     if os.path.exists(guess):
         return guess
     listed = _listed(distribution)
-    if found := _TOP_PACKAGE.search(listed):
+    if found := re.search(_TOP_PACKAGE, listed):
         return os.path.join(distribution.site, os.fsdecode(found[1]), "__init__.py")
-    if found := _TOP_MODULE.search(listed):
+    if found := re.search(_TOP_MODULE, listed):
         return os.path.join(distribution.site, os.fsdecode(found[1]))
     return None
 
@@ -238,5 +264,5 @@ def _describe(folder: Path, judged: Judgement) -> None:
 
 
 def _top_level_names(distribution: Installed) -> list[str]:
-    names = {os.fsdecode(name) for name in _TOP_NAME.findall(_listed(distribution))}
+    names = {os.fsdecode(name) for name in re.findall(_TOP_NAME, _listed(distribution))}
     return sorted(names) or [distribution.name.lower()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,14 +16,16 @@ from dataclasses import dataclass
 
 from kcachefs.errors import UsageError
 
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
-_SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(\S+))?")
-_LONG_SHEBANG = re.compile(rb"""#!/bin/sh\s*\n'''exec' "?([^"\n]+?)"? "\$0\"""")
+# Patterns are compiled when they are needed: every `kcachefs run` loads this file, and few need them all.
+_PYTHON = r"(?:python|pypy)[0-9.]*t?"
+_PLAIN_NAME = r"python(3)\.(\d+)"
+_SHEBANG = rb"#!\s*(\S+)(?:[ \t]+(\S+))?"
+_LONG_SHEBANG = rb"""#!/bin/sh\s*\n'''exec' "?([^"\n]+?)"? "\$0\""""
 """What installers write where the interpreter's path is too long, or has a space in it."""
-_OPTION = re.compile(r"-(?!-)([^XWcm]*)([XWcm]?)(.*)", re.DOTALL)
+_OPTION = r"(?s)-(?!-)([^XWcm]*)([XWcm]?)(.*)"
 """Letters without an argument, then perhaps one that takes the rest, or else the next word."""
 _PATIENCE_SECONDS = 5.0
-_VERSION = re.compile(r"(\d+)\.(\d+)")
+_VERSION = r"(\d+)\.(\d+)"
 _METADATA = (".dist-info", ".egg-info")
 
 _ASK = """
@@ -43,7 +46,7 @@ sites = [os.path.join(prefix, "lib", "python%d.%d" % sys.version_info[:2], "site
 sites += site.getsitepackages([prefix, *bases])
 if prefix == sys.base_prefix or bases:
     sites.append(site.getusersitepackages())
-print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, sites]))
+print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, list(dict.fromkeys(sites))]))
 """
 """Asked without `site`, which would run the code of every .pth file that is installed. Without it Debian's Pythons do
 not know that they are in a virtual environment, and leave out its folder."""
@@ -115,7 +118,8 @@ def named(python: str, environ: Mapping[str, str]) -> list[str]:
 
 def ask(executable: str, environ: Mapping[str, str], flags: str = "") -> Interpreter | None:
     """What that Python says of itself; None if it does not answer, or keeps no bytecode."""
-    told = _of_virtual_environment(executable) or _told_by(executable, environ)
+    told = _of_virtual_environment(executable) or _of_plain_installation(executable, environ)
+    told = told or _told_by(executable, environ)
     if told is None:
         return None
     tag, version, prefix, sites = told
@@ -132,13 +136,50 @@ def _of_virtual_environment(executable: str) -> _Told | None:
             told = dict(_pair(line) for line in file if "=" in line)
     except (OSError, UnicodeDecodeError):
         return None
-    found = _VERSION.match(told.get("version") or told.get("version_info") or "")
+    found = re.match(_VERSION, told.get("version") or told.get("version_info") or "")
     is_plain = told.get("implementation", "cpython") == "cpython"
     if found is None or not is_plain or told.get("include-system-site-packages") == "true":
         return None
     version = f"{found[1]}.{found[2]}"
     folder = os.path.join(prefix, "lib", f"python{version}", "site-packages")
     return (f"cpython-{found[1]}{found[2]}", version, prefix, [folder]) if os.path.isdir(folder) else None
+
+
+def _of_plain_installation(executable: str, environ: Mapping[str, str]) -> _Told | None:
+    """What the places of a CPython say where it is installed as usual: starting it would take longer than all else.
+
+    Its file has its version in its name, and its library lies where that says. The folders are all that a CPython or
+    Debian's could have; those that are not there are left out later.
+    """
+    real = os.path.realpath(executable)
+    found = re.fullmatch(_PLAIN_NAME, os.path.basename(real))
+    if found is None or not _is_binary(real) or _is_in_virtual_environment(executable):
+        return None
+    version = f"{found[1]}.{found[2]}"
+    prefix = os.path.dirname(os.path.dirname(real))
+    library = os.path.join(prefix, "lib", f"python{version}")
+    if not os.path.isfile(os.path.join(library, "os.py")):
+        return None
+    sites = [os.path.join(library, "site-packages"), os.path.join(library, "dist-packages")]
+    if prefix == "/usr":
+        sites += [f"/usr/local/lib/python{version}/dist-packages", "/usr/lib/python3/dist-packages"]
+    users = environ.get("PYTHONUSERBASE") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local")
+    sites.append(os.path.join(users, "lib", f"python{version}", "site-packages"))
+    return f"cpython-{found[1]}{found[2]}", version, prefix, sites
+
+
+def _is_binary(path: str) -> bool:
+    """Whether it is no script, which might start any Python."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _is_in_virtual_environment(executable: str) -> bool:
+    here = os.path.dirname(os.path.abspath(executable))
+    return any(os.path.exists(os.path.join(one, "pyvenv.cfg")) for one in (here, os.path.dirname(here)))
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -163,16 +204,20 @@ def _told_by(executable: str, environ: Mapping[str, str]) -> _Told | None:
 
 
 def installed(interpreter: Interpreter) -> list[Installed]:
-    """Every distribution, by the names in its folders: nothing of what is installed is opened."""
+    """Every distribution, by the names in its folders: nothing of what is installed is opened.
+
+    Without those that cannot be looked at: folders that are closed to us, links to nowhere, what is just uninstalled.
+    """
     found = []
     for folder in interpreter.sites:
-        with os.scandir(folder) as entries:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 stem, suffix = os.path.splitext(entry.name)
                 if suffix in _METADATA:
                     name, _, version = stem.partition("-")
                     version = re.sub(r"-py[0-9.]+$", "", version)
-                    found.append(Installed(name, version, folder, entry.path, int(entry.stat().st_mtime)))
+                    with contextlib.suppress(OSError):
+                        found.append(Installed(name, version, folder, entry.path, int(entry.stat().st_mtime)))
     return sorted(found, key=lambda one: one.metadata)
 
 
@@ -206,7 +251,7 @@ def _existing(folders: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_python(path: str) -> bool:
-    return _PYTHON.fullmatch(os.path.basename(path)) is not None
+    return re.fullmatch(_PYTHON, os.path.basename(path)) is not None
 
 
 def _of_script(path: str, search: str | None) -> str | None:
@@ -216,9 +261,9 @@ def _of_script(path: str, search: str | None) -> str | None:
             begin = file.read(512)
     except OSError:
         return None
-    if found := _LONG_SHEBANG.match(begin):
+    if found := re.match(_LONG_SHEBANG, begin):
         return os.fsdecode(found[1])
-    if (found := _SHEBANG.match(begin)) is None:
+    if (found := re.match(_SHEBANG, begin)) is None:
         return None
     named, argument = os.fsdecode(found[1]), os.fsdecode(found[2] or b"")
     if os.path.basename(named) == "env":
@@ -230,7 +275,7 @@ def _flags(arguments: Sequence[str]) -> str:
     """The letters of Python's own options, up to what it runs."""
     letters, rest = "", iter(arguments)
     for one in rest:
-        found = _OPTION.fullmatch(one)
+        found = re.fullmatch(_OPTION, one)
         if found is None:
             break
         letters += found[1]

@@ -20,6 +20,7 @@ from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.pickle_walk import Described
 from kcachefs.insight.reading import Recipe, began
 from kcachefs.insight.sketches import GraphSketch
+from kcachefs.insight.sources import reader_for
 
 _KERNEL_TEXTS = {"source": ("*.source", "*.ttir"), "ptx": ("*.ptx",), "ttir": ("*.ttir",)}
 
@@ -80,7 +81,7 @@ def compare(explainer: Explainer, old: MadeEntry, new: MadeEntry) -> list[Told]:
         return [Told(one.kind.value, one.words, one.certain) for one in made if one.kind is not Kind.UNKNOWN]
     theirs, ours = _recipe(explainer, old), _recipe(explainer, new)
     if isinstance(ours, TritonKernel) and isinstance(theirs, TritonKernel):
-        found = kernel_differences(ours, theirs)
+        found = kernel_differences(ours, theirs, reader_for(new.uid, old.uid))
     elif isinstance(ours, Graph) and isinstance(theirs, Graph):
         found = graph_differences(ours, theirs)
     else:

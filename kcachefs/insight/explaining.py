@@ -23,6 +23,7 @@ from kcachefs.insight.models import Model
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.rewriting import rewritten_cause
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
+from kcachefs.insight.sources import reader_for
 
 _ASKED_TO = ("evicted", "pruned")
 _WRITTEN_LATE_SECONDS = 5.0
@@ -270,7 +271,9 @@ class Explainer:
             old = self.reader.recipe(nearest)
         except ArtefactGarbled as error:
             return [_garbled(error)], kernel.name
-        return (kernel_nearest.causes(kernel, old) if isinstance(old, TritonKernel) else []), kernel.name
+        if not isinstance(old, TritonKernel):
+            return [], kernel.name
+        return kernel_nearest.causes(kernel, old, reader_for(entry.uid, nearest.uid)), kernel.name
 
     def _nearest_kernel(
         self, entry: MadeEntry, by_name: dict[str, list[MadeEntry]], boundary: float | None

@@ -6,11 +6,13 @@ They are read and parsed, never imported.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from kcachefs.insight.triton_ir import Place
 
@@ -27,6 +29,19 @@ def read_file(path: str) -> tuple[str, float] | None:
 
     The path comes from an artefact that anybody may have written: only a regular file of moderate size is opened.
     """
+    return read_for((), path)
+
+
+def reader_for(*makers: int) -> Read:
+    """Reads files that artefacts of these users name."""
+    return functools.partial(read_for, makers)
+
+
+def read_for(makers: Sequence[int], path: str) -> tuple[str, float] | None:
+    """The same, if each of these users could read it too.
+
+    Nobody gets a line of another's file into an explanation, onto a page or into a report by naming it.
+    """
     if not path.endswith(".py"):
         return None
     try:
@@ -37,8 +52,21 @@ def read_file(path: str) -> tuple[str, float] | None:
         told = os.fstat(handle)
         if not stat.S_ISREG(told.st_mode) or told.st_size > _SIZE_MAX:
             return None
+        if not all(_may_read(handle, told, uid) for uid in makers if uid != os.geteuid()):
+            return None
         # A copy may keep an old mtime, but not the ctime.
         return file.read(_SIZE_MAX).decode("utf-8", "replace"), max(told.st_mtime, told.st_ctime)
+
+
+def _may_read(handle: int, told: os.stat_result, uid: int) -> bool:
+    """By the file that is open: a link to it could lead elsewhere by now."""
+    if told.st_uid == uid:
+        return True
+    try:
+        place = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        return bool(told.st_mode & stat.S_IROTH) and all(one.stat().st_mode & stat.S_IXOTH for one in place.parents)
+    except OSError:
+        return False
 
 
 class State(Enum):

@@ -5,9 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-import stat
 from collections.abc import Iterable
-from pathlib import Path
 
 from kcachefs.core.insight_info import MadeEntry
 from kcachefs.insight import sources, triton_ir
@@ -53,7 +51,7 @@ def source_of(
     """The kernel's function in its source file, and the functions it calls there. Where the file cannot be read, its
     first IR, which names the same lines."""
     file = kernel.place.file
-    text = sources.read_file(file) if not _is_inside(file, mount) and _may_maker_read(file, entry.uid) else None
+    text = sources.read_for((entry.uid,), file) if not _is_inside(file, mount) else None
     if text is not None and (lines := _functions(text[0], {kernel.place.line, *(code.places if code else ())})):
         all_lines = text[0].splitlines()
         changed = text[1] > kernel.created + _SLACK_SECONDS
@@ -96,21 +94,6 @@ def _is_same(path: str, other: str) -> bool:
 def _is_inside(path: str, folder: str) -> bool:
     """Whether a file is in the mount itself, where reading it would count as a use."""
     return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
-
-
-def _may_maker_read(path: str, uid: int) -> bool:
-    """Whether the user who made an entry could read the file that it names: nobody gets another's file onto a page, or
-    into a report that is sent on, by naming it."""
-    if uid == os.geteuid():
-        return True
-    real = Path(os.path.realpath(path))
-    try:
-        own = real.stat()
-        return own.st_uid == uid or (
-            bool(own.st_mode & stat.S_IROTH) and all(one.stat().st_mode & stat.S_IXOTH for one in real.parents)
-        )
-    except OSError:
-        return False
 
 
 def _functions(text: str, wanted: set[int]) -> list[int]:

@@ -17,7 +17,6 @@ from kcachefs.daemon import registry
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
-from kcachefs.daemon.supervisor import Supervisor, launch
 from kcachefs.daemon.worker_protocol import Refusal
 from kcachefs.engines import mounting
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
@@ -27,6 +26,8 @@ from kcachefs.mounts.places import remember
 
 def serve_in_background(settings: MountConfig) -> str:
     """Start the daemon and return once the mount answers, with what to tell people who moved it; see `remember`."""
+    from kcachefs.daemon.supervisor import launch  # most commands that load this file find a mount that runs
+
     with _claimed_mountpoint(settings):
         launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
     return remember(settings)
@@ -34,6 +35,8 @@ def serve_in_background(settings: MountConfig) -> str:
 
 def serve_in_foreground(settings: MountConfig) -> None:
     """Be the supervisor: tell a service manager when the mount answers, and return when it is gone."""
+    from kcachefs.daemon.supervisor import Supervisor
+
     refusals: list[Refusal] = []
     with contextlib.ExitStack() as claim:
         claim.enter_context(_claimed_mountpoint(settings))

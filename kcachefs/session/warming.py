@@ -207,5 +207,6 @@ def _read(path: Path) -> dict[str, list[str]]:
 
 def _write(path: Path, records: Mapping[str, list[str]]) -> None:
     unfinished = path.with_name(f"tmp.{os.getpid()}")
-    unfinished.write_text(json.dumps(records, indent=1), encoding="utf-8", errors="surrogateescape")
-    unfinished.replace(path)
+    with contextlib.suppress(OSError):  # root's folder, or a full disk: the steps are taken again the next time
+        unfinished.write_text(json.dumps(records, indent=1), encoding="utf-8", errors="surrogateescape")
+        unfinished.replace(path)

@@ -131,6 +131,46 @@ def test_names_and_entries_are_bounded_and_the_oldest_goes(tmp_path: Path) -> No
         assert fs.store.history.profiles.path.stat().st_size <= slots * fs.store.history.profiles.size
 
 
+def test_names_that_are_gone_are_forgotten_in_memory_too(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        slots = fs.store.history.profiles.slots
+        for number in range(1, 3 * slots):
+            fs.profiles.run_began(number, story(f"python script{number}.py"))
+            fs.profiles.note(number, number)
+            fs.profiles.flush()
+        assert len(fs.profiles._known()) <= 2 * slots
+        last = 3 * slots - 1
+        assert [fs.profiles.entries_of(f"script{one}.py") for one in (last, last - slots + 1)] == [
+            [last],
+            [last - slots + 1],
+        ]
+        assert fs.profiles.entries_of(f"script{last - slots}.py") == []
+
+
+def test_a_user_does_not_spoil_the_profile_of_another(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        for run, uid in ((3, 0), (4, 1234)):
+            fs.profiles.run_began(run, story("python train.py")._replace(uid=uid))
+            fs.profiles.note(run, 10 + run)
+        fs.profiles.flush()
+        assert (fs.profiles.entries_of("train.py"), fs.profiles.entries_of("train.py", 1234)) == ([13], [14])
+
+
+@pytest.mark.parametrize("name", ["\udcff", "a\0b", "x" * 100_000, "</script>"])
+def test_any_name_will_do(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path / "store") as fs:
+        assert fs.profiles.expect(name, os.getpid()) == 0
+
+
+def test_what_the_first_process_of_a_container_announces_is_no_name_for_everybody(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        fs.profiles.expect("inside", 1)
+        fs.profiles.run_began(3, story("python train.py", READER, 50, 1))
+        fs.profiles.note(3, 5)
+        fs.profiles.flush()
+        assert (fs.profiles.entries_of("inside"), fs.profiles.entries_of("train.py")) == ([], [5])
+
+
 def test_a_damaged_profile_is_repaired_by_emptying_it(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         fs.profiles.run_began(3, story("python train.py"))

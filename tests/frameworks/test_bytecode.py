@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import threading
@@ -237,6 +238,37 @@ def test_a_folder_of_another_user_is_not_trusted(mount: Mount, environment: Envi
     assert bytecode.variables(mount.mountpoint, told) == {}
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize(("umask", "mode"), [("022", 0o755), ("002", 0o700), ("000", 0o700)])
+def test_a_folder_that_others_may_write_to_is_neither_made_nor_trusted(
+    mount: Mount, environment: Environment, umask: str, mode: int
+) -> None:
+    told = judged(environment)
+    before = os.umask(int(umask, 8))
+    try:
+        made = Path(bytecode.variables(mount.mountpoint, told)[bytecode.PREFIX])
+        assert stat.S_IMODE(made.stat().st_mode) == mode
+        made.chmod(0o777)
+        assert bytecode.variables(mount.mountpoint, told)[bytecode.PREFIX] == f"{made}-{os.getuid()}"
+    finally:
+        os.umask(before)
+
+
+def test_what_cannot_be_looked_at_is_left_out(base: Path, environment: Environment) -> None:
+    """A link to nowhere, and a folder that is gone or closed by the time it is listed."""
+    (base / "elsewhere").mkdir()
+    (base / "elsewhere" / "gone-1.0.dist-info").symlink_to(base / "nowhere")
+    found = interpreters.of_command([str(environment.python)], {"PYTHONPATH": str(base / "elsewhere")})
+    assert found is not None
+    assert str(base / "elsewhere") in found.sites
+    names = [one.name for one in interpreters.installed(found)]
+    assert names
+    assert "gone" not in names
+    (base / "elsewhere" / "gone-1.0.dist-info").unlink()
+    (base / "elsewhere").rmdir()
+    assert [one.name for one in interpreters.installed(found)] == names
+
+
 # --- kinds of packages ------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +371,33 @@ def test_what_is_read_from_a_file_agrees_with_what_python_says(environment: Envi
     assert told is not None
     assert read is not None
     assert (read[:3], interpreters._existing(read[3])) == (told[:3], interpreters._existing(told[3]))
+
+
+def test_what_the_places_of_an_installation_say_agrees_with_what_python_says() -> None:
+    own = os.path.join(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+    known = 0
+    for executable in (own, "/usr/bin/python3"):
+        environ = {**plain(), "PYTHONUSERBASE": "/var/tmp"}
+        found, told = (one(executable, environ) for one in (interpreters._of_plain_installation, interpreters._told_by))
+        if found is None or told is None:
+            continue  # installed in another way, and so asked
+        assert found[:3] == told[:3]
+        assert set(interpreters._existing(found[3])) == set(interpreters._existing(told[3]))
+        known += 1
+    assert known or not os.path.exists(own)
+
+
+def test_a_script_by_the_name_of_a_python_is_asked(base: Path) -> None:
+    """As version managers have: which Python it starts depends on more than its place."""
+    (base / "bin").mkdir()
+    (base / "lib" / "python3.11").mkdir(parents=True)
+    (base / "lib" / "python3.11" / "os.py").touch()
+    shim = base / "bin" / "python3.11"
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    shim.chmod(0o755)
+    found = interpreters.ask(str(shim), plain())
+    assert found is not None
+    assert found.prefix == sys.prefix
 
 
 def test_an_installation_makes_another_environment(base: Path) -> None:

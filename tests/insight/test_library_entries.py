@@ -90,6 +90,19 @@ def test_a_secret_argument_is_in_no_file_and_no_answer(place: Scene) -> None:
     assert (searched.returncode, searched.stdout) == (1, b"")
 
 
+def test_what_looks_like_a_secret_is_not_written_down(place: Scene) -> None:
+    call = "import kcachefs\n@kcachefs.cached\ndef fetch(model, api_token, header):\n    return b'result'\n"
+    call += "fetch('meta-llama/Llama-3.1-8B-Instruct', {token!r}, 'Bearer ghp_0a1B2c3D4e5F6g7H8i9J')"
+    run(place, call.format(token="hunter2"))
+    run(place, call.format(token="hunter3"))
+    (one,) = explained(place)
+    assert [cause["words"] for cause in one["causes"]] == ["argument api_token changed"]
+    assert "Llama-3.1-8B" in place.must("show", one["path"])
+    for secret in ("hunter", "ghp_0a1B2c"):
+        searched = subprocess.run(["grep", "-rl", secret, str(place.mountpoint / "library")], capture_output=True)
+        assert (searched.returncode, searched.stdout) == (1, b"")
+
+
 def test_values_of_a_cache_differ_by_what_was_written_down_with_them(place: Scene) -> None:
     put = "from kcachefs import Cache\nCache(name='tiles').put({key!r}, b'value', {{'gpu': {gpu!r}, 'tile': 64}})"
     run(place, put.format(key="first", gpu="H100"))

@@ -16,10 +16,11 @@ from kcachefs.insight.causes import Kind
 from kcachefs.insight.kernel_differences import differences
 from kcachefs.insight.kernel_nearest import explain
 from kcachefs.insight.kernels import TritonKernel
-from kcachefs.insight.sources import read_file
+from kcachefs.insight.sources import read_file, read_for
 from tests.insight.conftest import TRITON_SAMPLE
 
 pytest.importorskip("triton")
+NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +79,29 @@ def test_only_regular_python_files_are_read(tmp_path: Path) -> None:
     for path in (pipe, secret, large, tmp_path / "none.py", tmp_path):
         assert read_file(str(path)) is None
     assert read_file("\0.py") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can read the files of others")
+def test_a_file_is_read_for_those_users_who_could_read_it_themselves(tmp_path: Path) -> None:
+    """By the file that was opened: a link that somebody turns round meanwhile does not help them."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for one in (folder, *(one for one in folder.parents if one.stat().st_uid == 0 and one != Path("/"))):
+        one.chmod(one.stat().st_mode | 0o011)
+    file, link = folder / "secret.py", tmp_path / "link.py"
+    file.write_text("SECRET = 1\n")
+    link.symlink_to(file)
+    for path in (str(file), str(link)):
+        file.chmod(0o644)
+        folder.chmod(0o755)
+        assert read_for((NOBODY,), path) is not None
+        folder.chmod(0o700)
+        assert read_for((NOBODY,), path) is None
+        assert read_for((0,), path) is not None
+        assert read_for((0, NOBODY), path) is None
+        folder.chmod(0o755)
+        file.chmod(0o600)
+        assert read_for((NOBODY,), path) is None
+        os.chown(file, NOBODY, NOBODY)
+        assert read_for((0, NOBODY), path) is not None
+        os.chown(file, 0, 0)

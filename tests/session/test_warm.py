@@ -59,6 +59,18 @@ def test_what_cannot_be_warmed_is_one_line(base: Path) -> None:
         assert told.startswith("nothing to do")
 
 
+def test_where_everybody_may_write_no_bytecode_is_kept_and_none_is_put_beside_the_sources(base: Path) -> None:
+    environment = Environment(base / "venv")
+    with Mount(base / "mount", base / "store", "direct", "--policy", "publish") as mount:
+        command = [str(environment.python)]
+        judged = bytecode.judge_command(command, {**plain(), "PATH": "/usr/bin"})
+        assert judged.is_used
+        assert bytecode.variables(mount.mountpoint, judged) == {}
+        told = warm(mount, "--python", environment.python, "rich")
+        assert (told["compiled"], told["known"]) == ([], [])
+    assert not (environment.site / "rich" / "__pycache__").exists()
+
+
 @pytest.mark.slow
 def test_torch_finds_its_header_and_all_bytecode(base: Path) -> None:
     pytest.importorskip("torch")

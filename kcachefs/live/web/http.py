@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import h11
 import trio
@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 BODY_MAX = 1 << 16
 IDLE_SECONDS = 75.0
-"""How long a connection may be silent."""
+"""How long a connection may be silent, or take a reply that it asked for."""
+CONNECTIONS_MAX = 256
+"""That are silent; one more takes the place of the one that has been silent longest."""
 _CHUNK = 1 << 14
 
 
@@ -40,24 +42,55 @@ class Response:
 Handle = Callable[[Request], Awaitable[Response]]
 
 
-async def serve_connection(stream: trio.abc.Stream, handle: Handle) -> None:
-    """Answer the requests of one connection until it ends."""
-    connection = h11.Connection(h11.SERVER)
-    async with stream:
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            while True:
-                with trio.move_on_after(IDLE_SECONDS) as scope:
-                    try:
-                        request = await _receive(connection, stream)
-                    except h11.RemoteProtocolError as error:
-                        await _refuse(connection, stream, error)
-                        return
-                if scope.cancelled_caught or request is None:
-                    return
-                await _send(connection, stream, await _answer(handle, request), request.method)
-                if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
-                    return
-                connection.start_next_cycle()
+class Connections:
+    """Answers the requests of connections. Whoever can connect may be slow or hostile, and ends only their own."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._silent: dict[trio.CancelScope, None] = {}
+        """Those that we wait for, the one that has been silent longest first."""
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        """Answer the requests of one connection until it ends."""
+        connection = h11.Connection(h11.SERVER)
+        async with stream:
+            try:
+                while await self._serve_request(connection, stream):
+                    connection.start_next_cycle()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+            except Exception:
+                log.exception("a connection failed")
+
+    async def _serve_request(self, connection: h11.Connection, stream: trio.abc.Stream) -> bool:
+        """Whether another request may follow."""
+        request: Request | None = None
+        with self._waiting():
+            try:
+                request = await _receive(connection, stream)
+            except h11.RemoteProtocolError as error:
+                await _refuse(connection, stream, error)
+        if request is None:
+            return False
+        response = await _answer(self._handle, request)
+        with self._waiting():
+            await _send(connection, stream, response, request.method)
+            request = None  # it was taken
+        return request is None and connection.our_state is h11.DONE and connection.their_state is h11.DONE
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Wait for a client in this scope, which ends early if that takes too long or somebody else needs the place."""
+        if len(self._silent) >= CONNECTIONS_MAX:
+            longest = next(iter(self._silent))
+            del self._silent[longest]
+            longest.cancel()
+        with trio.move_on_after(IDLE_SECONDS) as scope:
+            self._silent[scope] = None
+            try:
+                yield
+            finally:
+                self._silent.pop(scope, None)
 
 
 async def _answer(handle: Handle, request: Request) -> Response:
@@ -80,6 +113,9 @@ async def _receive(connection: h11.Connection, stream: trio.abc.Stream) -> Reque
             connection.receive_data(bytes(await stream.receive_some(_CHUNK)))
         elif isinstance(event, h11.Request):
             head = event
+            if {b"content-length", b"transfer-encoding"} <= dict(head.headers).keys():
+                # A proxy may go by the other one, and take a part of this body for another client's request.
+                raise h11.RemoteProtocolError("the body has two lengths")
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > BODY_MAX:
@@ -91,9 +127,11 @@ async def _receive(connection: h11.Connection, stream: trio.abc.Stream) -> Reque
 
 
 def _request(head: h11.Request, body: bytes) -> Request:
-    target = urlsplit(head.target.decode("latin-1"))
-    query = dict(parse_qsl(target.query, keep_blank_values=True))
-    return Request(head.method.decode("latin-1"), unquote(target.path), query, dict(head.headers), body)
+    target, _, query = head.target.decode("latin-1").partition("?")
+    if target.startswith("http://"):  # as a client writes it for a proxy
+        target = "/" + target.removeprefix("http://").partition("/")[2]
+    told = dict(parse_qsl(query, keep_blank_values=True))
+    return Request(head.method.decode("latin-1"), unquote(target), told, dict(head.headers), body)
 
 
 async def _send(connection: h11.Connection, stream: trio.abc.Stream, response: Response, method: str) -> None:

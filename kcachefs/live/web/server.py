@@ -12,7 +12,7 @@ import trio
 
 from kcachefs.live.web.access import Access
 from kcachefs.live.web.answers import Answers
-from kcachefs.live.web.http import serve_connection
+from kcachefs.live.web.http import Connections
 from kcachefs.live.web.listening import Place, listening
 
 
@@ -54,7 +54,4 @@ async def _serve(made: socket.socket, answers: Answers, started: Callable[[], No
 
 
 async def _listen(listener: trio.SocketListener, answers: Answers) -> None:
-    async def serve_one(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, answers.answer)
-
-    await trio.serve_listeners(serve_one, [listener])
+    await trio.serve_listeners(Connections(answers.answer).serve, [listener])
