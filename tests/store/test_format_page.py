@@ -218,7 +218,9 @@ def check_history(reader: StoreReader, shown: Shown) -> None:
         told = reader.ring(ring.path.name)
         known = {number: RINGS[ring.path.name].unpack(raw) for number, raw in ring.records()}
         assert told == {number: dataclasses.asdict(record) for number, record in known.items()}
-        assert len(told) >= 2, "there is a real record and one in which no two fields are equal"
+        # Of profiles there is no real one: the process that runs the tests may have no name, and started long ago.
+        real = 0 if ring.path.name == "profiles" else 1
+        assert len(told) > real, "there is a real record and one in which no two fields are equal"
     files.close()
 
 
