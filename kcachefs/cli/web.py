@@ -63,7 +63,10 @@ def web(
 
     place = listening.parse(listen)
     if prefix and (
-        not prefix.startswith("/") or prefix.endswith("/") or not prefix.isascii() or set(prefix) & set(' ";?#%')
+        not prefix.startswith("/")
+        or prefix.endswith("/")
+        or not (prefix.isascii() and prefix.isprintable())
+        or set(prefix) & set(' ";?#%')
     ):
         raise UsageError(f"--prefix {prefix}: begins with a slash and does not end with one, such as /kcachefs")
     token = access.token_in(token_file) if token_file is not None else access.new_token()

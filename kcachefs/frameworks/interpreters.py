@@ -31,8 +31,8 @@ _METADATA = (".dist-info", ".egg-info")
 _ASK = """
 import json, os, site, sys
 prefix, bases = sys.prefix, []
-here = os.path.dirname(os.path.abspath(sys.argv[1]))
-for folder in (here, os.path.dirname(here)):
+folders = [os.path.dirname(os.path.abspath(one)) for one in (sys.argv[1], sys.executable)]
+for here, folder in [(here, one) for here in folders for one in (here, os.path.dirname(here))]:
     try:
         with open(os.path.join(folder, "pyvenv.cfg"), encoding="utf-8") as file:
             told = dict(map(str.strip, line.lower().split("=", 1)) for line in file if "=" in line)
@@ -49,7 +49,8 @@ if prefix == sys.base_prefix or bases:
 print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, list(dict.fromkeys(sites))]))
 """
 """Asked without `site`, which would run the code of every .pth file that is installed. Without it Debian's Pythons do
-not know that they are in a virtual environment, and leave out its folder."""
+not know that they are in a virtual environment, and leave out its folder. By the path that was asked first, then by the
+Python that answers: a version manager's script starts one that lies elsewhere."""
 
 
 _Told = tuple[str, str, str, list[str]]
