@@ -107,7 +107,9 @@ may_install_node() {
     [ -d "$venv/node/node_modules/$1" ] && return 0
     command -v npm >/dev/null || return 1
     say "installing $1 into .venv/node (once)"
-    npm install --prefix "$venv/node" --no-audit --no-fund --loglevel=error "$1" >/dev/null 2>&1
+    # Where no registry can be reached, its own patience is four minutes.
+    npm install --prefix "$venv/node" --no-audit --no-fund --loglevel=error --fetch-retries=1 \
+        --fetch-retry-mintimeout=1000 --fetch-retry-maxtimeout=2000 --fetch-timeout=30000 "$1" >/dev/null 2>&1
 }
 
 # install_all NAME [PACKAGE...]: set_up's calls of pip.
