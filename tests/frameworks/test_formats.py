@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.frameworks import environment
+from kcachefs.frameworks import bytecode, environment
 from kcachefs.frameworks.environment import select
 from kcachefs.frameworks.formats import FORMATS, render
 from tests.engines.mounting import Mount
@@ -50,7 +50,8 @@ def test_a_shell_that_evaluates_it_has_every_variable(hostile: Mount, shell: str
     seen = in_shell([shell, "-c"], script, shell, sys.executable, str(hostile.mountpoint))
     wanted = environment(hostile.mountpoint)
     assert {name: seen.get(name) for name in wanted} == wanted
-    assert all(Path(wanted[name]).is_dir() for one in select() for name in one.variables)
+    unasked = bytecode.NAMESPACE  # only where it helps, as its own tests show
+    assert all(Path(wanted[name]).is_dir() for one in select() if one.namespace != unasked for name in one.variables)
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")

@@ -62,9 +62,12 @@ def server(place: Scene) -> Iterator[Server]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's chromium; playwright's own would be a download of its own."""
+    """Debian's chromium; playwright's own would be a download of its own.
+
+    It ends with its module: as long as playwright runs, asyncio has a running loop in this process.
+    """
     api = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
         pytest.skip("needs chromium")
