@@ -44,7 +44,8 @@ _GAP = 128 << 10
 """Bytes between two objects that are read along with them: quicker than to begin again behind them."""
 _FILES_AT_A_TIME = 64
 _PAUSE_SECONDS = 0.001
-_LOWEST = 19
+NICENESS = 10
+"""Of the thread that reads ahead. Nicer still, it could wait for a processor while it holds the interpreter."""
 _REMEMBERED = 64
 
 Range = tuple[int, int, int]
@@ -166,7 +167,7 @@ class StartProfiles:
 
     def _sweep_forever(self) -> None:
         with contextlib.suppress(OSError):  # of this thread alone, and of what it asks of the disk
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             name_hash = self._queue.get()
             try:

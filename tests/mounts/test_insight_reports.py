@@ -189,7 +189,9 @@ def test_runs_entries_and_what_went_are_known_after_kills_and_remounts(mount: Mo
         run = maker.run(mount).run
         told(mount).entries(settle=True)
         reader.hit(mount, "FIRST")
-        assert ask(mount, "evict", patterns=["triton/KEPT"])["entries"] == ["triton/KEPT"]
+        write(mount, "GOING", json=b"{}", cubin=b"\x7fELF" * 999)
+        told(mount).entries(settle=True)
+        assert ask(mount, "evict", patterns=["triton/GOING"])["entries"] == ["triton/GOING"]
         if mount.engine == "direct":
             _, worker = mount.daemon()
             kill(worker)
@@ -204,10 +206,10 @@ def test_runs_entries_and_what_went_are_known_after_kills_and_remounts(mount: Mo
     mount.remount()
     [known] = [one for one in told(mount).runs() if one.run == run]
     assert (known.misses, known.hits) == (2, 0)
-    tombstone = told(mount).tombstone_of("triton/KEPT")
+    tombstone = told(mount).tombstone_of("triton/GOING")
     assert tombstone is not None
     assert tombstone.why == "evicted"
-    assert ("evicted", "triton/KEPT") in events(mount)
+    assert ("evicted", "triton/GOING") in events(mount)
     rows = [row for one in told(mount).history(ended - 3600) for row in one.rows]
     assert sum(row.hits for row in rows) >= 1
     assert sum(row.misses for row in rows) >= 2
