@@ -35,6 +35,7 @@ def test_a_mount_is_shown_with_everything_that_a_program_may_ask_for(scene: Scen
         "last_exit",
         "reloads",
         "version",
+        "metrics",
         "policy",
         "state",
         "used_bytes",
