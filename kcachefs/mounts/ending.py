@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from kcachefs.frameworks import headers
 
 SHOWN = 5
 """How many users of a busy mount an error names; the others are only counted."""
+PASSING_SECONDS = 0.5
+"""How long a mount may be busy: so much for `df`, a monitoring agent or the doctor of another user, which only look."""
+UNSEEN_SECONDS = 3.0
+"""The same while nobody can be seen to use it."""
+PASSING_PAUSE = 0.003
 
 
 def unmount(directory: Path, *, lazy: bool = False) -> None:
@@ -32,12 +38,10 @@ def unmount(directory: Path, *, lazy: bool = False) -> None:
     if found is None or found.fstype != mounting.FSTYPE:
         raise MountError(f"{mountpoint}: is not a kcachefs mount; see: kcachefs status")
     with _daemon_of(mountpoint) as daemon:
-        try:
-            if daemon and not lazy and _bound_elsewhere(found):
-                raise MountBusy  # the kernel would take this mount away, and the daemon would keep serving the other
-            mounting.unmount(mountpoint, lazy=lazy)
-        except MountBusy:
-            raise MountBusy(f"{mountpoint}: is in use by {_users(found)}; close that, or use --lazy") from None
+        if daemon and not lazy and (places := _bound_elsewhere(found)):
+            # The kernel would take this mount away, and the daemon would keep serving the other.
+            raise _busy(mountpoint, places)
+        _take_away(found, lazy=lazy)
         headers.unlink(mountpoint)
         if not lazy:
             # The kernel tells the daemon that the mount is gone, but not while another namespace has a copy of it.
@@ -62,10 +66,25 @@ def _daemon_of(mountpoint: Path) -> Iterator[list[int]]:
         yield processes
 
 
-def _users(found: Mounted) -> str:
-    users = [*_bound_elsewhere(found), *mounting.users_of(Path(found.mountpoint))]
+def _take_away(found: Mounted, *, lazy: bool) -> None:
+    mountpoint, begun = Path(found.mountpoint), time.monotonic()
+    deadline = begun + PASSING_SECONDS
+    while True:
+        with contextlib.suppress(MountBusy):
+            return mounting.unmount(mountpoint, lazy=lazy)
+        now = time.monotonic()
+        if now > deadline:
+            users = [*_bound_elsewhere(found), *mounting.users_of(mountpoint)]
+            if users or now > begun + UNSEEN_SECONDS:
+                raise _busy(mountpoint, users)
+            deadline = begun + UNSEEN_SECONDS
+        time.sleep(PASSING_PAUSE)
+
+
+def _busy(mountpoint: Path, users: list[str]) -> MountBusy:
     more = f" and {len(users) - SHOWN} more" if len(users) > SHOWN else ""
-    return "; ".join(users[:SHOWN]) + more or "something that cannot be seen from here"
+    named = "; ".join(users[:SHOWN]) + more or "something that cannot be seen from here"
+    return MountBusy(f"{mountpoint}: is in use by {named}; close that, or use --lazy")
 
 
 def _bound_elsewhere(found: Mounted) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -96,6 +97,18 @@ def test_more_users_than_fit_on_a_line_are_counted(scene: Scene) -> None:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def test_whoever_only_looks_at_it_is_not_in_the_way(scene: Scene) -> None:
+    look = f"while True: os.statvfs({str(scene.mountpoint)!r}), time.sleep(0.001)"
+    looking = f"import os, time\nprint('holding', flush=True)\n{look}"
+    scene.mount()
+    with contextlib.ExitStack() as lookers:
+        for _ in range(3):
+            lookers.enter_context(holding(sys.executable, "-c", looking))
+        for _ in range(5):
+            scene.umount()
+            scene.mount()
 
 
 def test_a_mount_inside_is_named(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import mmap
 import os
@@ -119,16 +120,25 @@ def test_reads_through_a_warm_kernel_cache_protect_an_entry(base: Path) -> None:
         root = mount.mountpoint
         for key in ("old", "used"):
             kernel(root, key)
+        file, reads = root / "triton" / "used" / "kernel.ptx", 0
+
+        def read() -> None:
+            nonlocal reads
+            for _ in range(10):
+                assert file.read_bytes() == content("used", "ptx", 40_000)
+                reads += 1
+
         before = requests(mount)
-        number = 0
-        while listed(root, "old"):
-            assert (root / "triton" / "used" / "kernel.ptx").read_bytes() == content("used", "ptx", 40_000)
+        for number in itertools.count():
+            if not listed(root, "old"):
+                break
+            read()
             kernel(root, f"new{number}")
-            number += 1
             assert number < 500, "nothing was evicted"
-        assert (root / "triton" / "used" / "kernel.ptx").read_bytes() == content("used", "ptx", 40_000)
-        # The kernel served the reads itself: there were far fewer READ requests than reads.
-        assert requests(mount).get("read", 0) - before.get("read", 0) < number
+        read()
+        # The kernel served the reads itself: there were far fewer READ requests than reads. There may be some of
+        # others too: `kcachefs doctor` of another test looks into every mount.
+        assert requests(mount).get("read", 0) - before.get("read", 0) < reads // 2
 
 
 def listed(root: Path, key: str) -> bool:

@@ -27,7 +27,7 @@ from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
 from kcachefs.store import Store, fsck
-from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.inode_numbers import LOCK_BASE, LOCK_END, ROOT_INO
 from tests.engines.test_protocol import HEADER, Line
 
 STEPS = 3000
@@ -417,15 +417,22 @@ class Users:
     # --- what publish promises ----------------------------------------------------------------------------------------
 
     def wrote(self, uid: int, ino: int, offset: int, data: bytes) -> None:
-        owner, before = self.content.get(ino, (self.line.fs.nodes.get(ino).uid, self.now(ino)))
+        owner, before = self.known(ino)
         if self.is_changed_by_its_owner(uid, owner, ino):
             before = before.ljust(offset, b"\0")
             self.content[ino] = owner, before[:offset] + data + before[offset + len(data) :]
 
     def resized(self, uid: int, ino: int, size: int) -> None:
-        owner, before = self.content.get(ino, (self.line.fs.nodes.get(ino).uid, self.now(ino)))
+        if LOCK_BASE <= ino < LOCK_END:
+            assert self.size(ino) == 0, "a lock in memory holds no bytes"
+            return
+        owner, before = self.known(ino)
         if self.is_changed_by_its_owner(uid, owner, ino):
             self.content[ino] = owner, before[:size].ljust(size, b"\0")
+
+    def known(self, ino: int) -> tuple[int, bytes]:
+        """Who owns a file, and what it is to hold."""
+        return self.content.get(ino, (self.line.fs.nodes.get(ino).uid, self.now(ino)))
 
     def is_changed_by_its_owner(self, uid: int, owner: int, ino: int) -> bool:
         if owner == uid:
