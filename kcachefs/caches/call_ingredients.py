@@ -8,31 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kcachefs.caches.arguments import is_function
-from kcachefs.caches.ingredients import Ingredient, of_bytes, of_value, pack
+from kcachefs.caches.ingredients import Ingredient, of_bytes, of_value
 from kcachefs.keys.declared import Env, File, Version, hash_depends
 from kcachefs.keys.functions import hash_function, hash_value
 
 
-def packed(
-    function: Callable[..., Any],
-    name: str,
-    function_key: str,
-    arguments: Mapping[str, Any],
-    encoding: str | Callable[..., Any] | None,
-    ignore: Sequence[str],
-    depends: Sequence[object],
-) -> bytes:
-    """As the metadata of a result keeps it; `encoding` is the name of the encoder, or itself.
-
-    Empty where something cannot be told: that ends no call.
-    """
-    try:
-        return pack(_all(function, name, function_key, arguments, encoding, ignore, depends))
-    except Exception:
-        return b""
-
-
-def _all(
+def of_call(
     function: Callable[..., Any],
     name: str,
     function_key: str,
@@ -41,6 +22,7 @@ def _all(
     ignore: Sequence[str],
     depends: Sequence[object],
 ) -> Iterator[Ingredient]:
+    """`encoding` is the name of the encoder, or itself."""
     yield Ingredient("function", bytes.fromhex(function_key)[:8], name)
     yield from _source(function)
     for parameter, value in arguments.items():

@@ -13,6 +13,7 @@ from typing import Any
 from kcachefs.caches.arguments import Arguments, is_function
 from kcachefs.caches.cache import Cache
 from kcachefs.caches.ingredients import META as MADE_OF
+from kcachefs.caches.ingredients import pack_if_told
 from kcachefs.caches.objects import ObjectCache
 from kcachefs.caches.record import Entry, Meta, Value
 from kcachefs.keys.declared import hash_depends
@@ -139,9 +140,10 @@ class Calls:
 
         told, codec = self._arguments.bind(args, kwargs), self._codec
         encoding = None if codec is None else codec.name or codec.encode
-        return call_ingredients.packed(
+        ingredients = call_ingredients.of_call(
             self._function, self._name, self._function_key(), told, encoding, self._ignore, self._depends
         )
+        return pack_if_told(ingredients)
 
     def _entry(self, made: Any, made_of: bytes, maker: str = "") -> Entry:
         if not isinstance(made, bytes | bytearray | memoryview):

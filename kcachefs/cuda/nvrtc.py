@@ -13,6 +13,7 @@ import msgspec
 import kcachefs
 from kcachefs.caches import Cache, Entry
 from kcachefs.caches.ingredients import META as MADE_OF
+from kcachefs.caches.ingredients import pack_if_told
 from kcachefs.cuda import program_ingredients
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
 from kcachefs.cuda.options import debug_folder, include_folders, pre_includes, precompiled_headers
@@ -210,7 +211,7 @@ def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
 
 
 def _made_of(asked: _Asked, arch: str) -> bytes:
-    return program_ingredients.packed(
+    ingredients = program_ingredients.of_program(
         asked.source,
         asked.options,
         arch=arch,
@@ -218,6 +219,7 @@ def _made_of(asked: _Asked, arch: str) -> bytes:
         headers=asked.headers,
         name_expressions=asked.name_expressions,
     )
+    return pack_if_told(ingredients)
 
 
 def _entry(

@@ -14,6 +14,7 @@ from cuda.core.utils import ProgramCacheResource, make_program_cache_key
 
 from kcachefs.caches import Cache, Entry
 from kcachefs.caches.ingredients import META as MADE_OF
+from kcachefs.caches.ingredients import pack_if_told
 from kcachefs.caches.memory import Policy
 from kcachefs.caches.record import Key
 from kcachefs.cuda import program_ingredients
@@ -168,7 +169,7 @@ def _made_of(
     if code_type.lower() != "c++":
         return b""
     words = [word.decode() for word in options.as_bytes("nvrtc", target)]
-    return program_ingredients.packed(
+    ingredients = program_ingredients.of_program(
         code,
         words,
         arch=str(options.arch or ""),
@@ -176,6 +177,7 @@ def _made_of(
         name_expressions=name_expressions,
         target=target,
     )
+    return pack_if_told(ingredients)
 
 
 def _binary(entry: Entry) -> bytes:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import kcachefs
-from kcachefs.caches.ingredients import Ingredient, of_bytes, of_text, pack
+from kcachefs.caches.ingredients import Ingredient, of_bytes, of_text
 from kcachefs.cuda.compiler import compiler_version
 from kcachefs.cuda.options import debug_folder, include_folders, pre_includes, precompiled_headers
 from kcachefs.keys.files import file_digest
@@ -17,7 +17,7 @@ _KERNEL = re.compile(rb"__global__[^;{(]{0,200}?\b(\w{1,200})\s*\(")
 _KERNELS_SHOWN = 3
 
 
-def packed(
+def of_program(
     source: str | bytes,
     options: Sequence[str],
     *,
@@ -26,23 +26,8 @@ def packed(
     headers: Mapping[str, str | bytes] | None = None,
     name_expressions: Sequence[str | bytes] = (),
     target: str = "ptx+cubin",
-) -> bytes:
-    """As the metadata of a program keeps it; empty where something cannot be told: that ends no compilation."""
-    try:
-        return pack(_all(as_bytes(source), options, arch, name, headers or {}, name_expressions, target))
-    except Exception:
-        return b""
-
-
-def _all(
-    source: bytes,
-    options: Sequence[str],
-    arch: str,
-    name: str,
-    headers: Mapping[str, str | bytes],
-    name_expressions: Sequence[str | bytes],
-    target: str,
 ) -> Iterator[Ingredient]:
+    source = as_bytes(source)
     kernels = list(dict.fromkeys(found[1].decode() for found in _KERNEL.finditer(source)))
     more = " …" if len(kernels) > _KERNELS_SHOWN else ""
     yield of_bytes("kernels", "\n".join(kernels).encode(), ", ".join(kernels[:_KERNELS_SHOWN]) + more)
@@ -62,7 +47,7 @@ def _all(
         yield of_text("working directory", folder)
     for file in precompiled_headers(options):
         yield of_bytes(f"header {file}", file_digest(file) or b"")
-    yield from _headers(source, options, name, headers)
+    yield from _headers(source, options, name, headers or {})
 
 
 def _headers(

@@ -48,6 +48,7 @@ class Dictionaries:
         self.directory = directory
         self._lock = threading.Lock()
         self._loaded: dict[int, zstandard.ZstdCompressionDict] = {}
+        self._allocated: int | None = None
 
     def numbers(self) -> list[int]:
         """Every dictionary that is there, the oldest first."""
@@ -102,6 +103,7 @@ class Dictionaries:
             os.mkdir(self.directory, 0o700)
             sync_directory(self.directory.parent)
         replace_file(self.path(number), body + blake3(body).digest(16))
+        self._allocated = None
         return number
 
     def remove_leftovers(self) -> None:
@@ -120,7 +122,10 @@ class Dictionaries:
         return ""
 
     def allocated_bytes(self) -> int:
-        return sum(os.stat(self.path(number)).st_blocks * 512 for number in self.numbers())
+        """What they take on the disk; looked at once, because it is asked for again and again."""
+        if self._allocated is None:
+            self._allocated = sum(os.stat(self.path(number)).st_blocks * 512 for number in self.numbers())
+        return self._allocated
 
     def _read(self, number: int) -> tuple[int, bytes]:
         """The bytes that the store held, and the dictionary itself, checked."""

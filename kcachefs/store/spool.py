@@ -26,16 +26,25 @@ class Spool:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._free: list[int] = []
+        self._used = set(self.numbers())
+        """Files that may hold something: all but the free ones. So nobody has to look at those to add up the bytes."""
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
         """The number of an empty file that nothing refers to, or None: then `open` a new number with `create`."""
         with self._lock:
-            return self._free.pop() if self._free else None
+            if not self._free:
+                return None
+            number = self._free.pop()
+            self._used.add(number)
+            return number
 
     def open(self, number: int, *, create: bool = False) -> int:
         """A descriptor for it. Without `create` a missing file raises: it must not come back as an empty one."""
         path = self.path(number)
+        if create:
+            with self._lock:
+                self._used.add(number)
         try:
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
         except FileNotFoundError:
@@ -52,10 +61,11 @@ class Spool:
             if keep:
                 _empty(path)
                 with self._lock:
+                    self._used.discard(number)
                     if number not in self._free:
                         self._free.append(number)
             else:
-                os.unlink(path)
+                self.remove(number)
         except FileNotFoundError:
             pass
 
@@ -64,10 +74,12 @@ class Spool:
         return sorted(int(name, 16) for name in os.listdir(self._directory) if _NAME.fullmatch(name))
 
     def allocated_bytes(self) -> int:
+        with self._lock:
+            used = list(self._used)
         total = 0
-        for number in self.numbers():
+        for number in used:
             with contextlib.suppress(FileNotFoundError):  # recycled meanwhile
-                total += os.stat(self.path(number)).st_blocks * 512
+                total += os.stat(f"{self._directory}/{number:016x}").st_blocks * 512
         return total
 
     def sync(self) -> None:
@@ -83,6 +95,8 @@ class Spool:
     def remove(self, number: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(number))
+        with self._lock:
+            self._used.discard(number)
 
     def path(self, number: int) -> Path:
         return self._directory / f"{number:016x}"

@@ -401,6 +401,8 @@ class Users:
         """What goes on beside the requests. Then all accounts must be right."""
         fs = self.line.fs
         self.chance.choice((fs.settle, fs.evictor.turn, self.kernel.forget_all, fs.store.fold, self.next_worker))()
+        spool = self.line.store.spool
+        assert spool.allocated_bytes() == sum(spool.path(number).stat().st_blocks * 512 for number in spool.numbers())
         if (quotas := self.line.fs.quotas) is not None:
             assert quotas.accounts.totals() == quotas.accounts.recounted()
             assert all(total < 2 * quotas.limit for uid, total in quotas.accounts.totals().items() if uid in USERS)
