@@ -36,6 +36,8 @@ PIECE = 32
 """Names removed in one transaction: requests wait for as long as that takes."""
 BREATH_SECONDS = 0.001
 """Pause after each piece while requests come: both want the interpreter, and a piece takes it for longer."""
+TURN_SECONDS = 0.0001
+"""Pause otherwise: a request that waits for the lock has not been counted yet, and gets it only if it is left alone."""
 
 
 class Remover:
@@ -106,9 +108,9 @@ class Remover:
     def clear_out(self) -> None:
         """Remove what is in folders that were taken away, just now or by a worker that died then."""
         for top in self._lifetimes.filled_folders():
-            folders = [top]
+            folders, starts = [top], dict[int, bytes]()
             while folders:
-                self._clear_piece(folders)
+                self._clear_piece(folders, starts)
                 self.breathe()
             if not self._nodes.is_held(top):
                 self._lifetimes.let_go(top)
@@ -116,12 +118,20 @@ class Remover:
                 self.strike({top})
         self._lifetimes.filled_folders()
 
-    def _clear_piece(self, folders: list[int]) -> None:
-        """Remove a few names from the last of these folders, or the folder itself once it is empty."""
+    def _clear_piece(self, folders: list[int], starts: dict[int, bytes]) -> None:
+        """Remove a few names from the last of these folders, or the folder itself once it is empty.
+
+        `starts` says how far each was cleared: so what was removed and is not folded yet is not looked at again.
+        """
         folder = folders[-1]
         with contextlib.suppress(FsError), self._nodes.change() as txn:
-            rows = self._catalog.scan(names_prefix(folder), limit=PIECE)
-            if not rows:
+            start = starts.pop(folder, b"")
+            rows = self._catalog.scan(names_prefix(folder), start, PIECE)
+            if not rows and start:
+                rows = self._catalog.scan(names_prefix(folder), limit=PIECE)  # somebody added to it meanwhile
+            if rows:
+                starts[folder] = rows[-1][0] + b"\0"
+            else:
                 folders.pop()
                 if folders:
                     node = self._nodes.get(folder)
@@ -134,6 +144,7 @@ class Remover:
                     doom(node)
                 if node.is_dir and node.size:
                     folders.append(ino)
+                    starts[folder] = key
                     self._nodes.save(txn, ino, node)
                     break
                 self._tree.remove(txn, folder, name, ino, node)
@@ -141,10 +152,9 @@ class Remover:
         del folders[-1:]  # something of it went meanwhile, in another thread
 
     def breathe(self) -> None:
-        """Let requests go first if any came."""
+        """Let requests go first."""
         before, self._requests = self._requests, self._kernel.request_count()
-        if self._requests != before:
-            time.sleep(BREATH_SECONDS)
+        time.sleep(TURN_SECONDS if self._requests == before else BREATH_SECONDS)
 
     # --- entries that have no name left -------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 _MARK = struct.Struct("<QQ")
 _BATCH = 256
 """Records put at once: putmulti keeps the interpreter to itself, and requests wait for it."""
+_FIRST_PAGE = 16
+"""Records that are read at first: most folders have fewer names, and what is read beyond them is read for nothing."""
 _PAGE = 1000
 """Records that a walk reads in one go, so that it holds no LMDB snapshot while its caller works."""
 
@@ -82,12 +84,13 @@ class FoldedRecords:
     ) -> list[tuple[bytes, bytes]]:
         """At most `limit` records under `prefix` from `start` on, in key order, without the hidden. Ends `snapshot`."""
         found: list[tuple[bytes, bytes]] = []
-        start = max(prefix, start)
+        start, size = max(prefix, start), _FIRST_PAGE
         try:
             with snapshot, snapshot.cursor() as cursor:
                 rows = cursor.iternext() if cursor.set_range(start) else iter(())
                 # Page by page, because a listing waits for each name: the interpreter's part is most of what it costs.
-                while len(found) < limit and (page := list(islice(rows, min(_PAGE, limit - len(found))))):
+                while len(found) < limit and (page := list(islice(rows, min(size, limit - len(found))))):
+                    size = min(4 * size, _PAGE)
                     keys = [key for key, _ in page]
                     # A damaged tree could lead in a circle, and this would never end.
                     if keys[0] < start or any(map(operator.ge, keys, keys[1:])):

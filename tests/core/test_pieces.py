@@ -120,6 +120,29 @@ def test_nothing_is_found_in_a_folder_that_is_being_removed_though_the_kernel_st
     assert fs.listing(other, 0, 10)
 
 
+def test_what_is_added_to_a_folder_while_it_is_cleared_goes_with_it(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(FILES):
+        write(fs, f"triton/KEY/inner/file{number}", b"bytes of %d" % number)
+    seal_all(fs)
+    inner, added = find(fs, "triton/KEY/inner"), list[int]()
+
+    def add() -> None:
+        if len(added) < FILES and fs.nodes.exists(inner) and fs.nodes.get(inner).size:
+            added.append(len(added))
+            ino, _ = fs.create(ROOT, inner, b"added%d" % len(added), 0o644)
+            fs.forget(ino, 1)
+
+    monkeypatch.setattr(fs.evictor._remover, "breathe", add)
+    assert fs.evictor.evict_all([find(fs, "triton/KEY")])
+    assert len(added) > 3
+    fs.let_go_of_orphans()
+    fs.store.fold()
+    assert [inode for inode, _ in fs.store.catalog.walk(b"n") if b"added" in inode or b"file" in inode] == []
+    assert not fs.nodes.orphans
+
+
 def test_a_small_entry_goes_in_one_transaction(fs: Filesystem) -> None:
     fill(fs, "triton/KEY", files=20)
     seal_all(fs)
