@@ -158,7 +158,8 @@ class Evictor:
         self._store.fold()
         for share in COMPACTION_SHARES:
             totals = self._store.objects.totals()
-            is_little = totals.volumes - totals.live < self._room.limits.max_size * 0.02
+            # Where the disk is the limit, a part of the quota may be more than all that is stored.
+            is_little = totals.volumes - totals.live < min(self._room.limits.max_size, totals.volumes) * 0.02
             if is_little or self._room.excess(LOW_WATER) <= 0:
                 return
             try:

@@ -34,6 +34,7 @@ from tests.core.trees import (
     user,
     write,
 )
+from tests.disks import ext4, need_root
 from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -88,6 +89,21 @@ def test_the_quota_holds_on_disk_after_eviction(tmp_path: Path) -> None:
         shrink(fs, 0.5)
         assert fs.store.used_bytes() <= before * 0.5
         assert fs.store.disk_bytes() <= before * 0.55
+
+
+@need_root
+def test_a_disk_that_is_short_of_room_costs_only_the_oldest_entries(tmp_path: Path) -> None:
+    limits = Limits(max_size=1 << 40, grace=0.0, min_free=0)
+    with ext4(tmp_path, "disk", megabytes=64) as disk, opened(disk.path / "store", limits) as fs:
+        filled(fs, *"ABCDEFGH", size=200_000)
+        state = os.statvfs(disk.path)
+        free = state.f_bavail * state.f_frsize
+        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=free + (1 << 20))
+        while fs.evictor.turn():
+            pass
+        assert "A" not in alive(fs)
+        assert {"G", "H"} <= set(alive(fs)), "room of what went was given back before more had to go"
+        assert fs.room.excess(1.0) <= 0
 
 
 def test_a_pinned_entry_stays_and_grows_old_again_when_let_go(tmp_path: Path) -> None:
