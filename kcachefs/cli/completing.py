@@ -41,14 +41,11 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
 
 def _entries() -> Iterable[str]:
     """Paths of entries, names of kernels and namespaces, of the mount that a command without --mount means."""
-    import msgspec
-
     from kcachefs.core.entry_info import EntryInfo
-    from kcachefs.daemon import control, registry
+    from kcachefs.daemon import control
     from kcachefs.mounts.finding import find
 
-    raw = control.ask(registry.socket_path(str(find(None))), "ls", {})
-    for info in msgspec.json.decode(raw, type=list[EntryInfo]):
+    for info in control.ask_mount(find(None), "ls", list[EntryInfo]):
         yield info.path
         yield info.namespace
         if not info.path.endswith(info.name):

@@ -52,7 +52,6 @@ def set(
 
 def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) -> Any:
     """Have the daemon of the mount change these options; returns the configuration that holds then."""
-    import msgspec
 
     from kcachefs.cli.reload import hand_over
     from kcachefs.daemon import control, registry
@@ -68,10 +67,8 @@ def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) ->
         if mount_at(directory) is not None:
             raise MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root change it")
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
-    address = registry.socket_path(mountpoint)
-    before = msgspec.json.decode(control.ask(address, "settings", {}), type=MountConfig)
-    raw = control.ask(address, "set", {"options": changes, "forget": forget})
-    after = msgspec.json.decode(raw, type=MountConfig)
+    before = control.ask_mount(mountpoint, "settings", MountConfig)
+    after = control.ask_mount(mountpoint, "set", MountConfig, {"options": changes, "forget": forget})
     if bool(before.limits.max_size_per_uid) != bool(after.limits.max_size_per_uid):
         hand_over(mountpoint)  # only a new worker begins, or ends, to count users
     return after

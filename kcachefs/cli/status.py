@@ -74,16 +74,13 @@ def _fleet(told: FleetNumbers) -> str:
 
 def _numbers(state: MountState) -> Statistics | None:
     """The mount's statistics; None if its daemon does not answer: then the rest of its status matters more."""
-    import msgspec
-
     from kcachefs.core.report import Statistics
-    from kcachefs.daemon import control, registry
+    from kcachefs.daemon import control
 
     if not state.alive:
         return None
-    with contextlib.suppress(DaemonError, msgspec.DecodeError):
-        raw = control.ask(registry.socket_path(state.mountpoint), "stats", {}, seconds=_ANSWER_SECONDS)
-        return msgspec.json.decode(raw, type=Statistics)
+    with contextlib.suppress(DaemonError):
+        return control.ask_mount(state.mountpoint, "stats", Statistics, seconds=_ANSWER_SECONDS)
     return None
 
 

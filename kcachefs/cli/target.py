@@ -64,14 +64,13 @@ _T = TypeVar("_T")
 
 def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **arguments: Any) -> _T:
     """Run a command where it belongs and return its result."""
-    from kcachefs.daemon import control, registry
+    from kcachefs.daemon import control
 
     if (shared := _others_mount(mount, store)) is not None:
         return _read_from(shared, verb, kind, arguments)
     mounted = find_mount(mount, store)
     if mounted is not None:
-        raw = control.ask(registry.socket_path(mounted), verb, arguments)
-        return msgspec.json.decode(raw, type=kind)
+        return control.ask_mount(mounted, verb, kind, arguments)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
 

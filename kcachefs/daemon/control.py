@@ -12,10 +12,11 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from kcachefs.daemon import registry
 from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 _PEER = struct.Struct("iII")
 _LINE_MAX = 1 << 20
 
@@ -136,6 +138,24 @@ def find_command(administration: Administration, verb: str) -> Callable[..., Any
     if found is None:
         raise UsageError(f"{verb!r}: is for a store that is mounted")
     return found
+
+
+def ask_mount(
+    mountpoint: str | Path,
+    verb: str,
+    kind: type[_T],
+    arguments: dict[str, Any] | None = None,
+    *,
+    seconds: float | None = None,
+    limit: int | None = None,
+) -> _T:
+    """Ask the daemon of a mount of this user's for a result of that type, as `ask` does."""
+    path = registry.socket_path(str(mountpoint))
+    raw = ask(path, verb, arguments or {}, seconds=seconds, limit=limit)
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise DaemonError(f"{path}: the daemon's answer to {verb!r} is not understood ({error})") from None
 
 
 def ask(

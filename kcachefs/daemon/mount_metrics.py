@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 
-import msgspec
-
 from kcachefs.core.metrics import About, about_metrics, metric
-from kcachefs.daemon import control, metrics_server, registry
+from kcachefs.daemon import control, metrics_server
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.errors import KcachefsError
 
@@ -48,12 +46,10 @@ class MountMetrics:
     def collect(self) -> bytes:
         """All metrics. Asks the worker: may take `ANSWER_SECONDS` and longer."""
         try:
-            path = registry.socket_path(self._state.mountpoint)
-            raw = control.ask(path, "metrics", {}, seconds=ANSWER_SECONDS, limit=REPLY_MAX)
-            told = msgspec.json.decode(raw, type=str).encode()
-        except (KcachefsError, OSError, msgspec.DecodeError):
+            told = control.ask_mount(self._state.mountpoint, "metrics", str, seconds=ANSWER_SECONDS, limit=REPLY_MAX)
+        except (KcachefsError, OSError):
             return _up(False) + about_metrics(self._about())
-        return _up(True) + told
+        return _up(True) + told.encode()
 
     def _about(self) -> About:
         state = self._state

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
@@ -88,10 +86,9 @@ def _answers(mountpoint: Path) -> bool:
 
 def _disk_space(mountpoint: Path) -> Iterator[Finding]:
     """Whether the disk of a mount of this user has as much free as the mount is to leave now."""
-    with contextlib.suppress(KcachefsError, OSError, msgspec.DecodeError):
+    with contextlib.suppress(KcachefsError, OSError):
         if registry.read(str(mountpoint)) is not None:
-            raw = control.ask(registry.socket_path(str(mountpoint)), "settings", {}, seconds=ANSWER_SECONDS)
-            yield from disk_space(msgspec.json.decode(raw, type=MountConfig))
+            yield from disk_space(control.ask_mount(mountpoint, "settings", MountConfig, seconds=ANSWER_SECONDS))
 
 
 def _engine(mountpoint: Path) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import msgspec
-
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountState
@@ -30,9 +28,8 @@ def list_mounts() -> list[MountRow]:
 def _own(state: MountState) -> MountRow:
     numbers = None
     if state.alive:
-        with contextlib.suppress(KcachefsError, OSError, msgspec.DecodeError):
-            raw = control.ask(registry.socket_path(state.mountpoint), "stats", {}, seconds=_ANSWER_SECONDS)
-            numbers = msgspec.json.decode(raw, type=Statistics)
+        with contextlib.suppress(KcachefsError, OSError):
+            numbers = control.ask_mount(state.mountpoint, "stats", Statistics, seconds=_ANSWER_SECONDS)
     word = "served" if state.supervised else "unsupervised"
     return MountRow(
         mountpoint=state.mountpoint,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from kcachefs.core.insight_info import Event, Sample
+from kcachefs.core.insight_info import Event, Sample, SampleRow
 from kcachefs.live.view import RANGES, Mark, Series
 
 STEPS = {"6h": 60, "14d": 3600, "2y": 2 * 86400}
@@ -37,16 +37,14 @@ class Sum(msgspec.Struct):
     seconds_compiled: float = 0.0
     seconds_saved: float = 0.0
 
-    def add(self, sample: Sample, uid: int | None = None) -> None:
-        for row in sample.rows:
-            if uid is None or row.uid == uid:
-                self.hits += row.hits
-                self.misses += row.misses
-                self.bytes_served += row.bytes_served
-                self.evictions += row.evictions
-                self.remade += row.remade
-                self.seconds_compiled += row.seconds_compiled
-                self.seconds_saved += row.seconds_saved
+    def add(self, row: SampleRow) -> None:
+        self.hits += row.hits
+        self.misses += row.misses
+        self.bytes_served += row.bytes_served
+        self.evictions += row.evictions
+        self.remade += row.remade
+        self.seconds_compiled += row.seconds_compiled
+        self.seconds_saved += row.seconds_saved
 
 
 class KeptSamples:
@@ -85,7 +83,8 @@ class KeptSamples:
             at = int(when - start) // step
             if 0 <= at < count:
                 sample = self._samples[when]
-                sums[at].add(sample)
+                for row in sample.rows:
+                    sums[at].add(row)
                 used[at] = sample.used_bytes or used[at]
         return Series(
             range=self.name,

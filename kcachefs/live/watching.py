@@ -210,14 +210,11 @@ class Watch:
         return msgspec.structs.replace(known, concerns=concerns(known, fleet))
 
     def _week(self, since: float) -> Week:
-        samples = list(self._kept[self._week_range].since(since))
-        total = Sum()
-        for sample in samples:
-            total.add(sample)
-        users: dict[int, Sum] = {}
-        for sample in samples:
-            for uid in {row.uid for row in sample.rows}:
-                users.setdefault(uid, Sum()).add(sample, uid)
+        total, users = Sum(), dict[int, Sum]()
+        for sample in self._kept[self._week_range].since(since):
+            for row in sample.rows:
+                total.add(row)
+                users.setdefault(row.uid, Sum()).add(row)
         rows = [
             UserRow(
                 uid=uid,
@@ -239,8 +236,7 @@ def _asking(mount: Path, seconds: float) -> Ask:
 
 
 def _ask_statistics(mount: Path) -> Statistics:
-    raw = control.ask(registry.socket_path(str(mount)), "stats", {}, seconds=_ANSWER_SECONDS)
-    return msgspec.json.decode(raw, type=Statistics)
+    return control.ask_mount(mount, "stats", Statistics, seconds=_ANSWER_SECONDS)
 
 
 def _read_statistics(mount: Path) -> Statistics:

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.options import option_named
 from kcachefs.daemon.registry import MountConfig
@@ -30,10 +28,9 @@ def wish(mount: Path, given: str | None, only: Iterable[str] = ()) -> str:
     chosen = tuple(only)
     if chosen and all(one.namespace != NAMESPACE for one in select(chosen)):
         return "off"
-    with contextlib.suppress(KcachefsError, OSError, msgspec.DecodeError):
+    with contextlib.suppress(KcachefsError, OSError):
         if registry.read(str(mount)) is not None:
-            raw = control.ask(registry.socket_path(str(mount)), "settings", {}, seconds=_PATIENCE_SECONDS)
-            return msgspec.json.decode(raw, type=MountConfig).bytecode
+            return control.ask_mount(mount, "settings", MountConfig, seconds=_PATIENCE_SECONDS).bytecode
     for _, values in config_files.read_all():
         if "bytecode" in values:
             return str(values["bytecode"])

@@ -22,10 +22,16 @@ from kcachefs.store.volumes import Volumes
 
 def sparse_volumes(catalog: Catalog, share: float) -> Iterator[int]:
     """Closed volumes of which less than `share` is alive. Fold first."""
+    for number, record in volume_records(catalog):
+        if record.flags & VolumeRecord.CLOSED and record.live < record.size * share:
+            yield number
+
+
+def volume_records(catalog: Catalog) -> Iterator[tuple[int, VolumeRecord]]:
+    """The numbers of all volumes, with their records as far as they are intact. Fold first."""
     for key, raw in catalog.walk(b"v"):
-        record = VolumeRecord.unpack(raw) if raw is not None else None
-        if record and record.flags & VolumeRecord.CLOSED and record.live < record.size * share:
-            yield number_of(key)
+        if raw is not None:
+            yield number_of(key), VolumeRecord.unpack(raw)
 
 
 def compact(objects: Objects, number: int) -> int:

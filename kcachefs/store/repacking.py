@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 
 from kcachefs.errors import ObjectDamaged, RecordDamaged
-from kcachefs.store.compaction import digests_in, trailers
+from kcachefs.store.compaction import digests_in, trailers, volume_records
 from kcachefs.store.descriptor import Descriptor
 from kcachefs.store.dictionaries import SAMPLE_SIZE, SAMPLES_MAX, SAMPLES_MIN
 from kcachefs.store.entry_table import EntryTable
@@ -95,16 +95,10 @@ def repack(
 
 def unpacked_bytes(objects: Objects) -> int:
     """Stored bytes that `repack` would still look at. Fold first."""
-    return sum(record.live for _, record in _volumes(objects) if not record.flags & VolumeRecord.PACKED)
+    return sum(record.live for _, record in volume_records(objects.catalog) if not record.flags & VolumeRecord.PACKED)
 
 
 # --- what to repack ---------------------------------------------------------------------------------------------------
-
-
-def _volumes(objects: Objects) -> Iterator[tuple[int, VolumeRecord]]:
-    for key, raw in objects.catalog.walk(b"v"):
-        if raw is not None:
-            yield number_of(key), VolumeRecord.unpack(raw)
 
 
 def _next_batch(objects: Objects, attempts: Attempts, tried: set[int], rest_seconds: float, room: int) -> _Batch | None:
@@ -112,7 +106,7 @@ def _next_batch(objects: Objects, attempts: Attempts, tried: set[int], rest_seco
     objects.catalog.fold()
     chosen, size = [], 0
     packed: list[tuple[int, int]] = []
-    for number, record in list(_volumes(objects)):
+    for number, record in list(volume_records(objects.catalog)):
         if number in tried or not record.live or objects.volumes.staged[number] or record.live + size > room:
             continue
         if attempts.get(number) == (record.live, ATTEMPTS_MAX):
