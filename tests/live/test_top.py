@@ -389,11 +389,12 @@ def test_it_works_in_a_real_terminal(place: Scene, colours: bool) -> None:
             rgb = re.findall(r"\x1b\[[\d;]*[34]8;2;(\d+);(\d+);(\d+)", screen("-e"))
             assert all(red == green == blue for red, green, blue in rgb), "greys only"
         press("4")
-        until(lambda: "layer_norm" in screen(), "the kernels are listed")
+        # The footer says when the table takes keys.
+        until(lambda: "layer_norm" in (seen := screen()) and "⏎ open" in seen, "the kernels are listed")
         press("Enter")
         until(lambda: "def " in screen() and "source / PTX" in screen(), "a kernel is open")
         press("Escape")
-        until(lambda: "4 kernels" in screen(), "it is closed")
+        until(lambda: "4 kernels" in (seen := screen()) and "⏎ open" in seen, "it is closed")
         press("q")
         until(ended.exists, "it ended")
         assert ended.read_text().strip() == "0"
