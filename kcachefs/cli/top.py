@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.live.top_rows import Panel
-    from kcachefs.live.view import Glance, Series
+    from kcachefs.live.view import Causes, Glance, Kernels, Series
     from kcachefs.live.watching import Watch
 
 _BAR = 30
@@ -72,35 +73,47 @@ def _place(mount: Path | None) -> Path:
 def _print_frame(place: Path, as_json: bool) -> None:
     import msgspec
 
-    from kcachefs.errors import KcachefsError
-    from kcachefs.live import top_rows as rows_of
-    from kcachefs.live.looking import Look, contents_of
     from kcachefs.live.watching import Watch
 
     watch = Watch.of(place)
     glance = watch.glance()
-    causes = kernels = None
-    lines = [*_headline(glance), *_sparks(watch)]
-    lines += [*_panel("namespaces", rows_of.namespaces(glance)), *_panel("runs", rows_of.runs(glance))]
-    if glance.headline.total is not None and not glance.headline.why:
-        try:
-            with Look(watch, contents_of(watch)) as look:
-                causes, kernels = look.causes(), look.kernels()
-        except (KcachefsError, OSError) as error:
-            lines += ["", printable(str(error))]
-        else:
-            whose = f" of run {causes.run.run}" if causes.run is not None else ""
-            lines += [*_panel(f"misses{whose}", rows_of.misses(causes)), *map(printable, causes.advice)]
-            lines += _panel("kernels", rows_of.kernels(kernels))
-    lines += _panel("events", rows_of.events(glance))
+    causes, kernels, problem = _contents(watch, glance)
     if as_json:
-        shown = msgspec.to_builtins({"glance": glance, "causes": causes, "kernels": kernels})
-        print(json.dumps(shown, indent=2, ensure_ascii=True))
+        shown = {"glance": glance, "causes": causes, "kernels": kernels, "problem": problem}
+        print(json.dumps(msgspec.to_builtins(shown), indent=2, ensure_ascii=True))
     else:
-        text = "\n".join(lines)
+        text = "\n".join(_frame(watch, glance, causes, kernels, problem))
         print(text if shows_unicode() else text.translate(_IN_ASCII).encode("ascii", "replace").decode())
     if glance.headline.state in ("silent", "dead"):
         raise typer.Exit(4)
+
+
+def _contents(watch: Watch, glance: Glance) -> tuple[Causes | None, Kernels | None, str]:
+    """Why the last run missed and which kernels there are; None and why not, where that cannot be told."""
+    from kcachefs.errors import KcachefsError
+    from kcachefs.live.looking import Look, contents_of
+
+    if glance.headline.total is None or glance.headline.why:
+        return None, None, ""
+    try:
+        with Look(watch, contents_of(watch)) as look:
+            return look.causes(), look.kernels(), ""
+    except (KcachefsError, OSError) as error:
+        return None, None, str(error)
+
+
+def _frame(watch: Watch, glance: Glance, causes: Causes | None, kernels: Kernels | None, problem: str) -> Iterator[str]:
+    from kcachefs.live import top_rows as rows_of
+
+    yield from (*_headline(glance), *_sparks(watch))
+    yield from (*_panel("namespaces", rows_of.namespaces(glance)), *_panel("runs", rows_of.runs(glance)))
+    if problem:
+        yield from ("", printable(problem))
+    if causes is not None and kernels is not None:
+        whose = f" of run {causes.run.run}" if causes.run is not None else ""
+        yield from (*_panel(f"misses{whose}", rows_of.misses(causes)), *map(printable, causes.advice))
+        yield from _panel("kernels", rows_of.kernels(kernels))
+    yield from _panel("events", rows_of.events(glance))
 
 
 def _headline(glance: Glance) -> list[str]:
