@@ -11,6 +11,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -126,9 +127,9 @@ def test_two_environments_at_the_same_path_do_not_overwrite_each_other(mount: Mo
     assert seen[2:] == [0, 0]
 
 
-def test_an_eviction_in_the_middle_of_an_import_harms_nobody(mount: Mount, environment: Environment) -> None:
-    values = {**plain(), **variables(mount, environment)}
-    environment.run(env=values)
+@contextmanager
+def half_imported(environment: Environment, values: dict[str, str]) -> Iterator[None]:
+    """Within the scope a program has imported a part of what it needs; then it imports the rest without a complaint."""
     code = f"import sys; import rich; print('half', flush=True); sys.stdin.readline(); {IMPORTS}; print('whole')"
     with subprocess.Popen(
         [str(environment.python), "-W", "error", "-c", code],
@@ -140,11 +141,18 @@ def test_an_eviction_in_the_middle_of_an_import_harms_nobody(mount: Mount, envir
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "half\n"
+        yield
+        said, _ = process.communicate("go on\n", timeout=120)
+    assert (process.returncode, said) == (0, "whole\n")
+
+
+def test_an_eviction_in_the_middle_of_an_import_harms_nobody(mount: Mount, environment: Environment) -> None:
+    values = {**plain(), **variables(mount, environment)}
+    environment.run(env=values)
+    with half_imported(environment, values):
         assert entries(mount)
         kcachefs("evict", "--mount", mount.mountpoint, "python/*")
         assert not entries(mount)
-        said, _ = process.communicate("go on\n", timeout=120)
-    assert (process.returncode, said) == (0, "whole\n")
     environment.run(env=values)
     assert compiled(environment.run(IMPORTS, "-v", env=values)) == []
 
@@ -175,20 +183,8 @@ def test_evictions_all_the_time_harm_nobody(mount: Mount, environment: Environme
 def test_a_mount_that_goes_away_in_the_middle_is_not_missed(mount: Mount, environment: Environment) -> None:
     values = {**plain(), **variables(mount, environment)}
     environment.run(env=values)
-    code = f"import sys; import rich; print('half', flush=True); sys.stdin.readline(); {IMPORTS}; print('whole')"
-    with subprocess.Popen(
-        [str(environment.python), "-W", "error", "-c", code],
-        env=values,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "half\n"
+    with half_imported(environment, values):
         mount.sigkill()
-        said, _ = process.communicate("go on\n", timeout=120)
-    assert (process.returncode, said) == (0, "whole\n")
     mount.start()
 
 
