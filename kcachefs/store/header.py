@@ -195,8 +195,10 @@ def _is_store(path: Path, *, create: bool) -> bool:
         read_header(path)
         return True
     # A kill while a store is being made leaves folders without a header: not a store yet, but it may become one.
-    if not create or present - {*FOLDERS, "lock", HEADER + ".new"}:
+    if present - {*FOLDERS, "lock", HEADER + ".new"}:
         raise NotAStore(f"{path}: has files but no {HEADER}, so it is not a kcachefs store; choose an empty directory")
+    if not create:
+        raise NotAStore(f"{path}: there is no store here")
     return False
 
 

@@ -124,6 +124,8 @@ def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
     assert "not a kcachefs store" in refusal(tmp_path, NotAStore)
     assert "is a file" in refusal(tmp_path / "thesis.tex", NotAStore)
     assert "no store here" in refusal(tmp_path / "absent", NotAStore, create=False)
+    (tmp_path / "empty").mkdir()
+    assert "no store here" in refusal(tmp_path / "empty", NotAStore, create=False)
     assert not (tmp_path / "absent").exists()
 
 
