@@ -30,10 +30,12 @@ while not select.select([sys.stdin], [], [], 0.02)[0]:  # the kernel remembers a
 
 
 def program(scene: Scene, script: str, *arguments: str) -> None:
-    """Another program than this one, which does not use the mount itself; it ends when it is among the runs."""
+    """Another program than this one, which does not use the mount itself; it ends when it is among the runs, with the
+    hit of one that reads."""
+    what = "hits" if script is READ else "pid"
 
     def is_known() -> bool:
-        return running.pid in {run["pid"] for run in told(scene, "runs")}
+        return any(run[what] for run in told(scene, "runs") if run["pid"] == running.pid)
 
     command = [sys.executable, "-c", script, str(scene.mountpoint), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as running:
