@@ -42,6 +42,7 @@ def a_place() -> Iterator[Scene]:
     with scene() as made:
         made.mount()
         run(made)
+        made.settle()
         yield made
 
 
