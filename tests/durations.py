@@ -20,6 +20,8 @@ SLOW_SECONDS = 0.5
 LISTED_SECONDS = 0.3
 LONG_SECONDS = 6.0
 """From here on a test begins before others."""
+SHARED_SECONDS = 3.0
+"""From here on what a module's tests share counts for each of them: whichever runs first has to make it."""
 
 
 def read() -> dict[str, float]:
@@ -44,13 +46,20 @@ def order(items: list[pytest.Item]) -> None:
 def write(reports: Mapping[str, Sequence[Any]], path: Path) -> None:
     """From the reports of a whole run. Setting up and tearing down count: a mount made for one test is part of it."""
     cases: defaultdict[str, float] = defaultdict(float)
+    shared: defaultdict[str, float] = defaultdict(float)
     for report in (one for outcome in reports.values() for one in outcome if isinstance(one, pytest.TestReport)):
         cases[report.nodeid] += report.duration
+        if report.when == "setup" and report.duration >= SHARED_SECONDS:
+            shared[_module(report.nodeid)] = max(shared[_module(report.nodeid)], report.duration)
     functions: defaultdict[str, float] = defaultdict(float)
     for name, seconds in cases.items():
-        functions[_function(name)] = max(functions[_function(name)], seconds)
+        functions[_function(name)] = max(functions[_function(name)], seconds, shared[_module(name)])
     listed = sorted((name, seconds) for name, seconds in functions.items() if seconds >= LISTED_SECONDS)
     path.write_text("".join(f"{seconds:.1f} {name}\n" for name, seconds in listed))
+
+
+def _module(node: str) -> str:
+    return node.partition("::")[0]
 
 
 def _function(node: str) -> str:
