@@ -21,6 +21,12 @@ class Disk:
         self.image = image
         self._ballast = path / "ballast"
 
+    @property
+    def free(self) -> int:
+        """Bytes that users may still write."""
+        state = os.statvfs(self.path)
+        return state.f_bavail * state.f_frsize
+
     def fill(self, leave: int = 0) -> None:
         """Fill the disk until only about `leave` bytes are free."""
         with open(self._ballast, "ab", buffering=0) as file:

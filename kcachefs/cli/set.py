@@ -52,7 +52,6 @@ def set(
 
 def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) -> Any:
     """Have the daemon of the mount change these options; returns the configuration that holds then."""
-
     from kcachefs.cli.reload import hand_over
     from kcachefs.daemon import control, registry
     from kcachefs.daemon.options import option_named

@@ -108,9 +108,9 @@ class Remover:
     def clear_out(self) -> None:
         """Remove what is in folders that were taken away, just now or by a worker that died then."""
         for top in self._lifetimes.filled_folders():
-            folders, starts = [top], dict[int, bytes]()
+            folders = [(top, b"")]
             while folders:
-                self._clear_piece(folders, starts)
+                self._clear_piece(folders)
                 self.breathe()
             if not self._nodes.is_held(top):
                 self._lifetimes.let_go(top)
@@ -118,24 +118,23 @@ class Remover:
                 self.strike({top})
         self._lifetimes.filled_folders()
 
-    def _clear_piece(self, folders: list[int], starts: dict[int, bytes]) -> None:
+    def _clear_piece(self, folders: list[tuple[int, bytes]]) -> None:
         """Remove a few names from the last of these folders, or the folder itself once it is empty.
 
-        `starts` says how far each was cleared: so what was removed and is not folded yet is not looked at again.
+        With each is how far it was cleared: so what was removed and is not folded yet is not looked at again.
         """
-        folder = folders[-1]
+        folder, start = folders[-1]
         with contextlib.suppress(FsError), self._nodes.change() as txn:
-            start = starts.pop(folder, b"")
             rows = self._catalog.scan(names_prefix(folder), start, PIECE)
             if not rows and start:
                 rows = self._catalog.scan(names_prefix(folder), limit=PIECE)  # somebody added to it meanwhile
             if rows:
-                starts[folder] = rows[-1][0] + b"\0"
+                folders[-1] = folder, rows[-1][0] + b"\0"
             else:
                 folders.pop()
                 if folders:
                     node = self._nodes.get(folder)
-                    self._tree.remove(txn, folders[-1], node.target, folder, node)
+                    self._tree.remove(txn, folders[-1][0], node.target, folder, node)
             is_doomed = bool(rows) and self._nodes.get(folder).flags & Inode.DOOMED
             for key, raw in rows:
                 ino, name = unpack_name(raw)[0], name_of(key)[1]
@@ -143,8 +142,7 @@ class Remover:
                 if is_doomed:
                     doom(node)
                 if node.is_dir and node.size:
-                    folders.append(ino)
-                    starts[folder] = key
+                    folders[-1:] = [(folder, key), (ino, b"")]
                     self._nodes.save(txn, ino, node)
                     break
                 self._tree.remove(txn, folder, name, ino, node)

@@ -22,6 +22,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kcachefs import background
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.processes import Story, name_of
@@ -44,8 +45,6 @@ _GAP = 128 << 10
 """Bytes between two objects that are read along with them: quicker than to begin again behind them."""
 _FILES_AT_A_TIME = 64
 _PAUSE_SECONDS = 0.001
-NICENESS = 10
-"""Of the thread that reads ahead. Nicer still, it could wait for a processor while it holds the interpreter."""
 _REMEMBERED = 64
 
 Range = tuple[int, int, int]
@@ -166,8 +165,7 @@ class StartProfiles:
         self._queue.put(name_hash)
 
     def _sweep_forever(self) -> None:
-        with contextlib.suppress(OSError):  # of this thread alone, and of what it asks of the disk
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        background.give_way()
         while True:
             name_hash = self._queue.get()
             try:

@@ -5,20 +5,17 @@ After a silence, room that is kept for files to come goes back to the disk. What
 half of the processors have nothing to do (where a cgroup has a quota, the processors that the quota is worth; below one
 whole processor there is no idle work at all), and whether the limits of the store leave room for a second copy of what
 is at hand. If not, it waits; a step that was begun is finished.
-
-The thread is only a little nicer than programs. A thread that hardly ever gets a turn could lose the processor while it
-holds the interpreter or the catalog's lock, and every request would wait for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 
+from kcachefs import background
 from kcachefs.core import Filesystem
 from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.engines.busy_polling import processors, running
@@ -37,7 +34,6 @@ STEP_PAUSE = 0.05
 """How often to look whether to go on."""
 ROOM_SECONDS = 30.0
 """How long no request must have come before room that is kept for files to come is given back."""
-NICENESS = 10
 
 
 class IdleWork:
@@ -78,8 +74,7 @@ class IdleWork:
         return now - self._silent_since
 
     def _work(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        background.give_way()
         complained, pause, next_try = False, LOOK_PAUSE, 0.0
         while not self._stopping.wait(LOOK_PAUSE):
             try:

@@ -25,7 +25,7 @@ from kcachefs.live.health import concerns
 from kcachefs.live.series import KeptSamples, Sum
 from kcachefs.live.view import RANGES, Glance, Headline, Series, UserRow, Week
 from kcachefs.mounts import reports
-from kcachefs.mounts.insight_reports import Ask, InsightReports, asking_folder
+from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
 
 WEEK_SECONDS = 7 * 86400.0
 RUNS_SHOWN, EVENTS_SHOWN = 50, 100
@@ -88,7 +88,7 @@ class Watch:
         if not own:
             folder = asking_folder(mount)
             return cls(str(mount), InsightReports(folder), lambda: _read_statistics(mount), own=False)
-        return cls(str(mount), InsightReports(_asking(mount, _PATIENT_SECONDS)), lambda: _ask_statistics(mount))
+        return cls(str(mount), InsightReports(asking_daemon(mount, _PATIENT_SECONDS)), lambda: _ask_statistics(mount))
 
     def glance(self) -> Glance:
         """How things are now; never fails: where the daemon does not answer, that is what there is to see."""
@@ -229,10 +229,6 @@ class Watch:
         ]
         rows.sort(key=lambda row: -(row.hits + row.misses))
         return Week(**msgspec.structs.asdict(total), since=since, users=rows[:_USERS_SHOWN])
-
-
-def _asking(mount: Path, seconds: float) -> Ask:
-    return lambda verb, arguments: control.ask(registry.socket_path(str(mount)), verb, arguments, seconds=seconds)
 
 
 def _ask_statistics(mount: Path) -> Statistics:

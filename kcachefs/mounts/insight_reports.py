@@ -116,10 +116,10 @@ class InsightReports:
         return msgspec.json.decode(self._ask(verb, arguments), type=kind)
 
 
-def asking_daemon(mount: Path) -> Ask:
-    """Asks over the control socket of a mount of this user's."""
+def asking_daemon(mount: Path, seconds: float | None = None) -> Ask:
+    """Asks over the control socket of a mount of this user's; gives up if it is silent for `seconds`."""
     socket = registry.socket_path(str(mount))
-    return lambda verb, arguments: control.ask(socket, verb, arguments)
+    return lambda verb, arguments: control.ask(socket, verb, arguments, seconds=seconds)
 
 
 def asking_folder(mount: Path) -> Ask:

@@ -184,8 +184,6 @@ def _is_store(path: Path, *, create: bool) -> bool:
         present = set(os.listdir(path))
     except FileNotFoundError:
         present = set()
-        if not create:
-            raise NotAStore(f"{path}: there is no store here") from None
     except NotADirectoryError:
         raise NotAStore(f"{path}: is a file, not a store's directory") from None
     except PermissionError:

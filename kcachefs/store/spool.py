@@ -27,17 +27,13 @@ class Spool:
         self._directory = directory
         self._free: list[int] = []
         self._used = set(self.numbers())
-        """Files that may hold something: all but the free ones. So nobody has to look at those to add up the bytes."""
+        """Files that may hold something. So nobody has to look at the empty ones to add up the bytes."""
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
-        """The number of an empty file that nothing refers to, or None: then `open` a new number with `create`."""
+        """The number of an empty file that nothing refers to, to be opened with `create`; None: then a new number."""
         with self._lock:
-            if not self._free:
-                return None
-            number = self._free.pop()
-            self._used.add(number)
-            return number
+            return self._free.pop() if self._free else None
 
     def open(self, number: int, *, create: bool = False) -> int:
         """A descriptor for it. Without `create` a missing file raises: it must not come back as an empty one."""

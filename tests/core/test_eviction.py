@@ -96,9 +96,7 @@ def test_a_disk_that_is_short_of_room_costs_only_the_oldest_entries(tmp_path: Pa
     limits = Limits(max_size=1 << 40, grace=0.0, min_free=0)
     with ext4(tmp_path, "disk", megabytes=64) as disk, opened(disk.path / "store", limits) as fs:
         filled(fs, *"ABCDEFGH", size=200_000)
-        state = os.statvfs(disk.path)
-        free = state.f_bavail * state.f_frsize
-        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=free + (1 << 20))
+        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=disk.free + (1 << 20))
         while fs.evictor.turn():
             pass
         assert "A" not in alive(fs)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import start_profiles
-from kcachefs.daemon import control, idle_work, privileges, registry
+from kcachefs import background
+from kcachefs.daemon import control, privileges, registry
 from kcachefs.daemon.worker import NICENESS
 from kcachefs.errors import DaemonError
 from tests.core.policies.mounts import ALICE, as_user, each_engine, mounted, needs_root
@@ -113,5 +113,5 @@ def test_a_worker_gets_processor_time_before_programs_do() -> None:
         threads = [int(name) for name in os.listdir(f"/proc/{worker}/task")]
         assert len(threads) > 3
         others = [nice for nice in (os.getpriority(os.PRIO_PROCESS, one) for one in threads) if nice != NICENESS]
-        assert set(others) <= {idle_work.NICENESS, start_profiles.NICENESS}
+        assert set(others) <= {background.NICENESS}
         assert len(others) <= 2, "idle work, and reading ahead"
