@@ -2,7 +2,7 @@
 
 Run by the daemon in a thread of its own, in short turns. It begins at the high-water mark, before a write would fail,
 and works down to the low-water mark. It never takes an entry that is pinned, that was used or written within the grace
-period, or that is open or mapped anywhere.
+period, that is open or mapped anywhere, or that somebody is about to finish: written, and not renamed yet.
 
 Open files are invisible here, because the kernel opens them without asking. But it does say when it lets go of an
 inode. So an old entry whose inodes the kernel still knows is *probed*: its name is invalidated, which makes the kernel
@@ -32,6 +32,7 @@ from kcachefs.core.nodes import Nodes
 from kcachefs.core.removal import Remover
 from kcachefs.core.room import Room
 from kcachefs.core.sealing import Sealer
+from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER, UserEviction
 from kcachefs.core.uses import Uses
@@ -39,7 +40,7 @@ from kcachefs.core.walk import Name, Walk
 from kcachefs.errors import NoSpace
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
-from kcachefs.store.records import EntryRecord
+from kcachefs.store.records import EntryRecord, Inode
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ CERTAIN_SECONDS = 5.0
 """How long nothing can be evicted before writes fail: a busy machine may be slow to let go of what nobody uses."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
+UNFINISHED_SECONDS = 10.0
+"""How long an entry stays when its maker wrote something under a temporary name: nothing tells that a rename follows.
+Longer than a busy machine keeps a process waiting in between."""
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 BATCH = 32
@@ -73,6 +77,7 @@ class Evictor:
         sealer: Sealer,
         room: Room,
         remover: Remover,
+        temporaries: Temporaries,
         name_gone: Callable[[int, bytes], None],
         history: History,
         accounts: Accounts | None = None,
@@ -87,6 +92,7 @@ class Evictor:
         self._sealer = sealer
         self._room = room
         self._remover = remover
+        self._temporaries = temporaries
         self._name_gone = name_gone
         self._history = history
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
@@ -292,7 +298,7 @@ class Evictor:
         doom: bool = False,
         names: list[Name] | None = None,
     ) -> bool:
-        """Take one entry, whole for everybody who looks. False when there is none of it, or it is pinned or in use.
+        """Take one entry, whole for everybody who looks. False when there is none of it, or it has to stay.
 
         `force` takes it all the same. `doom` takes it though it is in use; what is, is on nobody's account from then.
         `names`: its names, for who knows them. `why`: one of `insight_info.EVICTION_REASONS`.
@@ -308,6 +314,8 @@ class Evictor:
             members = self._remover.at_once(entry, names)
             inodes.extend(ino for ino, _, _ in members)
             if not (force or doom) and self._is_in_use(entry, record, inodes):
+                return False
+            if not force and self._is_unfinished(record, inodes):
                 return False
             if doom:
                 self._remover.mark_doomed(members)
@@ -332,3 +340,11 @@ class Evictor:
         if known and self._uses.last.get(entry, 0) > record.used:
             return True  # used since it was chosen
         return any(not self._was_let_go(ino) for ino in known)
+
+    def _is_unfinished(self, record: EntryRecord, inodes: Iterable[int]) -> bool:
+        """Whether its maker wrote something of it just now that has no final name yet. The lock is held."""
+        if self._temporaries.inodes.isdisjoint(inodes):
+            return False
+        horizon = time.time_ns() - int(UNFINISHED_SECONDS * 1e9)
+        nodes = map(self._nodes.get, inodes)
+        return any(node.flags & Inode.FRESH and node.ctime > horizon and node.uid == record.uid for node in nodes)

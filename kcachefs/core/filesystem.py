@@ -89,6 +89,7 @@ class Filesystem(FileRequests):
             parts.sealer,
             parts.room,
             parts.remover,
+            parts.temporaries,
             self.name_gone,
             parts.history,
             parts.accounts,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem
+from kcachefs.core import Filesystem, eviction
 from kcachefs.core.administration import Administration
 from kcachefs.core.eviction import BATCH
 from kcachefs.core.kernel import Kernel
@@ -132,6 +132,38 @@ def test_an_entry_being_written_stays(tmp_path: Path) -> None:
         assert "A" in alive(fs)
         assert "B" not in alive(fs)
         fs.forget(ino, 1)
+
+
+@pytest.mark.parametrize("temporary", [".7.1.tmp", "tmp.pid_7_x/kernel.ptx"])
+def test_an_entry_stays_between_its_last_write_and_the_rename(tmp_path: Path, temporary: str) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDEF", size=200_000)
+        ino = write(fs, f"triton/G/{temporary}", os.urandom(50_000))
+        fs.settle()
+        shrink(fs, 0.05)
+        assert alive(fs) == ["G"]
+        assert not fs.evictor.evict(fs.nodes.get(ino).entry, doom=True)
+        rename(fs, f"triton/G/{temporary}", "triton/G/kernel.ptx")
+        if "/" in temporary:
+            fs.rmdir(ROOT, find(fs, "triton/G"), b"tmp.pid_7_x")
+        shrink(fs, 0.05)
+        assert alive(fs) == [], "it is complete, and nobody uses it"
+
+
+def test_what_another_user_began_in_an_entry_does_not_keep_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A")
+        write(fs, "triton/A/.7.1.tmp", b"x", user(1000))
+        assert fs.evictor.evict(find(fs, "triton/A"))
+
+
+def test_what_was_begun_long_ago_does_not_keep_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        write(fs, "triton/A/.7.1.tmp", b"x")
+        fs.settle()
+        assert not fs.evictor.evict(find(fs, "triton/A"))
+        monkeypatch.setattr(eviction, "UNFINISHED_SECONDS", 0.0)
+        assert fs.evictor.evict(find(fs, "triton/A"))
 
 
 def test_an_entry_that_the_kernel_holds_is_used_now(tmp_path: Path) -> None:
