@@ -44,7 +44,7 @@ class Visitor:
         self.home.mkdir()
         os.chown(self.home, NOBODY.uid, NOBODY.gid)
         code = scene.folder / "code"
-        shutil.copytree(PACKAGE, code / "kcachefs", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, code / "kcachefs")  # with its bytecode, or each command would compile it anew
         self.packages = packages
         self.command = (python, "-m", "kcachefs")
         self.mountpoint = self.home / "mount"

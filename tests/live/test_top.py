@@ -358,7 +358,7 @@ def test_one_frame_is_printed_without_a_terminal_and_without_textual(place: Scen
     assert {one["name"] for one in told["kernels"]["rows"]}
     plain = place.must("top", "--once", env={**place.environment, "LC_ALL": "C"})
     assert plain.isascii()
-    assert "?" not in plain
+    assert "?" not in plain.replace("  ?  ", ""), "but for the seconds of a run that nobody knows"
     place.run("top", command=without).refused_with(2, "textual", "pip install 'kcachefs[live]'", "--once")
     place.run("top").refused_with(2, "terminal", "--once")
     place.run("top", "--once", place.folder).refused_with(4, "no kcachefs mount is there")
@@ -396,7 +396,7 @@ def test_it_works_in_a_real_terminal(place: Scene, colours: bool) -> None:
         press("Escape")
         until(lambda: "4 kernels" in (seen := screen()) and "⏎ open" in seen, "it is closed")
         press("q")
-        until(ended.exists, "it ended")
+        until(lambda: ended.exists() and ended.read_text().endswith("\n"), "it ended")
         assert ended.read_text().strip() == "0"
         assert "layer_norm" not in screen(), "the screen is as it was before"
     finally:
