@@ -18,7 +18,7 @@ REPLY_MAX = 4 << 20
 
 
 class MountMetrics:
-    """The metrics of one mount over HTTP, if it is to serve them."""
+    """The metrics of one mount over HTTP."""
 
     def __init__(self, config: MountConfig, state: MountState) -> None:
         """Listens already, so that a mount whose address is taken is refused before anything is mounted.
@@ -27,8 +27,6 @@ class MountMetrics:
         """
         self._state = state
         self._listener: socket.socket | None = None
-        if not config.metrics_listen:
-            return
         try:
             self._listener = metrics_server.listen(config.metrics_listen)
         except KcachefsError as error:

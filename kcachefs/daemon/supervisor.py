@@ -25,7 +25,6 @@ from kcachefs import own_python
 from kcachefs.daemon import logs, registry
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
-from kcachefs.daemon.mount_metrics import MountMetrics
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
@@ -92,8 +91,12 @@ class Supervisor:
             signal.signal(number, self._stop)
         self._start_log(foreground)
         signal.signal(signal.SIGUSR2, self._request_reload)
+        metrics = None
         try:
-            metrics = MountMetrics(self._config, self._state)
+            if self._config.metrics_listen:
+                from kcachefs.daemon.mount_metrics import MountMetrics  # it brings the whole of core
+
+                metrics = MountMetrics(self._config, self._state)
             self._device = mounting.mount(
                 self._mountpoint,
                 Path(self._config.store),
@@ -107,7 +110,8 @@ class Supervisor:
         self._device_number = mounted.device if mounted is not None else ""
         self._request_buffer = make_memory()
         self._header_guard = HeaderGuard(self._config.mountpoint)
-        metrics.start()
+        if metrics is not None:
+            metrics.start()
         try:
             return self._serve(ready)
         finally:
