@@ -101,6 +101,7 @@ def _machine(results: Results) -> str:
     took = sum(results.seconds.values())
     return (
         f"{results.date}, commit {results.commit}, kcachefs {results.versions.get('kcachefs', '?')}, "
+        f"Python {results.versions.get('python', '?')}, "
         f"{machine['cores']} cores ({machine['processor']}), {machine['memory']}, {machine['kernel']}, "
         f"{machine['disk']}; {took / 60:.0f} minutes{', a quick run' if results.quick else ''}. "
         "Medians, each followed by its ratio to the column that has none."
@@ -180,7 +181,8 @@ def short(results: Results) -> str:
     ]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     machine = results.machine
-    where = f"{machine['cores']} cores, {machine['memory']}, {machine['kernel']}, {machine['disk']}; {results.date}"
+    software = f"{machine['kernel']}, Python {results.versions.get('python', '?')}"
+    where = f"{machine['cores']} cores, {machine['memory']}, {software}, {machine['disk']}; {results.date}"
     pictures = "\n".join(f"![{text}](../benchmarks/results/{name}.svg)" for name, text in _PICTURES.items())
     note = f"({where}. × is the ratio to a peer: less is better, except for files/s. Everything: benchmarks/README.md.)"
     return f"{pictures}\n\n{table}\n\n{note}"

@@ -30,6 +30,8 @@ EDITABLE = ("editables",)
 """What hatchling needs to install a checkout."""
 PYFUSE3_BUILD = ("setuptools>=78.1.1", "setuptools-scm>=8", "cython")
 """What pyfuse3, of which there are no wheels, is built with."""
+INSTALLER = ("pip>=24",)
+"""Debian 12's own cannot install for Python 3.12 and newer."""
 TORCH_NEEDS = ("filelock", "fsspec", "jinja2", "networkx", "numpy", "sympy")
 """What torch installs besides itself. scripts/setup.sh says why torch and triton are not locked."""
 PYTEST = ("pytest", "hypothesis")
@@ -66,7 +68,7 @@ def inputs() -> dict[str, list[str]]:
     run = [*project["project"]["dependencies"], *extras["fleet"], *project["build-system"]["requires"], *EDITABLE]
     pytest = [one for one in extras["dev"] if one.startswith(PYTEST)]
     dev = [one for one in extras["dev"] if one not in pytest]
-    test = [*dev, *extras["cuda"], *extras["live"], *PYFUSE3_BUILD, *TORCH_NEEDS]
+    test = [*dev, *extras["cuda"], *extras["live"], *PYFUSE3_BUILD, *INSTALLER, *TORCH_NEEDS]
     return {"run": run, "pytest": pytest, "test": test, "source": list(extras["pyfuse3"])}
 
 
