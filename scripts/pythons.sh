@@ -35,7 +35,7 @@ set_up_version() {
         fi
     fi
     say "Python $version could not be had: $(tail -n 1 "$log")"
-    rm -f "$log"
+    rm -rf "$log" "$place"  # half of an environment would be taken for a whole one
     fingerprint >"$stamp.failed"
     return 1
 }

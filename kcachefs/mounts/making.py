@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shlex
 import sys
@@ -22,6 +23,8 @@ from kcachefs.engines import mounting
 from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
 from kcachefs.mounts.finding import DEAD
 from kcachefs.mounts.places import remember
+
+log = logging.getLogger(__name__)
 
 
 def serve_in_background(settings: MountConfig) -> str:
@@ -46,9 +49,10 @@ def serve_in_foreground(settings: MountConfig) -> None:
                 refusals.append(refusal)
                 return
             claim.pop_all().close()
-            os.statvfs(settings.mountpoint)
+            with contextlib.suppress(OSError):  # told to stop already: the mount is gone
+                os.statvfs(settings.mountpoint)
             if complaint := remember(settings):
-                print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
+                log.warning("%s", complaint)  # not by print: a terminal that closed is no reason to fail
             notify("READY=1")
 
         os.chdir("/")

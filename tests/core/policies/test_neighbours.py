@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -108,13 +109,15 @@ ATTACKS: list[Attack] = [
 ]
 ROUNDS = 20_000
 """Tries of each attack at most; the quota ends them all much earlier."""
+ATTACK_SECONDS = 20.0
+"""How long each is tried again, where it is never refused: a write may wait half a minute for room, and get it."""
 REFUSALS = (errno.EDQUOT, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSPC)
 
 
 def _until_refused(attack: Attack, folder: Path, refusals: int = 1) -> int:
-    """How often it went well, until it was refused so many times."""
-    went = 0
-    for number in range(ROUNDS):
+    """How often it went well, until it was refused so many times or went on for long enough."""
+    went, end = 0, time.monotonic() + ATTACK_SECONDS
+    for number in itertools.takewhile(lambda _: time.monotonic() < end, range(ROUNDS)):
         try:
             attack(folder, number + os.getpid() * ROUNDS)
             went += 1

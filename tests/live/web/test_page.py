@@ -54,6 +54,13 @@ def size(count: float) -> str:
     return format_size(count)
 
 
+def seconds(count: float) -> str:
+    """As the page shows them, up to some hours."""
+    if count < 10:
+        return f"{count:.1f} s"
+    return f"{count:.0f} s" if count < 120 else f"{count / 60:.0f} min"
+
+
 def test_every_number_is_that_of_the_commands(server: Server, place: Scene, opened: Opener) -> None:
     page = ready(opened(server.link))
     assert page.url.endswith("/"), "the token does not stay in the address"
@@ -73,8 +80,8 @@ def test_every_number_is_that_of_the_commands(server: Server, place: Scene, open
 
     def shows_the_week() -> bool:  # the page asks for it every ten seconds
         past = json.loads(place.must("stats", "--json", "--since", "7d"))["total"]
-        done = f"{past['seconds_compiled']:.1f} s of compiling done"
-        return f"{past['seconds_saved']:.1f} s" in tile("saved") and done in tile("saved")
+        done = f"{seconds(past['seconds_compiled'])} of compiling done"
+        return seconds(past["seconds_saved"]) in tile("saved") and done in tile("saved")
 
     until(shows_the_week, pause=0.3)
     [row] = cells(page, "#namespaces")
