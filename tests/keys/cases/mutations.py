@@ -97,7 +97,7 @@ class Dispatching:
     @run.register
     def _(self, x: int):
         return 1
-class Mode(enum.Flag):
+class Mode(enum.Flag, boundary=enum.STRICT):
     A = 1
     B = 2
 plain, slotted, tile = Plain(3), Slotted(), Tile(4)

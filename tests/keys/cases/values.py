@@ -110,7 +110,7 @@ CASES: list[Case] = [
             def __init__(self, a, b=0): self.a, self.__b = a, b
         class Both(Slotted):
             def __init__(self, a, c): super().__init__(a); self.c = c
-        class Mode(enum.Flag):
+        class Mode(enum.Flag, boundary=enum.STRICT):
             A = 1
             B = 2
         class Named(str, enum.Enum):
