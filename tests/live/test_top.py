@@ -62,7 +62,7 @@ def is_a_place(place: Scene, folders: Path) -> None:
 
 def copy(place: Scene, folder: Path) -> None:
     target = place.mountpoint / "triton"
-    subprocess.run(["cp", "-a", *map(str, sorted(folder.iterdir())), str(target)], check=True, timeout=PATIENCE)
+    subprocess.run(["cp", "-r", *map(str, sorted(folder.iterdir())), str(target)], check=True, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_every_panel_shows_what_the_commands_show(place: Scene, size: tuple[int,
         )
         await screen.shows(*keys)
         await screen.press("2")
-        await screen.shows("cp -a", *(f"{run['run']:>3} " for run in runs))
+        await screen.shows("cp -r", *(f"{run['run']:>3} " for run in runs))
         await screen.press("3")
         await screen.shows("is 32, was 64")
         await screen.press("4")
@@ -234,9 +234,9 @@ def test_on_a_small_screen_source_and_ptx_take_turns(place: Scene) -> None:
 def test_a_run_leads_to_its_misses(place: Scene) -> None:
     async def scenario(screen: Screen) -> None:
         await screen.press("2")
-        await screen.shows("cp -a", "run↓")
+        await screen.shows("cp -r", "run↓")
         await screen.press("S", *["up"] * 5, "enter")
-        await screen.shows("run 1: cp -a")
+        await screen.shows("run 1: cp -r")
 
     on_screen(place, LARGE, scenario)
 
@@ -349,7 +349,7 @@ def test_one_frame_is_printed_without_a_terminal_and_without_textual(place: Scen
     text = place.must("top", "--once", place.mountpoint, command=without)
     numbers = stats(place)
     assert text.startswith(f"{place.mountpoint}  served · up ")
-    for word in ("not repeated this week", "64.0 MiB", "is 32, was 64", "sm_90", "cp -a", "last 6 h  hits ▁"):
+    for word in ("not repeated this week", "64.0 MiB", "is 32, was 64", "sm_90", "cp -r", "last 6 h  hits ▁"):
         assert word in text
     assert f"{numbers['total']['hits']} hits" in text
     assert "\x1b" not in text

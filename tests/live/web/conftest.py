@@ -91,7 +91,7 @@ def _page(browser: Browser, link: str, options: dict[str, Any]) -> Iterator[Page
     expected: tuple[str, ...] = options.pop("expected", ())
     options.setdefault("viewport", {"width": 1280, "height": 900})
     context = browser.new_context(**options)
-    context.set_default_timeout(PATIENCE * 200)
+    context.set_default_timeout(PATIENCE * 1000)
     try:
         page = context.new_page()
         page.on("console", lambda one: noise.append(one.text))
@@ -111,7 +111,7 @@ def _page(browser: Browser, link: str, options: dict[str, Any]) -> Iterator[Page
 def bring(place: Scene, folder: Path) -> None:
     """A run of its own that makes these entries, as a compiler would."""
     entries = [str(one) for one in sorted(folder.iterdir())]
-    subprocess.run(["cp", "-a", *entries, str(place.mountpoint / "triton")], check=True, timeout=PATIENCE)
+    subprocess.run(["cp", "-r", *entries, str(place.mountpoint / "triton")], check=True, timeout=PATIENCE)
     place.settle()
 
 

@@ -26,7 +26,8 @@ function drawTiles(glance, spanWords) {
   fill("tiles",
     tile("saved", `Compiling not repeated ${spanWords}`, seconds(week.seconds_saved), "",
       meter(worked ? week.seconds_saved / worked : 0, "saved", `${percent(worked ? week.seconds_saved / worked : 0)} of the compiling was not repeated`),
-      worked ? `${seconds(week.seconds_compiled)} of compiling done` : "nothing was compiled or reused yet"),
+      worked ? `${seconds(week.seconds_compiled)} of compiling done`
+        : week.hits + week.misses ? "how long compiling took is not known" : "nothing was compiled or reused yet"),
     tile("rate", head.counted_since ? "Hit rate since the reset" : "Hit rate", uses ? percent(total.hit_rate) : "–", "",
       meter(total.hit_rate, "", `hit rate ${percent(total.hit_rate)}`),
       `${counted(total.hits, "hit")}, ${counted(total.misses, "miss", "misses")}, ${size(total.bytes_served)} served`),
