@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 _DEPTH_MAX = 64
@@ -42,12 +41,12 @@ class Story(NamedTuple):
 def tell(thread: int) -> Story | None:
     """The story of the process that a thread belongs to; None if it is gone, or cannot be seen from here."""
     try:
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{thread}/status").read_text().splitlines())
-        pid, uid = int(status["Tgid"]), int(status["Uid"].split()[1])
+        status = _read(f"/proc/{thread}/status")
+        pid, uid = int(_field(status, b"\nTgid:")[0]), int(_field(status, b"\nUid:")[1])
         process, parent = _look(pid)
-        argv = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")[:ARGV_MAX]
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except (OSError, ValueError, KeyError, IndexError):
+        argv = _read(f"/proc/{pid}/cmdline")[:ARGV_MAX].rstrip(b"\0").replace(b"\0", b" ")
+        uptime = float(_read("/proc/uptime").split()[0])
+    except (OSError, ValueError, IndexError):
         return None
     started = time.time_ns() - int((uptime - process.ticks / _TICKS) * 1e9)
     return Story(process, uid, started, argv, _ancestors(parent))
@@ -91,5 +90,20 @@ def _ancestors(parent: int) -> list[Process]:
 
 def _look(pid: int) -> tuple[Process, int]:
     """The process of that number, and the number of its parent."""
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return Process(pid, int(fields[_START_TIME])), int(fields[_PARENT])
+
+
+def _field(status: bytes, name: bytes) -> list[bytes]:
+    """The words behind a name in /proc/PID/status; a ValueError if it has none."""
+    begin = status.index(name) + len(name)
+    return status[begin : status.index(b"\n", begin)].split()
+
+
+def _read(path: str) -> bytes:
+    """The beginning of a file of /proc. A process waits for this, so no more is done than it takes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 8192)
+    finally:
+        os.close(descriptor)

@@ -1,8 +1,9 @@
 """Runs: which program a request belongs to, and what each program gained and cost.
 
 A run is the oldest ancestor process that uses the mount, with all processes below it: a training script and the
-compilers that it starts are one run. A process is looked up in /proc once, when it first makes or hits an entry, by a
-thread of its own: at once, because many processes are short-lived, and never on the path of a request.
+compilers that it starts are one run. A process is looked up in /proc when it first makes or hits an entry, while it
+waits for its answer: many are short-lived, and on a busy machine gone before another thread gets to look. What that
+means for the runs is worked out by a thread of its own.
 
 A process may turn out later to have an ancestor that uses the mount as well. Then the ancestor takes the run over, and
 with several such runs they become one.
@@ -39,7 +40,7 @@ _RECHECK_SECONDS = 5.0
 _PATIENCE_SECONDS = 0.2
 _COVERED = 64
 _WAITING = 1024
-"""Threads that wait to be looked up; of more than that at a time, nobody learns the run."""
+"""Threads whose run is being worked out; of more than that at a time, nobody learns the run."""
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Runs:
         self._ring = store.history.runs
         self._known: BoundedDict[int, tuple[int, float]] = BoundedDict(_REMEMBERED)
         """The run of a thread, 0 while nobody knows, and when it was last asked for."""
-        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Story | None]] = queue.SimpleQueue()
         self._asked = self._answered = 0
         self.latest = 0
         """The thread that was seen last since the last flush: whoever sees it again need not say so."""
@@ -84,14 +85,14 @@ class Runs:
     # --- who asks: the catalog's lock is held -------------------------------------------------------------------------
 
     def seen(self, thread: int) -> None:
-        """A thread makes or hits an entry. Quick: the process is looked up elsewhere."""
+        """A thread makes or hits an entry. Quick, but for the first time: then its process is there to be looked up."""
         self.latest = thread
         known, now = self._known.get(thread), time.monotonic()
         is_known = known is not None and now - known[1] <= _RECHECK_SECONDS
         if thread and not is_known and self._asked - self._answered < _WAITING:
             self._known[thread] = (known[0] if known is not None else 0), now
             self._asked += 1
-            self._queue.put(thread)
+            self._queue.put((thread, tell(thread) if known is None else None))
 
     def of(self, thread: int | None) -> int:
         """The run that a thread belongs to; 0 if that is not known."""
@@ -116,18 +117,18 @@ class Runs:
         if self._thread is None:
             with contextlib.suppress(queue.Empty):
                 while True:
-                    self._look_up(self._queue.get_nowait())
+                    self._look_up(*self._queue.get_nowait())
         until = time.monotonic() + _PATIENCE_SECONDS
         while self._answered < self._asked and time.monotonic() < until:
             time.sleep(0.001)
 
     def _look_up_forever(self) -> None:
         while True:
-            self._look_up(self._queue.get())
+            self._look_up(*self._queue.get())
 
-    def _look_up(self, thread: int) -> None:
+    def _look_up(self, thread: int, story: Story | None) -> None:
         try:
-            story = tell(thread)
+            story = story or tell(thread)
             if story is not None:
                 with self._lock:
                     run = self._run_of(story)

@@ -213,6 +213,15 @@ def test_a_worker_that_takes_over_recognizes_the_runs(tmp_path: Path) -> None:
             assert {pid: one.misses for pid, one in runs(fs).items()} == {top: 2}
 
 
+def test_a_process_that_ends_at_once_is_a_run_too(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        with processes("brief") as [pid]:
+            write(fs, "triton/KEY/kernel.ptx", b"x", user(0, pid))
+        assert runs(fs)[pid].argv, "it was looked up while it waited for its answer"
+        fs.settle()
+        assert runs(fs)[pid].misses == 1
+
+
 def test_a_process_of_the_same_number_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store") as fs, processes("one") as [pid]:
         made(fs, "triton/A", 1.0, pid=pid)
