@@ -238,7 +238,7 @@ def test_an_empty_mount_and_a_server_that_is_gone_say_what_to_do(opened: Opener)
     with scene() as empty:
         empty.mount()
         with serving(empty, empty.mountpoint) as server:
-            page = opened(server.link, expected=("ERR_CONNECTION_REFUSED",))
+            page = opened(server.link, expected=("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET"))
             for place, text in (
                 ("#treemap", "Nothing is stored yet"),
                 ("#runs", "No run yet"),
