@@ -36,7 +36,7 @@ need_packages() {
 }
 
 # A Python of at least 3.11 that can make a virtual environment. One that was built with optimizations is preferred: pyenv
-# builds without them, and everything takes a third longer there.
+# builds without them, and importing torch takes a fifth longer there.
 find_python() {
     local candidate usable=
     for candidate in python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11; do

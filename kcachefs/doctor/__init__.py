@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -23,7 +21,6 @@ def examine(store: Path, environ: Mapping[str, str]) -> Iterator[Finding]:
     yield from host.sharing_with_others(Path("/etc/fuse.conf"))
     yield from host.kernel(os.uname().release)
     yield from host.confinement(landlock.version())
-    yield from host.interpreter(sys.base_prefix, sysconfig.get_config_var("CONFIG_ARGS") or "")
     yield from host.framework_versions()
     yield from places.store_location(store)
     yield from places.configuration(store)

@@ -1,9 +1,8 @@
-"""Checks what the host offers: /dev/fuse, the mount helper, the kernel, Python, and the versions of the frameworks."""
+"""Checks what the host offers: /dev/fuse, the mount helper, the kernel, and the versions of the frameworks."""
 
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -92,20 +91,6 @@ def confinement(landlock: int) -> Iterator[Finding]:
         )
     else:
         yield Finding(OK, "Landlock", "workers are confined to their store")
-
-
-def interpreter(prefix: str, configured: str) -> Iterator[Finding]:
-    """Whether this Python was built with optimizations; a system's own is, whatever it was configured with."""
-    version = platform.python_version()
-    if prefix == "/usr" or not configured or "--enable-optimizations" in configured:
-        yield Finding(OK, "Python", version)
-    else:
-        yield Finding(
-            NOTE,
-            "Python",
-            f"{version} was built without optimizations: every request takes a quarter longer",
-            "use the system's, or with pyenv: PYTHON_CONFIGURE_OPTS='--enable-optimizations --with-lto' pyenv install",
-        )
 
 
 def framework_versions() -> Iterator[Finding]:
