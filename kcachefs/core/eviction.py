@@ -37,7 +37,7 @@ from kcachefs.core.tree import Tree
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER, UserEviction
 from kcachefs.core.uses import Uses
 from kcachefs.core.walk import Name, Walk
-from kcachefs.errors import NoSpace
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.records import EntryRecord, Inode
@@ -346,5 +346,9 @@ class Evictor:
         if self._temporaries.inodes.isdisjoint(inodes):
             return False
         horizon = time.time_ns() - int(UNFINISHED_SECONDS * 1e9)
-        nodes = map(self._nodes.get, inodes)
-        return any(node.flags & Inode.FRESH and node.ctime > horizon and node.uid == record.uid for node in nodes)
+        for ino in inodes:
+            with contextlib.suppress(FsError):  # it went while the entry was looked at
+                node = self._nodes.get(ino)
+                if node.flags & Inode.FRESH and node.ctime > horizon and node.uid == record.uid:
+                    return True
+        return False

@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import time
+from array import array
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_what_another_user_began_in_an_entry_does_not_keep_it(tmp_path: Path) ->
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A")
         write(fs, "triton/A/.7.1.tmp", b"x", user(1000))
+        assert fs.evictor.evict(find(fs, "triton/A"))
+
+
+def test_a_temporary_file_may_go_while_its_entry_is_looked_at(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A")
+        write(fs, "triton/A/.7.1.tmp", b"x", user(1000))
+        remaining = write(fs, "triton/A/.8.1.tmp", b"x", user(1000))
+        look = fs.evictor._remover.inodes
+
+        def look_and_lose_one(entry: int, names: list[Name]) -> array[int]:
+            found = look(entry, names)
+            fs.unlink(ROOT, entry, b".7.1.tmp")
+            return found
+
+        fs.evictor._remover.inodes = look_and_lose_one  # type: ignore[method-assign]
+        assert remaining in fs.temporaries
         assert fs.evictor.evict(find(fs, "triton/A"))
 
 
