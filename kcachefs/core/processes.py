@@ -5,6 +5,7 @@ A worker is confined, but reads /proc. It sees the processes of its own pid name
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ _DEPTH_MAX = 64
 """Ancestors looked at."""
 _START_TIME, _PARENT = 19, 1
 """Places in /proc/PID/stat, counted from behind the command's name, which may contain anything."""
+_PROCESS = b"\nTgid:"
 _TICKS = os.sysconf("SC_CLK_TCK")
 ARGV_MAX = 200
 
@@ -42,7 +44,7 @@ def tell(thread: int) -> Story | None:
     """The story of the process that a thread belongs to; None if it is gone, or cannot be seen from here."""
     try:
         status = _read(f"/proc/{thread}/status")
-        pid, uid = int(_field(status, b"\nTgid:")[0]), int(_field(status, b"\nUid:")[1])
+        pid, uid = int(_field(status, _PROCESS)[0]), int(_field(status, b"\nUid:")[1])
         process, parent = _look(pid)
         argv = _read(f"/proc/{pid}/cmdline")[:ARGV_MAX].rstrip(b"\0").replace(b"\0", b" ")
         uptime = float(_read("/proc/uptime").split()[0])
@@ -50,6 +52,13 @@ def tell(thread: int) -> Story | None:
         return None
     started = time.time_ns() - int((uptime - process.ticks / _TICKS) * 1e9)
     return Story(process, uid, started, argv, _ancestors(parent))
+
+
+def process_of(thread: int) -> int:
+    """The process that a thread belongs to: requests carry the thread's number."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_field(_read(f"/proc/{thread}/status"), _PROCESS)[0])
+    return thread
 
 
 def name_of(argv: Sequence[str]) -> str:

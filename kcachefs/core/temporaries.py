@@ -5,11 +5,10 @@ Each is in the catalog with the process that writes it, so that whatever a dead 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from pathlib import Path
 
+from kcachefs.core.processes import process_of
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import number_of, pack_pair, temporary_key, unpack_pair
@@ -52,12 +51,3 @@ def _is_process(pid: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def process_of(pid: int) -> int:
-    """The process that a thread belongs to: requests carry the thread's number."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("Tgid:"):
-                return int(line[5:])
-    return pid

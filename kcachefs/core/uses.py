@@ -23,8 +23,8 @@ from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
 from kcachefs.core.makings import Hit, Hits, Makings
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.processes import process_of
 from kcachefs.core.runs import Runs
-from kcachefs.core.temporaries import process_of
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
