@@ -70,15 +70,17 @@ class Insight(Administration):
         """Count hits, misses and evictions from 0 again; returns since when, in seconds since 1970."""
         return self._fs.reset_statistics()
 
-    def note_costs(self, costs: dict[str, float]) -> int:
+    def note_costs(self, costs: dict[str, float], parts: dict[str, float] | None = None) -> int:
         """Say what entries cost in seconds, by their numbers, as their artefacts have it; returns how many were there.
 
-        What a hit on them saves is counted by this from then on.
+        `costs` contain what was compiled meanwhile; `parts` are what other entries do not account for. What a hit on
+        them saves is counted by this from then on.
         """
-        seconds = {int(entry): cost for entry, cost in costs.items()}
-        if any(not 0 <= cost <= LONGEST_NS / 1e9 for cost in seconds.values()):
+        parts = parts or {}
+        if any(not 0 <= cost <= LONGEST_NS / 1e9 for cost in (*costs.values(), *parts.values())):
             raise UsageError("a cost is a number of seconds, and not more than six hours")
-        return self._fs.makings.set_costs({entry: int(cost * 1e9) for entry, cost in seconds.items()})
+        whole, part = ({int(entry): int(cost * 1e9) for entry, cost in told.items()} for told in (costs, parts))
+        return self._fs.makings.set_costs(whole, part)
 
     def artifacts(
         self,

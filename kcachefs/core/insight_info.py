@@ -10,8 +10,9 @@ from blake3 import blake3
 
 from kcachefs.core.entry_info import EntryInfo
 
-BASES = ("", "span", "artefact")
-"""Where a cost comes from: unknown; from the making of the entry's folder to its last file; the artefact says so."""
+BASES = ("", "span", "artefact", "part")
+"""Where a cost comes from: unknown; from the making of the entry's folder to its last file; the artefact says so; the
+artefact says so, and what other entries account for is taken off."""
 
 EVICTION_REASONS = ("quota", "user quota", "ceiling", "evicted", "pruned", "damaged", "power cut")
 """Why an entry went. The first three mean that a limit was too small; the next two that somebody asked for it."""

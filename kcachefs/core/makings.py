@@ -5,8 +5,9 @@ file. Both times are those of inodes, so a kill in between changes nothing. Else
 done already, and its times say nothing: the cost is unknown until somebody who can read the artefact tells it.
 Unknown stays unknown, and is never taken for 0.
 
-A graph's cost contains that of its kernels. So a kernel that the graph's own run made while it compiled the graph is
-not counted for a run that has hit the graph.
+A graph's cost contains that of its kernels, and of the code that was written for it. So what the graph's own run made
+while it compiled the graph is not counted for a run that has hit the graph. What autograd and tuning cost beyond their
+graphs and kernels is a part of its own: it contains nothing, and nothing contains it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from kcachefs.store.history_records import UNKNOWN_COST, MakingRecord, making_ke
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import EntryRecord, Inode, entry_key
 
-SPAN, ARTEFACT = BASES.index("span"), BASES.index("artefact")
+SPAN, ARTEFACT, PART = (BASES.index(name) for name in ("span", "artefact", "part"))
 LONGEST_NS = 6 * 3600 * 10**9
 """What seems to have taken longer says that the clock was set, not what it cost."""
 PAUSE_NS = 600 * 10**9
@@ -160,20 +161,25 @@ class Makings:
             return (label == "triton" and len(path) == 1) or (label == "inductor" and path[:1] == (b"triton",))
         return False
 
-    def set_costs(self, costs: dict[int, int]) -> int:
-        """Artefacts say what their entries cost, in nanoseconds; returns how many of the entries there are."""
+    def set_costs(self, costs: dict[int, int], parts: dict[int, int]) -> int:
+        """Artefacts say what their entries cost, in nanoseconds; returns how many of the entries there are.
+
+        `costs` contain what was made meanwhile, `parts` are what other entries do not account for.
+        """
         self._catalog.fold()
         spans = [self._covered(one) for one in self._all() if one.basis == SPAN and one.run]
-        return sum([self._set_artefacts_cost(entry, cost, spans) for entry, cost in costs.items()])
+        found = [self._set_artefacts_cost(entry, cost, ARTEFACT, spans) for entry, cost in costs.items()]
+        found += [self._set_artefacts_cost(entry, cost, PART, []) for entry, cost in parts.items()]
+        return sum(found)
 
-    def _set_artefacts_cost(self, entry: int, cost: int, spans: list[Covered]) -> bool:
+    def _set_artefacts_cost(self, entry: int, cost: int, basis: int, spans: list[Covered]) -> bool:
         with self._nodes.change() as txn:
             making, raw = self.get(entry, txn), txn.get(entry_key(entry))
             if making is None or raw is None:
                 return False
             was_unknown, known = making.cost == UNKNOWN_COST, max(0, making.cost)
-            is_new = making.basis != ARTEFACT
-            making.cost, making.basis = cost, ARTEFACT
+            is_new = making.basis not in (ARTEFACT, PART)
+            making.cost, making.basis = cost, basis
             txn.put(making_key(entry), making.pack())
             if is_new:
                 own = self._covered(making)
@@ -219,14 +225,14 @@ class Makings:
 
     def _saved(self, run: int, making: MakingRecord | None) -> int | None:
         """What a hit of a run saves; None if nobody knows."""
-        if making is None or making.cost == UNKNOWN_COST:
+        if making is None:
             return None
         own = self._covered(making)
-        if making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
-            return 0
         if making.basis == ARTEFACT:
             self._runs.cover(run, own)
-        return making.cost
+        elif making.basis != PART and making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
+            return 0
+        return making.cost if making.cost != UNKNOWN_COST else None
 
     # --- telling ------------------------------------------------------------------------------------------------------
 

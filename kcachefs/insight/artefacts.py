@@ -45,8 +45,11 @@ class Cache(Protocol):
 
     def tombstones(self) -> list[Tombstone]: ...
 
-    def note_costs(self, seconds: Mapping[int, float]) -> None:
-        """Say what entries cost, as their artefacts have it, so that what a hit on them saves is counted by this."""
+    def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
+        """Say what entries cost, as their artefacts have it, so that what a hit on them saves is counted by this.
+
+        `parts` are what other entries do not account for.
+        """
 
 
 def kind_of(path: str) -> str:
@@ -120,7 +123,7 @@ class FolderCache:
     def tombstones(self) -> list[Tombstone]:
         return []
 
-    def note_costs(self, seconds: Mapping[int, float]) -> None:
+    def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
         pass
 
     def _tops(self) -> list[tuple[str, Path]]:

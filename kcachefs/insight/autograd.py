@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,22 @@ class Autograd:
     backward: str = ""
     inputs: list[str] = field(default_factory=list)
     seconds: float | None = None
+    """Until its forward pass was compiled, the graph and tracing; as torch measured it."""
+    is_eager: bool = False
+    """Whether these seconds hold the compiling of the backward pass, which torch does only where sizes may change."""
+
+    def beyond(self, graph_seconds: Mapping[str, float | None]) -> float | None:
+        """What it cost beyond its graphs, of which some may be unknown.
+
+        >>> trained = Autograd("", 0.0, forward="f", backward="b", seconds=5.0)
+        >>> trained.beyond({"f": 3.0, "b": 1.5}), trained.beyond({"b": 1.5})
+        (2.0, None)
+        """
+        graphs = [self.forward, self.backward] if self.is_eager else [self.forward]
+        known = [graph_seconds.get(key) for key in graphs]
+        if self.seconds is None or None in known:
+            return None
+        return max(0.0, self.seconds - sum(one for one in known if one is not None))
 
 
 def read(path: str, created: float, data: bytes) -> Autograd:
@@ -36,9 +53,9 @@ def read(path: str, created: float, data: bytes) -> Autograd:
     sources = config.state.get("aot_autograd_arg_pos_to_source") if isinstance(config, Described) else None
     if isinstance(sources, list):
         entry.inputs = [_source_name(one) for one in sources[:_INPUTS_MAX]]
-    times = [made.state.get(name) for name in ("forward_time_taken_ns", "backward_time_taken_ns")]
-    known = [one for one in times if isinstance(one, int) and 0 < one < 1 << 62]
-    entry.seconds = sum(known) / 1e9 if known else None
+    taken, sizes = made.state.get("forward_time_taken_ns"), made.state.get("num_symints_saved_for_bw")
+    entry.seconds = taken / 1e9 if isinstance(taken, int) and 0 < taken < 1 << 62 else None
+    entry.is_eager = isinstance(sizes, int) and sizes > 0
     return entry
 
 

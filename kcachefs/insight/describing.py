@@ -115,7 +115,7 @@ def _of_kernel(kernel: TritonKernel, explainer: Explainer, entry: MadeEntry) -> 
         "shared memory": "" if kernel.shared is None else f"{kernel.shared} bytes",
         "graph": owner.path if owner is not None else "",
     }
-    tuned = explainer.reader.tunings(explainer.entries).get(entry.path.rpartition("/")[2])
+    tuned = explainer.tunings().get(entry.path.rpartition("/")[2])
     facts["autotuning chose"] = tuned.words if tuned is not None else ""
     if binary is not None:
         facts["registers"] = "" if binary.registers is None else str(binary.registers)

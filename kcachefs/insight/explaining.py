@@ -24,6 +24,7 @@ from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.rewriting import rewritten_cause
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 from kcachefs.insight.sources import reader_for
+from kcachefs.insight.tuning import Tuning
 
 _ASKED_TO = ("evicted", "pruned")
 _WRITTEN_LATE_SECONDS = 5.0
@@ -179,7 +180,8 @@ class Explainer:
                 continue
             if isinstance(recipe, Graph):
                 recipes[entry.path] = recipe
-        self.reader.link(list(recipes.values()), [one for one in self.entries if self._is_of(one, chosen, boundary)])
+        beside = [one for one in self.entries if self._is_of(one, chosen, boundary)]
+        parts = self.reader.link(list(recipes.values()), beside)
         for entry in chosen:
             if entry.path in recipes:
                 older = [
@@ -194,8 +196,9 @@ class Explainer:
             if entry.path in recipes and entry.basis != "artefact"
         }
         costs = {entry: seconds for entry, seconds in measured.items() if seconds is not None}
-        if costs:
-            self.cache.note_costs(costs)
+        parts = {one.entry: parts[one.entry] for one in beside if one.entry in parts and not one.basis}
+        if costs or parts:
+            self.cache.note_costs(costs, parts)
         forward = {one.key: path for path, one in recipes.items() if one.kind != "backward" and one.key}
         explained = []
         for entry in chosen:
@@ -238,7 +241,7 @@ class Explainer:
             return []
         by_name = self.reader.kernels_by_name(self.entries)
         owners = self._owners(graphs)
-        tunings = self.reader.tunings(self.entries)
+        tunings = self.tunings()
         self.reader.read(chosen)
         nearest: dict[str, MadeEntry | None] = {}
         for entry in chosen:
@@ -317,6 +320,15 @@ class Explainer:
             and one.path != entry.path
             and (one.run != entry.run or not entry.run)
         ]
+
+    def tunings(self) -> dict[str, Tuning]:
+        """What autotuning chose, by the key of the kernel that it chose. What it cost is noted."""
+        found = self.reader.tunings(self.entries)
+        unknown = [one for one in self.entries if one.path in found and not one.basis]
+        took = {one.entry: milliseconds / 1e3 for one in unknown if (milliseconds := found[one.path].milliseconds)}
+        if took:
+            self.cache.note_costs({}, took)
+        return {one.kernel: one for one in found.values() if one.kernel}
 
     def _is_of(self, one: MadeEntry, chosen: Sequence[MadeEntry], boundary: float | None) -> bool:
         """Whether an autograd entry was made along with the chosen ones."""

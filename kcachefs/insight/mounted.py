@@ -35,6 +35,6 @@ class MountedCache:
     def tombstones(self) -> list[Tombstone]:
         return list(self._reports.tombstones().values())
 
-    def note_costs(self, seconds: Mapping[int, float]) -> None:
+    def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
         with contextlib.suppress(KcachefsError):  # who may not say so explains all the same
-            self._reports.note_costs(seconds)
+            self._reports.note_costs(seconds, parts)

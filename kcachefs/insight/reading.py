@@ -136,14 +136,12 @@ class Reader:
         return {path: one for path, one in known.items() if isinstance(one, LibraryEntry)}
 
     def tunings(self, entries: Sequence[MadeEntry]) -> dict[str, Tuning]:
-        """What autotuning chose, by the key of the kernel that it chose."""
+        """What autotuning chose, by the path of the entry."""
         found = {}
         chosen = sorted((one for one in entries if kind_of(one.path) == "tuning"), key=began)[-_TUNINGS_MAX:]
         for path, _, data in self._newest(chosen, tuning.FILES) if chosen else ():
             with contextlib.suppress(ArtefactGarbled):
-                one = tuning.read(path, data)
-                if one.kernel:
-                    found[one.kernel] = one
+                found[path] = tuning.read(path, data)
         return found
 
     def _newest(self, entries: Sequence[MadeEntry], patterns: Sequence[str]) -> Iterator[tuple[str, float, bytes]]:
@@ -151,8 +149,10 @@ class Reader:
             newest = max(files.values(), key=lambda one: one.modified)
             yield entry.path, began(entry), newest.content or b""
 
-    def link(self, found: Sequence[Graph], entries: Sequence[MadeEntry]) -> None:
-        """Give graphs what the autograd entries that lead to them know."""
+    def link(self, found: Sequence[Graph], entries: Sequence[MadeEntry]) -> dict[int, float]:
+        """Give graphs what the autograd entries that lead to them know; returns what those cost beyond the graphs."""
+        seconds = {graph.key: graph.seconds for graph in found if graph.key}
+        beyond: dict[int, float] = {}
         by_forward: dict[str, Autograd] = {}
         by_backward: dict[str, Autograd] = {}
         chosen = [one for one in entries if kind_of(one.path) == "autograd"]
@@ -163,11 +163,15 @@ class Reader:
                 except ArtefactGarbled:
                     continue
                 by_forward[told.forward] = by_backward[told.backward] = told
+                more = told.beyond(seconds)
+                if more is not None:
+                    beyond[entry.entry] = more
         for graph in found:
             if graph.key in by_forward:
                 graph.input_names = by_forward[graph.key].inputs
             elif graph.key in by_backward:
                 graph.forward_key = by_backward[graph.key].forward
+        return beyond
 
 
 def read_kernel(entry: MadeEntry, files: dict[str, Artifact]) -> TritonKernel:

@@ -234,8 +234,8 @@ class _Shown:
     def tombstones(self) -> list[Tombstone]:
         return self._cache.tombstones()
 
-    def note_costs(self, seconds: Mapping[int, float]) -> None:
-        self._cache.note_costs(seconds)
+    def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
+        self._cache.note_costs(seconds, parts)
 
 
 def _group(what: str, name: str, ones: Sequence[MadeEntry]) -> Group:

@@ -105,12 +105,14 @@ class InsightReports:
         """What was used, made and evicted since then, in samples, the oldest first."""
         return [one for one in self._told("history", list[Sample], since=since) if one.start + one.seconds > since]
 
-    def note_costs(self, seconds: Mapping[int, float]) -> int:
+    def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float] | None = None) -> int:
         """Say what entries (by `MadeEntry.entry`) cost, as their artefacts have it; returns how many were there.
 
-        What a hit on them saves is counted by this from then on. Only the mount's owner and root may say so.
+        `seconds` contain what was compiled meanwhile; `parts` are what other entries do not account for. What a hit on
+        them saves is counted by this from then on. Only the mount's owner and root may say so.
         """
-        return self._told("note_costs", int, costs={str(entry): cost for entry, cost in seconds.items()})
+        costs, own = ({str(entry): cost for entry, cost in told.items()} for told in (seconds, parts or {}))
+        return self._told("note_costs", int, costs=costs, parts=own)
 
     def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:
         return msgspec.json.decode(self._ask(verb, arguments), type=kind)

@@ -149,6 +149,35 @@ def test_the_kernels_of_a_graph_that_was_hit_are_not_counted_again(tmp_path: Pat
         assert runs(fs)[reader].unknown_saved == 0
 
 
+def test_what_autograd_cost_beyond_its_graph_is_counted_as_well(tmp_path: Path) -> None:
+    graph, autograd, code = "inductor/fxgraph/ab/GRAPH", "inductor/aotautograd/KEY", "inductor/cd/cdefg"
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("reader") as [reader]:
+        for path in (graph, autograd, code):
+            made(fs, path, 0.0, pid=maker)
+        Insight(fs).note_costs({str(entry(fs, graph).entry): 8.0}, {str(entry(fs, autograd).entry): 2.0, "999999": 1.0})
+        assert (entry(fs, autograd).cost, entry(fs, autograd).basis) == (2.0, "part")
+        assert runs(fs)[maker].seconds_compiled == pytest.approx(10.0)
+        for path in (code, autograd, graph):
+            look_up(fs, f"{path}/kernel.cubin", reader)
+        fs.settle()
+        assert runs(fs)[reader].hits == 3
+        assert runs(fs)[reader].seconds_saved == pytest.approx(10.0)
+        assert runs(fs)[reader].unknown_saved == 0, "the code was written for the graph"
+        with pytest.raises(UsageError):
+            Insight(fs).note_costs({}, {"1": -1.0})
+
+
+def test_code_whose_graph_was_not_hit_is_of_unknown_cost(tmp_path: Path) -> None:
+    graph, code = "inductor/fxgraph/ab/GRAPH", "inductor/cd/cdefg"
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("reader") as [reader]:
+        for path in (graph, code):
+            made(fs, path, 0.0, pid=maker)
+        Insight(fs).note_costs({str(entry(fs, graph).entry): 8.0})
+        look_up(fs, f"{code}/kernel.cubin", reader)
+        fs.settle()
+        assert (runs(fs)[reader].seconds_saved, runs(fs)[reader].unknown_saved) == (0.0, 1)
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ def test_everything_is_read_and_linked(caches: Path, tmp_path: Path, name: str, 
 def test_what_autotuning_chose_is_told_of_its_kernel(caches: Path, tmp_path: Path) -> None:
     explainer = Explainer(FolderCache(caches / "gpt2_train"), Index("gpt2", tmp_path))
     kernels = {one.path.rpartition("/")[2]: one for one in explainer.entries if kind_of(one.path) == "kernel"}
-    tunings = explainer.reader.tunings(explainer.entries)
+    tunings = explainer.tunings()
     assert tunings
     assert tunings.keys() <= kernels.keys(), "each names a kernel that is here"
     key, tuned = next(iter(sorted(tunings.items())))

@@ -198,7 +198,8 @@ def padded(junk, kind):
         made["f0"], made["f1"] = 1, 2
     else:
         made[0] = 1
-        made.view("u1")[10:] = junk
+        # Beyond the 80 bits of an x86. On other processors all 128 count, or the type is a double: no byte is unused.
+        made.view("u1")[10 if np.finfo(kind).nmant == 63 else made.nbytes :] = junk
     return made
 RECORD = np.dtype("u1,f8", align=True)
 def told(n):
