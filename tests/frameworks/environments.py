@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-PACKAGES = ("rich", "pygments", "markdown_it", "mdurl")
-DISTRIBUTIONS = ("rich", "pygments", "markdown_it_py", "mdurl")
-SITE = Path(sysconfig.get_paths()["purelib"])
+from kcachefs.session import account
+from tests.engines.mounting import Mount
+from tests.frameworks.commands import kcachefs
+
 IMPORTS = "import rich.table, markdown_it"
 
 
 class Environment:
     """A virtual environment with some packages of the one that runs the tests, and none of their bytecode."""
+
+    distributions: Sequence[str] = ("rich", "pygments", "markdown-it-py", "mdurl")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,11 +37,24 @@ class Environment:
             f"home = {base}\ninclude-system-site-packages = false\nversion = {version}\n"
         )
         self.site.mkdir(parents=True)
-        without = shutil.ignore_patterns("__pycache__")
-        metadata = [path for name in DISTRIBUTIONS for path in SITE.glob(f"{name}-*.dist-info")]
-        assert len(metadata) == len(DISTRIBUTIONS)
-        for source in (*(SITE / name for name in PACKAGES), *metadata):
-            shutil.copytree(source, self.site / source.name, ignore=without)
+        for name in self.distributions:
+            for file in importlib.metadata.distribution(name).files or ():
+                if ".." not in file.parts and not {"__pycache__", "include", "test", "tests"} & set(file.parts):
+                    self._install(file.locate(), self.site / file)
+
+    @staticmethod
+    def _install(source: Any, target: Path) -> None:
+        """What has no bytecode is only linked: torch's libraries are large."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix == ".py" or ".dist-info" in str(target):
+            shutil.copy2(source, target)
+        else:
+            target.symlink_to(source)
+
+    def set_times(self, seconds: int) -> None:
+        """As if it had been installed then."""
+        for path in (*self.site.rglob("*.py"), *self.site.glob("*.dist-info")):
+            os.utime(path, (seconds, seconds))
 
     def run(
         self, code: str = IMPORTS, *options: str, env: dict[str, str] | None = None, check: bool = True
@@ -58,3 +78,37 @@ def plain() -> dict[str, str]:
 def compiled(done: subprocess.CompletedProcess[str]) -> list[str]:
     """The modules that a Python with -v had to compile."""
     return [line for line in done.stderr.splitlines() if line.startswith("# code object from /")]
+
+
+def variables(mount: Mount, environment: Environment) -> dict[str, str]:
+    """What `kcachefs env` says in a shell with that environment's Python."""
+    told = kcachefs("env", "--mount", mount.mountpoint, "--python", str(environment.python), "--json").stdout
+    return {name: value for name, value in json.loads(told).items() if name.startswith("PYTHON")}
+
+
+def entries(mount: Mount) -> dict[str, str]:
+    """The entries of bytecode: their names by their paths."""
+    account.read(mount.mountpoint)  # seals what waits
+    found = json.loads(kcachefs("ls", "--mount", mount.mountpoint, "python", "--json").stdout)
+    return {one["path"]: one["name"] for one in found}
+
+
+@contextmanager
+def half_imported(
+    environment: Environment, values: dict[str, str], first: str = "import rich", rest: str = IMPORTS
+) -> Iterator[None]:
+    """Within the scope a program has imported a part of what it needs; then it imports the rest without a complaint."""
+    code = f"import sys; {first}; print('half', flush=True); sys.stdin.readline(); {rest}; print('whole')"
+    with subprocess.Popen(
+        [str(environment.python), "-W", "error", "-c", code],
+        env=values,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "half\n"
+        yield
+        said, _ = process.communicate("go on\n", timeout=120)
+    assert (process.returncode, said) == (0, "whole\n")

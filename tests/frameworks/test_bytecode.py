@@ -12,7 +12,6 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from kcachefs.frameworks import bytecode, interpreters
 from kcachefs.session import account
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import KCACHEFS, kcachefs
-from tests.frameworks.environments import IMPORTS, Environment, compiled, plain
+from tests.frameworks.environments import IMPORTS, Environment, compiled, entries, half_imported, plain, variables
 
 pytestmark = pytest.mark.mount
 NOBODY = 65534
@@ -34,19 +33,6 @@ def environment() -> Iterator[Environment]:
     """An environment that tests only read."""
     with temporary_folder() as folder:
         yield Environment(folder / "venv")
-
-
-def variables(mount: Mount, environment: Environment) -> dict[str, str]:
-    """What `kcachefs env` says in a shell with that environment's Python."""
-    told = kcachefs("env", "--mount", mount.mountpoint, "--python", str(environment.python), "--json").stdout
-    return {name: value for name, value in json.loads(told).items() if name.startswith("PYTHON")}
-
-
-def entries(mount: Mount) -> dict[str, str]:
-    """The entries of bytecode: their names by their paths."""
-    account.read(mount.mountpoint)  # seals what waits
-    found = json.loads(kcachefs("ls", "--mount", mount.mountpoint, "python", "--json").stdout)
-    return {one["path"]: one["name"] for one in found}
 
 
 @pytest.mark.skipif(not os.access("/usr/bin/python3", os.X_OK), reason="the distribution has no Python")
@@ -113,8 +99,7 @@ def test_two_environments_at_the_same_path_do_not_overwrite_each_other(mount: Mo
     images = []
     for number in (1, 2):
         image = Environment(base / f"image {number}")
-        for path in (*image.site.rglob("*.py"), *image.site.glob("*.dist-info")):
-            os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+        image.set_times(1_700_000_000 + number)
         images.append(image)
     seen = []
     for _ in range(2):
@@ -127,25 +112,6 @@ def test_two_environments_at_the_same_path_do_not_overwrite_each_other(mount: Mo
             shown.rename(image.folder)
     assert min(seen[:2]) > 50
     assert seen[2:] == [0, 0]
-
-
-@contextmanager
-def half_imported(environment: Environment, values: dict[str, str]) -> Iterator[None]:
-    """Within the scope a program has imported a part of what it needs; then it imports the rest without a complaint."""
-    code = f"import sys; import rich; print('half', flush=True); sys.stdin.readline(); {IMPORTS}; print('whole')"
-    with subprocess.Popen(
-        [str(environment.python), "-W", "error", "-c", code],
-        env=values,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "half\n"
-        yield
-        said, _ = process.communicate("go on\n", timeout=120)
-    assert (process.returncode, said) == (0, "whole\n")
 
 
 def test_an_eviction_in_the_middle_of_an_import_harms_nobody(mount: Mount, environment: Environment) -> None:
