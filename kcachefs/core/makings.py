@@ -5,8 +5,8 @@ file. Both times are those of inodes, so a kill in between changes nothing. Else
 done already, and its times say nothing: the cost is unknown until somebody who can read the artefact tells it.
 Unknown stays unknown, and is never taken for 0.
 
-A graph's cost contains that of its kernels, and of the code that was written for it. So what the graph's own run made
-while it compiled the graph is not counted for a run that has hit the graph. What autograd and tuning cost beyond their
+A graph's cost contains that of its kernels and of the code that was written for it. So those that the graph's own run
+made while it compiled the graph are not counted for a run that has hit the graph. What autograd and tuning cost beyond
 graphs and kernels is a part of its own: it contains nothing, and nothing contains it.
 """
 
@@ -211,7 +211,7 @@ class Makings:
         for making, (_, record, hits) in makings:
             for (uid, process), count in hits.items():
                 run = self._runs.of(process)
-                saved = self._saved(run, making)
+                saved = self._saved(run, record, making)
                 served = count * record.plain
                 with self._catalog.lock:
                     row = self._history.row(record.namespace, uid)
@@ -223,16 +223,24 @@ class Makings:
                     run, hits=count, served=served, saved=count * (saved or 0), unknown_saved=count * is_unknown
                 )
 
-    def _saved(self, run: int, making: MakingRecord | None) -> int | None:
+    def _saved(self, run: int, record: EntryRecord, making: MakingRecord | None) -> int | None:
         """What a hit of a run saves; None if nobody knows."""
         if making is None:
             return None
         own = self._covered(making)
         if making.basis == ARTEFACT:
             self._runs.cover(run, own)
-        elif making.basis != PART and making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
-            return 0
-        return making.cost if making.cost != UNKNOWN_COST else None
+        elif making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
+            is_inside = making.basis == SPAN or (making.cost == UNKNOWN_COST and self._is_code(record))
+            return 0 if is_inside else _known(making)
+        return _known(making)
+
+    def _is_code(self, record: EntryRecord) -> bool:
+        """Whether the entry is code that Inductor wrote for a graph: `ab/cabxyz...`."""
+        with contextlib.suppress(FsError):
+            label, path = self._namespaces.label_of(record.namespace), self._namespaces.path_in(record)
+            return label == "inductor" and len(path) == 2 and path[1].startswith(b"c" + path[0])
+        return False
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -261,6 +269,10 @@ class Makings:
             rewriter=self._runs.current(making.rewriter),
             remade=bool(making.flags & MakingRecord.REMADE),
         )
+
+
+def _known(making: MakingRecord) -> int | None:
+    return making.cost if making.cost != UNKNOWN_COST else None
 
 
 def _ended(node: Inode) -> int:

@@ -24,22 +24,27 @@ class Autograd:
     backward: str = ""
     inputs: list[str] = field(default_factory=list)
     seconds: float | None = None
-    """Until its forward pass was compiled, the graph and tracing; as torch measured it."""
+    """How long tracing and compiling the forward graph took, as torch measured it."""
     is_eager: bool = False
-    """Whether these seconds hold the compiling of the backward pass, which torch does only where sizes may change."""
+    """Whether these seconds include the backward graph: where sizes vary, torch compiles both at once."""
 
     def beyond(self, graph_seconds: Mapping[str, float | None]) -> float | None:
-        """What it cost beyond its graphs, of which some may be unknown.
+        """What it cost beyond its graphs; None if that is not known.
 
         >>> trained = Autograd("", 0.0, forward="f", backward="b", seconds=5.0)
         >>> trained.beyond({"f": 3.0, "b": 1.5}), trained.beyond({"b": 1.5})
         (2.0, None)
+
+        A graph that took longer was not compiled then but found:
+
+        >>> trained.beyond({"f": 30.0, "b": 1.5})
         """
         graphs = [self.forward, self.backward] if self.is_eager else [self.forward]
         known = [graph_seconds.get(key) for key in graphs]
         if self.seconds is None or None in known:
             return None
-        return max(0.0, self.seconds - sum(one for one in known if one is not None))
+        more = self.seconds - sum(one for one in known if one is not None)
+        return more if more >= 0 else None
 
 
 def read(path: str, created: float, data: bytes) -> Autograd:
@@ -53,8 +58,9 @@ def read(path: str, created: float, data: bytes) -> Autograd:
     sources = config.state.get("aot_autograd_arg_pos_to_source") if isinstance(config, Described) else None
     if isinstance(sources, list):
         entry.inputs = [_source_name(one) for one in sources[:_INPUTS_MAX]]
-    taken, sizes = made.state.get("forward_time_taken_ns"), made.state.get("num_symints_saved_for_bw")
+    taken, backward = made.state.get("forward_time_taken_ns"), made.state.get("compiled_bw")
     entry.seconds = taken / 1e9 if isinstance(taken, int) and 0 < taken < 1 << 62 else None
+    sizes = backward.state.get("num_symints_saved_for_bw_") if isinstance(backward, Described) else None
     entry.is_eager = isinstance(sizes, int) and sizes > 0
     return entry
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 import msgspec
 
@@ -35,6 +36,8 @@ _OTHERS = ("model", "driver", "library")
 _READ_LIBRARY_MAX = 5000
 """Entries of library caches that are read, the newest."""
 Other = Model | DriverProgram | LibraryEntry
+_LONGEST_SECONDS = 6 * 3600.0
+"""What says that it took longer says that a clock was set; a mount would refuse it, and all that is told with it."""
 _READ_UNNAMED_MAX = 300
 """Entries that are read only to see whether a kernel was renamed."""
 
@@ -195,8 +198,8 @@ class Explainer:
             for entry in chosen
             if entry.path in recipes and entry.basis != "artefact"
         }
-        costs = {entry: seconds for entry, seconds in measured.items() if seconds is not None}
-        parts = {one.entry: parts[one.entry] for one in beside if one.entry in parts and not one.basis}
+        costs = {entry: seconds for entry, seconds in measured.items() if _is_plausible(seconds)}
+        parts = {one.entry: parts[one.entry] for one in beside if not one.basis and _is_plausible(parts.get(one.entry))}
         if costs or parts:
             self.cache.note_costs(costs, parts)
         forward = {one.key: path for path, one in recipes.items() if one.kind != "backward" and one.key}
@@ -324,8 +327,8 @@ class Explainer:
     def tunings(self) -> dict[str, Tuning]:
         """What autotuning chose, by the key of the kernel that it chose. What it cost is noted."""
         found = self.reader.tunings(self.entries)
-        unknown = [one for one in self.entries if one.path in found and not one.basis]
-        took = {one.entry: milliseconds / 1e3 for one in unknown if (milliseconds := found[one.path].milliseconds)}
+        unknown = [(one, found[one.path].seconds) for one in self.entries if one.path in found and not one.basis]
+        took = {one.entry: seconds for one, seconds in unknown if _is_plausible(seconds)}
         if took:
             self.cache.note_costs({}, took)
         return {one.kernel: one for one in found.values() if one.kernel}
@@ -391,3 +394,7 @@ def _explanation(
     told = [Told(one.kind.value, one.words, one.certain) for one in causes]
     run = entry.rewriter if entry.rewritten is not None else entry.run
     return Explanation(entry.path, kind, name, told, nearest.path if nearest else None, None, run, seconds)
+
+
+def _is_plausible(seconds: float | None) -> TypeGuard[float]:
+    return seconds is not None and 0 < seconds <= _LONGEST_SECONDS

@@ -19,7 +19,7 @@ from kcachefs.core.insight_info import MadeEntry
 from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 
-FORMAT = 2
+FORMAT = 3
 """Changes whenever a sketch holds something else than before, or something is explained in another way."""
 _MADE = """
 CREATE TABLE IF NOT EXISTS sketches (

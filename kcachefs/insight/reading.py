@@ -157,7 +157,7 @@ class Reader:
         by_backward: dict[str, Autograd] = {}
         chosen = [one for one in entries if kind_of(one.path) == "autograd"]
         for entry, files in self.files(chosen, _GRAPH_FILES):
-            for file in files.values():
+            for file in sorted(files.values(), key=lambda one: one.modified):
                 try:
                     told = autograd.read(entry.path, entry.created, file.content or b"")
                 except ArtefactGarbled:
@@ -165,7 +165,7 @@ class Reader:
                 by_forward[told.forward] = by_backward[told.backward] = told
                 more = told.beyond(seconds)
                 if more is not None:
-                    beyond[entry.entry] = more
+                    beyond[entry.entry] = more  # the newest: read_graph takes the newest graph, too
         for graph in found:
             if graph.key in by_forward:
                 graph.input_names = by_forward[graph.key].inputs

@@ -26,6 +26,11 @@ class Tuning:
     """Whether it went on from the best configuration by changing one setting at a time."""
 
     @property
+    def seconds(self) -> float | None:
+        """What it cost beyond its kernels; a descent compiles further ones, and does not tell which part that was."""
+        return self.milliseconds / 1e3 if self.milliseconds is not None and not self.is_descent else None
+
+    @property
     def words(self) -> str:
         """What was chosen.
 

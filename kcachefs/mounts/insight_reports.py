@@ -112,7 +112,9 @@ class InsightReports:
         them saves is counted by this from then on. Only the mount's owner and root may say so.
         """
         costs, own = ({str(entry): cost for entry, cost in told.items()} for told in (seconds, parts or {}))
-        return self._told("note_costs", int, costs=costs, parts=own)
+        noted = self._told("note_costs", int, costs=costs)
+        # On their own: a mount that an older version serves knows no parts, and would refuse both.
+        return noted + (self._told("note_costs", int, costs={}, parts=own) if own else 0)
 
     def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:
         return msgspec.json.decode(self._ask(verb, arguments), type=kind)

@@ -150,7 +150,7 @@ def test_the_kernels_of_a_graph_that_was_hit_are_not_counted_again(tmp_path: Pat
 
 
 def test_what_autograd_cost_beyond_its_graph_is_counted_as_well(tmp_path: Path) -> None:
-    graph, autograd, code = "inductor/fxgraph/ab/GRAPH", "inductor/aotautograd/KEY", "inductor/cd/cdefg"
+    graph, autograd, code = "inductor/fxgraph/ab/GRAPH", "inductor/aotautograd/KEY", "inductor/cd/ccdefg"
     with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("reader") as [reader]:
         for path in (graph, autograd, code):
             made(fs, path, 0.0, pid=maker)
@@ -167,8 +167,23 @@ def test_what_autograd_cost_beyond_its_graph_is_counted_as_well(tmp_path: Path) 
             Insight(fs).note_costs({}, {"1": -1.0})
 
 
+def test_what_nobody_has_costed_is_unknown_also_beside_a_graph(tmp_path: Path) -> None:
+    graph, others = (
+        "inductor/fxgraph/ab/GRAPH",
+        ("inductor/fxgraph/cd/OTHER", "inductor/aotautograd/KEY", "inductor/ef/0a1"),
+    )
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("reader") as [reader]:
+        for path in (graph, *others):
+            made(fs, path, 0.0, pid=maker)
+        Insight(fs).note_costs({str(entry(fs, graph).entry): 8.0})
+        for path in (graph, *others):
+            look_up(fs, f"{path}/kernel.cubin", reader)
+        fs.settle()
+        assert (runs(fs)[reader].seconds_saved, runs(fs)[reader].unknown_saved) == (8.0, 3)
+
+
 def test_code_whose_graph_was_not_hit_is_of_unknown_cost(tmp_path: Path) -> None:
-    graph, code = "inductor/fxgraph/ab/GRAPH", "inductor/cd/cdefg"
+    graph, code = "inductor/fxgraph/ab/GRAPH", "inductor/cd/ccdefg"
     with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("reader") as [reader]:
         for path in (graph, code):
             made(fs, path, 0.0, pid=maker)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +70,20 @@ class Environment:
     def compile(self) -> None:
         """What pip does behind an installation: bytecode beside every source."""
         self.run(f"import compileall; compileall.compile_dir({str(self.site)!r}, quiet=2)")
+
+
+def with_requirements(*names: str) -> tuple[str, ...]:
+    """Distributions of the environment that runs the tests, and all those that they need."""
+    found: dict[str, None] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            needed = importlib.metadata.requires(name) or []
+            if name not in found:
+                found[name] = None
+                waiting += [re.split(r"[^\w.-]", one)[0] for one in needed if "extra ==" not in one]
+    return tuple(found)
 
 
 def plain() -> dict[str, str]:

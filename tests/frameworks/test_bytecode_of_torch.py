@@ -9,8 +9,17 @@ import pytest
 
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import kcachefs
-from tests.frameworks.environments import Environment, compiled, entries, half_imported, plain, variables
+from tests.frameworks.environments import (
+    Environment,
+    compiled,
+    entries,
+    half_imported,
+    plain,
+    variables,
+    with_requirements,
+)
 
+pytest.importorskip("torch")
 pytestmark = pytest.mark.mount
 PROCESSES = 8
 
@@ -18,10 +27,7 @@ PROCESSES = 8
 class TorchEnvironment(Environment):
     """One that can import torch."""
 
-    distributions = (
-        *("torch", "numpy", "typing_extensions", "sympy", "mpmath", "networkx", "jinja2", "MarkupSafe", "fsspec"),
-        *("filelock", "setuptools"),
-    )
+    distributions = with_requirements("torch", "numpy")
 
 
 @pytest.fixture(scope="module")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import json
+import pickle
 import re
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from kcachefs.core.insight_info import MadeEntry
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import driver_cache, tuning
+from kcachefs.insight import autograd, driver_cache, pickle_walk, tuning
 from kcachefs.insight.artefacts import FolderCache, kind_of
 from kcachefs.insight.causes import Kind
 from kcachefs.insight.describing import describe
 from kcachefs.insight.explaining import Explainer
 from kcachefs.insight.index import Index
 from kcachefs.insight.listing import list_kernels
+from kcachefs.insight.pickle_walk import Described
 from kcachefs.insight.telling import in_full
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
@@ -42,6 +48,79 @@ def test_everything_is_read_and_linked(caches: Path, tmp_path: Path, name: str, 
     assert len(rows) == kernels
     assert all(row.registers and row.arch == "sm_90" and row.source for row in rows)
     assert sum(bool(row.graph) for row in rows) == (kernels if graphs else 0)
+
+
+class Noting(FolderCache):
+    """Remembers what was noted."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.costs: dict[int, float] = {}
+        self.parts: dict[int, float] = {}
+
+    def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
+        self.costs |= seconds
+        self.parts |= parts
+
+
+def test_what_graphs_autograd_and_tunings_cost_is_noted(caches: Path, tmp_path: Path) -> None:
+    cache = Noting(caches / "gpt2_train")
+    explainer = Explainer(cache, Index("gpt2", tmp_path))
+    explainer.explain(explainer.entries, boundary=0.0)
+    kinds: dict[str, list[MadeEntry]] = {}
+    for one in explainer.entries:
+        kinds.setdefault(kind_of(one.path), []).append(one)
+    assert cache.costs.keys() == {one.entry for one in kinds["graph"]}
+    assert cache.parts.keys() == {one.entry for kind in ("autograd", "tuning") for one in kinds[kind]}
+    for one in kinds["tuning"]:
+        [found] = (caches / "gpt2_train").rglob(
+            f"{one.path.rpartition('/')[2].removesuffix('.best_config')}.best_config"
+        )
+        assert cache.parts[one.entry] == json.loads(found.read_text())["time_taken_ms"] / 1000
+    for one in kinds["autograd"]:
+        [found] = [path for path in (caches / "gpt2_train").rglob(f"{one.path.rpartition('/')[2]}/*") if path.is_file()]
+        made = pickle_walk.read(found.read_bytes())
+        assert isinstance(made, Described)
+        whole, part = made.state["forward_time_taken_ns"] / 1e9, cache.parts[one.entry]
+        assert 0 < part < whole
+        assert min(abs(whole - part - seconds) for seconds in cache.costs.values()) < 1e-6, "less its forward graph"
+
+
+@dataclasses.dataclass
+class Backward:
+    num_symints_saved_for_bw_: int
+    fx_graph_cache_info: tuple[str, list[str]] = ("backward", [])
+
+
+@dataclasses.dataclass
+class Forward:
+    fx_graph_cache_info: tuple[str, list[str]] = ("forward", [])
+
+
+@dataclasses.dataclass
+class AOTAutogradResult:
+    """What torch calls its entries, as far as it matters here."""
+
+    compiled_bw: Backward | None
+    compiled_fw: Forward = dataclasses.field(default_factory=Forward)
+    forward_time_taken_ns: int = 5_000_000_000
+    backward_time_taken_ns: int = 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("backward", "beyond"), [(None, 2.0), (Backward(0), 2.0), (Backward(3), 0.5)], ids=["none", "later", "at once"]
+)
+def test_a_backward_graph_is_taken_off_where_it_was_compiled_along(backward: Backward | None, beyond: float) -> None:
+    read = autograd.read("inductor/aotautograd/x", 0.0, pickle.dumps(AOTAutogradResult(backward)))
+    assert read.forward == "forward"
+    assert read.beyond({"forward": 3.0, "backward": 1.5}) == pytest.approx(beyond)
+
+
+def test_torch_calls_these_fields_so() -> None:
+    result = pytest.importorskip("torch._functorch._aot_autograd.aot_autograd_result")
+    ours = {field.name for field in dataclasses.fields(AOTAutogradResult)}
+    assert ours <= {field.name for field in dataclasses.fields(result.GenericAOTAutogradResult)}
+    assert "num_symints_saved_for_bw_" in inspect.getsource(result)
 
 
 def test_what_autotuning_chose_is_told_of_its_kernel(caches: Path, tmp_path: Path) -> None:
