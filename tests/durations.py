@@ -1,12 +1,13 @@
 """How long tests took when they were last measured: it tells which `scripts/test --fast` leaves out, and which begin.
 
-tests/durations.txt holds a line for every test function above `LISTED_SECONDS`, of its longest case. A test that is not
-in it counts as quick. `scripts/test --measure` writes the file anew.
+tests/durations.txt holds a line for every test function above `LISTED_SECONDS`, on average over its cases. A test that
+is not in it counts as quick. `scripts/test --measure` writes the file anew.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,9 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).with_name("durations.txt")
-SLOW_SECONDS = 0.5
+SLOW_SECONDS = 0.3
 """From here on a test is marked `slow`."""
-LISTED_SECONDS = 0.3
+LISTED_SECONDS = SLOW_SECONDS
 LONG_SECONDS = 6.0
 """From here on a test begins before others."""
 SHARED_SECONDS = 3.0
@@ -51,10 +52,11 @@ def write(reports: Mapping[str, Sequence[Any]], path: Path) -> None:
         cases[report.nodeid] += report.duration
         if report.when == "setup" and report.duration >= SHARED_SECONDS:
             shared[_module(report.nodeid)] = max(shared[_module(report.nodeid)], report.duration)
-    functions: defaultdict[str, float] = defaultdict(float)
+    functions: defaultdict[str, list[float]] = defaultdict(list)
     for name, seconds in cases.items():
-        functions[_function(name)] = max(functions[_function(name)], seconds, shared[_module(name)])
-    listed = sorted((name, seconds) for name, seconds in functions.items() if seconds >= LISTED_SECONDS)
+        functions[_function(name)].append(max(seconds, shared[_module(name)]))
+    means = sorted((name, statistics.mean(many)) for name, many in functions.items())
+    listed = [(name, seconds) for name, seconds in means if seconds >= LISTED_SECONDS]
     path.write_text("".join(f"{seconds:.1f} {name}\n" for name, seconds in listed))
 
 
