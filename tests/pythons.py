@@ -1,7 +1,8 @@
-"""The Python versions that pyproject.toml names, and the interpreters that scripts/test has set up for them."""
+"""The Python versions that pyproject.toml names, the interpreters that scripts/test has set up for them, and torch."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import tomllib
 from pathlib import Path
@@ -12,6 +13,10 @@ ROOT = Path(__file__).parents[1]
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 _PREFIX = "Programming Language :: Python :: 3."
+
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+"""To import it takes two seconds, and every process of tests collects them all."""
 
 
 def supported() -> list[str]:

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+from tests.pythons import needs_torch
+
+pytestmark = needs_torch
 
 ROOT = Path(__file__).parents[1]
 

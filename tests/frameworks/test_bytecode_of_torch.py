@@ -18,9 +18,9 @@ from tests.frameworks.environments import (
     variables,
     with_requirements,
 )
+from tests.pythons import needs_torch
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.mount
+pytestmark = [pytest.mark.mount, needs_torch]
 PROCESSES = 8
 
 

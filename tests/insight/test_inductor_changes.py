@@ -5,6 +5,7 @@ All changes are in benchmarks/explain_sets; `python -m benchmarks.explain induct
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 from pathlib import Path
@@ -18,8 +19,9 @@ from kcachefs.insight.describing import describe, text_of
 from kcachefs.insight.explaining import Explainer
 from kcachefs.insight.index import Index
 from tests.insight.conftest import INDUCTOR_SAMPLE
+from tests.pythons import needs_torch
 
-torch = pytest.importorskip("torch")
+pytestmark = needs_torch
 
 
 @pytest.mark.parametrize("name", INDUCTOR_SAMPLE)
@@ -63,6 +65,6 @@ def test_a_folder_with_graphs_is_explained(inductor_changes: Path, tmp_path: Pat
     entry = next(entry for entry in explainer.entries if entry.path == one.path)
     assert "code: return torch.mm(x, y.t()).t()" in text_of(explainer, entry, "graph")
     assert "AOT ID" in text_of(explainer, entry, "source")
-    assert describe(explainer, entry)["torch"].startswith(str(torch.__version__))
+    assert describe(explainer, entry)["torch"].startswith(importlib.metadata.version("torch"))
     again = Explainer(FolderCache(cache), Index("graphs", tmp_path))
     assert again.explain(again.made_since(1.5e9), boundary=1.5e9) == [one]
