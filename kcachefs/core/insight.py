@@ -14,8 +14,16 @@ from functools import partial
 import msgspec
 
 from kcachefs.core.administration import Administration
-from kcachefs.core.insight_info import Artifact, Artifacts, Event, MadeEntry, RunInfo, Sample, Tombstone
-from kcachefs.core.makings import LONGEST_NS
+from kcachefs.core.insight_info import (
+    LONGEST_SECONDS,
+    Artifact,
+    Artifacts,
+    Event,
+    MadeEntry,
+    RunInfo,
+    Sample,
+    Tombstone,
+)
 from kcachefs.errors import FsError, KcachefsError, UsageError
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import Content, Inode
@@ -77,7 +85,7 @@ class Insight(Administration):
         them saves is counted by this from then on.
         """
         parts = parts or {}
-        if any(not 0 <= cost <= LONGEST_NS / 1e9 for cost in (*costs.values(), *parts.values())):
+        if any(not 0 <= cost <= LONGEST_SECONDS for cost in (*costs.values(), *parts.values())):
             raise UsageError("a cost is a number of seconds, and not more than six hours")
         whole, part = ({int(entry): int(cost * 1e9) for entry, cost in told.items()} for told in (costs, parts))
         return self._fs.makings.set_costs(whole, part)

@@ -5,6 +5,8 @@ Times are seconds since 1970, durations are seconds. None means that nobody know
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import msgspec
 from blake3 import blake3
 
@@ -13,6 +15,15 @@ from kcachefs.core.entry_info import EntryInfo
 BASES = ("", "span", "artefact", "part")
 """Where a cost comes from: unknown; from the making of the entry's folder to its last file; the artefact says so; the
 artefact says so, and what other entries account for is taken off."""
+
+LONGEST_SECONDS = 6 * 3600
+"""What seems to have taken longer says that the clock was set, not what it cost."""
+
+
+def is_cost(seconds: float | None) -> TypeGuard[float]:
+    """Whether an artefact may have taken that long to make."""
+    return seconds is not None and 0 < seconds <= LONGEST_SECONDS
+
 
 EVICTION_REASONS = ("quota", "user quota", "ceiling", "evicted", "pruned", "damaged", "power cut")
 """Why an entry went. The first three mean that a limit was too small; the next two that somebody asked for it."""

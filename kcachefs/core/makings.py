@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from kcachefs.core.history import History
-from kcachefs.core.insight_info import BASES, MadeEntry
+from kcachefs.core.insight_info import BASES, LONGEST_SECONDS, MadeEntry
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.runs import Covered, Runs
@@ -33,8 +33,7 @@ from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import EntryRecord, Inode, entry_key
 
 SPAN, ARTEFACT, PART = (BASES.index(name) for name in ("span", "artefact", "part"))
-LONGEST_NS = 6 * 3600 * 10**9
-"""What seems to have taken longer says that the clock was set, not what it cost."""
+LONGEST_NS = LONGEST_SECONDS * 10**9
 PAUSE_NS = 600 * 10**9
 """A file that comes this long after the last one was not compiled all that time."""
 _TOLERANCE_NS = 500_000_000
@@ -156,10 +155,14 @@ class Makings:
 
     def _is_span_known(self, record: EntryRecord) -> bool:
         """Whether the entry's folder was made before the work began: so it is with Triton's, also inside Inductor's."""
+        label, path = self._place(record)
+        return (label == "triton" and len(path) == 1) or (label == "inductor" and path[:1] == (b"triton",))
+
+    def _place(self, record: EntryRecord) -> tuple[str, tuple[bytes, ...]]:
+        """The label of an entry's namespace and its path in it; nothing if it is gone."""
         with contextlib.suppress(FsError):
-            label, path = self._namespaces.label_of(record.namespace), self._namespaces.path_in(record)
-            return (label == "triton" and len(path) == 1) or (label == "inductor" and path[:1] == (b"triton",))
-        return False
+            return self._namespaces.label_of(record.namespace), self._namespaces.path_in(record)
+        return "", ()
 
     def set_costs(self, costs: dict[int, int], parts: dict[int, int]) -> int:
         """Artefacts say what their entries cost, in nanoseconds; returns how many of the entries there are.
@@ -230,17 +233,18 @@ class Makings:
         own = self._covered(making)
         if making.basis == ARTEFACT:
             self._runs.cover(run, own)
-        elif making.run and any(_contains(graph, own) for graph in self._runs.covered(run)):
-            is_inside = making.basis == SPAN or (making.cost == UNKNOWN_COST and self._is_code(record))
-            return 0 if is_inside else _known(making)
-        return _known(making)
+        elif (
+            making.run
+            and any(_contains(graph, own) for graph in self._runs.covered(run))
+            and (making.basis == SPAN or (making.cost == UNKNOWN_COST and self._is_code(record)))
+        ):
+            return 0
+        return making.cost if making.cost != UNKNOWN_COST else None
 
     def _is_code(self, record: EntryRecord) -> bool:
         """Whether the entry is code that Inductor wrote for a graph: `ab/cabxyz...`."""
-        with contextlib.suppress(FsError):
-            label, path = self._namespaces.label_of(record.namespace), self._namespaces.path_in(record)
-            return label == "inductor" and len(path) == 2 and path[1].startswith(b"c" + path[0])
-        return False
+        label, path = self._place(record)
+        return label == "inductor" and len(path) == 2 and path[1].startswith(b"c" + path[0])
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
@@ -269,10 +273,6 @@ class Makings:
             rewriter=self._runs.current(making.rewriter),
             remade=bool(making.flags & MakingRecord.REMADE),
         )
-
-
-def _known(making: MakingRecord) -> int | None:
-    return making.cost if making.cost != UNKNOWN_COST else None
 
 
 def _ended(node: Inode) -> int:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeGuard
 
 import msgspec
 
-from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, path_hash
+from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, is_cost, path_hash
 from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, library_entries, models
 from kcachefs.insight.artefacts import Cache, kind_of, tree_of
@@ -36,8 +35,6 @@ _OTHERS = ("model", "driver", "library")
 _READ_LIBRARY_MAX = 5000
 """Entries of library caches that are read, the newest."""
 Other = Model | DriverProgram | LibraryEntry
-_LONGEST_SECONDS = 6 * 3600.0
-"""What says that it took longer says that a clock was set; a mount would refuse it, and all that is told with it."""
 _READ_UNNAMED_MAX = 300
 """Entries that are read only to see whether a kernel was renamed."""
 
@@ -198,8 +195,8 @@ class Explainer:
             for entry in chosen
             if entry.path in recipes and entry.basis != "artefact"
         }
-        costs = {entry: seconds for entry, seconds in measured.items() if _is_plausible(seconds)}
-        parts = {one.entry: parts[one.entry] for one in beside if not one.basis and _is_plausible(parts.get(one.entry))}
+        costs = {entry: seconds for entry, seconds in measured.items() if is_cost(seconds)}
+        parts = {one.entry: parts[one.entry] for one in beside if not one.basis and is_cost(parts.get(one.entry))}
         if costs or parts:
             self.cache.note_costs(costs, parts)
         forward = {one.key: path for path, one in recipes.items() if one.kind != "backward" and one.key}
@@ -245,6 +242,7 @@ class Explainer:
         by_name = self.reader.kernels_by_name(self.entries)
         owners = self._owners(graphs)
         tunings = self.tunings()
+        self._note_tunings()
         self.reader.read(chosen)
         nearest: dict[str, MadeEntry | None] = {}
         for entry in chosen:
@@ -324,14 +322,19 @@ class Explainer:
             and (one.run != entry.run or not entry.run)
         ]
 
+    @functools.cached_property
+    def _tuned(self) -> dict[str, Tuning]:
+        return self.reader.tunings(self.entries)
+
     def tunings(self) -> dict[str, Tuning]:
-        """What autotuning chose, by the key of the kernel that it chose. What it cost is noted."""
-        found = self.reader.tunings(self.entries)
-        unknown = [(one, found[one.path].seconds) for one in self.entries if one.path in found and not one.basis]
-        took = {one.entry: seconds for one, seconds in unknown if _is_plausible(seconds)}
+        """What autotuning chose, by the key of the kernel that it chose."""
+        return {one.kernel: one for one in self._tuned.values() if one.kernel}
+
+    def _note_tunings(self) -> None:
+        unknown = [(one, self._tuned[one.path].seconds) for one in self.entries if one.path in self._tuned]
+        took = {one.entry: seconds for one, seconds in unknown if not one.basis and is_cost(seconds)}
         if took:
             self.cache.note_costs({}, took)
-        return {one.kernel: one for one in found.values() if one.kernel}
 
     def _is_of(self, one: MadeEntry, chosen: Sequence[MadeEntry], boundary: float | None) -> bool:
         """Whether an autograd entry was made along with the chosen ones."""
@@ -394,7 +397,3 @@ def _explanation(
     told = [Told(one.kind.value, one.words, one.certain) for one in causes]
     run = entry.rewriter if entry.rewritten is not None else entry.run
     return Explanation(entry.path, kind, name, told, nearest.path if nearest else None, None, run, seconds)
-
-
-def _is_plausible(seconds: float | None) -> TypeGuard[float]:
-    return seconds is not None and 0 < seconds <= _LONGEST_SECONDS

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def entries(mount: Mount) -> dict[str, str]:
     return {one["path"]: one["name"] for one in found}
 
 
-@contextmanager
+@contextlib.contextmanager
 def half_imported(
     environment: Environment, values: dict[str, str], first: str = "import rich", rest: str = IMPORTS
 ) -> Iterator[None]:
