@@ -45,6 +45,7 @@ LOOKS = {
     "mergerfs": Look("mergerfs", "#a855f7"),
     "rclone": Look("rclone mount", "#ef4444"),
     "gocryptfs": Look("gocryptfs", "#f59e0b"),
+    "memory": Look("in memory, Python", "#14b8a6", hollow=True),
     "pyfuse3": Look("kcachefs, pyfuse3", OURS, hollow=True),
     "direct": Look("kcachefs", OURS, size=12),
 }

@@ -29,7 +29,7 @@ from benchmarks.running import Run
 from benchmarks.scale import memory_of
 from benchmarks.subjects import Kcachefs, Subject
 
-SUBJECTS = ["bindfs", "mergerfs", "rclone", "gocryptfs", "direct", "pyfuse3"]
+SUBJECTS = ["bindfs", "mergerfs", "rclone", "gocryptfs", "memory", "direct", "pyfuse3"]
 OPERATIONS = 10_000
 STARTS = 60
 FILES = 148

@@ -18,7 +18,7 @@ from benchmarks.operations import COLUMNS, TARGETS, TITLES, ratio
 from benchmarks.peers import opened
 from benchmarks.subjects import workplace
 
-SUBJECTS = ["ext4", "bindfs", "direct", "pyfuse3"]
+SUBJECTS = ["ext4", "bindfs", "memory", "direct", "pyfuse3"]
 PARTS = ("operations", "first", "sequential", "million")
 
 

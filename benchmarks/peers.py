@@ -60,14 +60,14 @@ class Peer(Subject):
     def prepare(self) -> None: ...
 
     def open(self) -> None:
-        if not installed(self.package):
+        if self.package and not installed(self.package):
             raise Absent(f"{self.package} is not installed and could not be")
         if not self.under.exists():
             self.under.mkdir(parents=True)
             self.prepare()
         self.root.mkdir(exist_ok=True)
         with open(self.base / "log", "ab") as log:
-            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT)
         deadline = time.monotonic() + PATIENCE
         while not os.path.ismount(self.root):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -125,6 +125,16 @@ class Gocryptfs(Peer):
         return ["gocryptfs", "-q", "-fg", "-passfile", str(self.base / "key"), str(self.under), str(self.root)]
 
 
+class MemoryFs(Peer):
+    """The least that one thread of Python takes. It loses its files when it is unmounted."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "benchmarks.memory_fs", str(self.root)]
+
+    def forget(self) -> None:
+        drop_caches()
+
+
 KINDS: dict[str, type[Subject]] = {
     "ext4": Subject,
     "tmpfs": Tmpfs,
@@ -132,6 +142,7 @@ KINDS: dict[str, type[Subject]] = {
     "mergerfs": Mergerfs,
     "rclone": Rclone,
     "gocryptfs": Gocryptfs,
+    "memory": MemoryFs,
     "direct": Kcachefs,
     "pyfuse3": Kcachefs,
 }

@@ -11,7 +11,12 @@ from benchmarks.results import Figure, Results
 from benchmarks.subjects import ROOT
 
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
-NAMES = {"direct": "kcachefs", "direct, with bytecode": "kcachefs, with bytecode", "pyfuse3": "kcachefs, pyfuse3"}
+NAMES = {
+    "memory": "in memory, Python",
+    "direct": "kcachefs",
+    "direct, with bytecode": "kcachefs, with bytecode",
+    "pyfuse3": "kcachefs, pyfuse3",
+}
 OPERATIONS = {
     "put": "create, write 16 KiB, close, replace",
     "stat": "stat",

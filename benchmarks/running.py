@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.results import Results
 
-SUBJECTS = ["ext4", "tmpfs", "bindfs", "mergerfs", "rclone", "gocryptfs", "direct", "pyfuse3"]
+SUBJECTS = ["ext4", "tmpfs", "bindfs", "mergerfs", "rclone", "gocryptfs", "memory", "direct", "pyfuse3"]
 
 
 @dataclass

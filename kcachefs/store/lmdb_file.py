@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -26,6 +27,8 @@ _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
 _COMPACT_MIN, _COMPACT_MAX = 64 << 10, 8 << 20
 """Bytes that nothing is in, and bytes of a file, between which it is written anew: it must not delay an unmount."""
+_AHEAD_MAX = 32 << 20
+"""Bytes of a file that are read ahead when it is opened."""
 _RECORD_OVERHEAD = 16
 """What LMDB takes for a record besides its key and its value."""
 
@@ -37,6 +40,7 @@ def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
         raise StoreError(f"{data}: the catalog is missing; run: kcachefs fsck --repair")
     _write_lock_file(directory)
     try:
+        _read_ahead(data)
         # readahead off: lookups are random, and read-ahead would fill memory with pages that nobody asked for.
         env = lmdb.open(str(directory), map_size=map_size, readahead=False, meminit=False, mode=0o600)
     except lmdb.Error as error:
@@ -51,6 +55,15 @@ def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
         env.close()
         raise
     return env
+
+
+def _read_ahead(data: Path) -> None:
+    """Ask the disk for all of a file that is not large, without waiting for it.
+
+    After a reboot each page would be waited for by whoever needs it first: a listing of a thousand names needs 30.
+    """
+    with contextlib.suppress(OSError), open(data, "rb") as file:
+        os.posix_fadvise(file.fileno(), 0, _AHEAD_MAX, os.POSIX_FADV_WILLNEED)
 
 
 def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> None:
