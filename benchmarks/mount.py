@@ -19,7 +19,7 @@ from benchmarks.peers import opened
 from benchmarks.subjects import workplace
 
 SUBJECTS = ["ext4", "bindfs", "memory", "direct", "pyfuse3"]
-PARTS = ("operations", "first", "sequential", "million")
+PARTS = ("operations", "beside bindfs", "first", "sequential", "million")
 
 
 def main() -> None:
@@ -39,6 +39,7 @@ def main() -> None:
         for part in chosen.only:
             results[part] = {
                 "operations": show_operations,
+                "beside bindfs": show_beside_bindfs,
                 "first": show_first_reads,
                 "sequential": show_sequential,
                 "million": show_million,
@@ -61,6 +62,30 @@ def show_operations(chosen: argparse.Namespace) -> dict[str, Any]:
             else:
                 print(f"    {name:8}    absent")
     return found
+
+
+def show_beside_bindfs(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Ratios to bindfs, of kcachefs and of the least that a filesystem in Python takes, in every state."""
+    rounds, subjects_here = 5 if chosen.quick else 15, ["bindfs", "memory", "direct"]
+    all_found: dict[str, Any] = {}
+    with workplace(chosen.directory) as base, opened(subjects_here, base) as subjects:
+        for clients, state, measure in (
+            (1, "warm", operations.measure),
+            (1, "cold", operations.measure_cold),
+            (8, "warm", operations.measure),
+            (8, "cold", operations.measure_cold),
+        ):
+            files = 300 if clients == 1 else 60
+            found = all_found[f"{clients}, {state}"] = measure(subjects, range(rounds), files, clients)
+            print(f"\n{clients} client{'s' * (clients > 1)}, {state}, {rounds} rounds in turn: times of bindfs\n")
+            for column in COLUMNS:
+                if column in found["bindfs"][0]:
+                    theirs = statistics.median(each[column] for each in found["bindfs"])
+                    row = "   ".join(
+                        f"{name} {ratio(found, name, 'bindfs', column):5.2f}" for name in ("memory", "direct")
+                    )
+                    print(f"    {TITLES[column].removesuffix(', warm'):36} bindfs {theirs:8.1f} µs   {row}")
+    return all_found
 
 
 def _ratios(found: dict[str, list[operations.Round]], name: str, column: str) -> str:

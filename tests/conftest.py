@@ -28,7 +28,7 @@ os.environ["XDG_CONFIG_HOME"] = str(_OWN / "config")
 for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
     os.environ.pop(_name, None)
 
-# One seed for the whole run; the processes of `-n 3` inherit it.
+# One seed for the whole run; the processes of `-n` inherit it.
 os.environ.setdefault("KCACHEFS_SEED", str(random.SystemRandom().getrandbits(32)))
 
 # A shell starts what runs in its background with SIGINT ignored, and nohup with SIGHUP; every command under test would
@@ -61,7 +61,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is known to be slow, and have the longest begin where several processes (`-n 3`) share the tests:
+    """Mark what is known to be slow, and have the longest begin where several processes (`-n`) share the tests:
     none may sit at a long one when the others are done."""
     known = durations.read()
     for item in items:

@@ -1,4 +1,4 @@
-"""What is dear to make is made once in a whole run of the tests, whichever of its processes (`-n 3`) needs it first."""
+"""What is dear to make is made once in a whole run of the tests, whichever of its processes (`-n`) needs it first."""
 
 from __future__ import annotations
 
