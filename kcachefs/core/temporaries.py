@@ -13,6 +13,9 @@ from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import number_of, pack_pair, temporary_key, unpack_pair
 
+_KNOWN_NS = 1_000_000_000
+"""How long it is believed which process a thread belongs to: whoever makes one file mostly makes many."""
+
 
 class Temporaries:
     """What is under a temporary name; few inodes at any time."""
@@ -20,6 +23,8 @@ class Temporaries:
     def __init__(self, store: Store) -> None:
         self._catalog = store.catalog
         self.inodes = set(map(number_of, store.catalog.keys(b"w")))
+        self._latest = (0, 0, 0)
+        """The thread that was asked for last, its process, and when that was."""
 
     def __contains__(self, ino: int) -> bool:
         return ino in self.inodes
@@ -28,8 +33,12 @@ class Temporaries:
         """A process begins to write something under a temporary name."""
         txn.undo(lambda: self.inodes.discard(ino))
         self.inodes.add(ino)
-        process = pid if not pid or _is_process(pid) else process_of(pid)
-        txn.put(temporary_key(ino), pack_pair(time.time_ns(), process))
+        now = time.time_ns()
+        thread, process, since = self._latest
+        if thread != pid or not 0 <= now - since < _KNOWN_NS:
+            process = pid if not pid or _is_process(pid) else process_of(pid)
+            self._latest = pid, process, now
+        txn.put(temporary_key(ino), pack_pair(now, process))
 
     def remove(self, txn: Transaction, ino: int) -> None:
         """It has its final name, or none: there is nothing to reap."""
