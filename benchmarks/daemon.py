@@ -25,11 +25,11 @@ from benchmarks.clients import Gate, together
 from benchmarks.measure import corpus, in_turn
 from benchmarks.operations import get, put
 from benchmarks.peers import opened
-from benchmarks.running import Run
+from benchmarks.running import SUBJECTS, Run
 from benchmarks.scale import memory_of
 from benchmarks.subjects import Kcachefs, Subject
 
-SUBJECTS = ["bindfs", "mergerfs", "rclone", "gocryptfs", "memory", "direct", "pyfuse3"]
+DAEMONS = [name for name in SUBJECTS if name not in ("ext4", "tmpfs")]
 OPERATIONS = 10_000
 STARTS = 60
 FILES = 148
@@ -42,7 +42,7 @@ ENTRIES = 150
 
 
 def part(run: Run) -> None:
-    with opened(SUBJECTS, run.place("daemon"), run.results.absent) as subjects:
+    with opened(DAEMONS, run.place("daemon"), run.results.absent) as subjects:
         _processor(run, subjects)
     compared = ["bindfs", "rclone", "direct"]
     with opened(compared, run.place("churn"), run.results.absent) as subjects:

@@ -50,6 +50,9 @@ class Node:
         times = (mtime, mtime, ctime, mtime_ns, mtime_ns, ctime_ns)
         return self.number, size, blocks, *times, self.mode, self.nlink, *self.owner, 0, 65536, 0
 
+    def status(self) -> bytes:
+        return p.ATTR_OUT.pack(FOREVER, 0, 0, *self.attributes())
+
     def entry(self) -> bytes:
         return p.ENTRY.pack(self.number, 0, FOREVER, FOREVER, 0, 0, *self.attributes())
 
@@ -69,8 +72,8 @@ class MemoryFilesystem:
             Op.LOOKUP: self._lookup,
             Op.FORGET: self._forget,
             Op.BATCH_FORGET: self._batch_forget,
-            Op.INTERRUPT: self._unanswered,
-            Op.GETATTR: lambda node, _: p.ATTR_OUT.pack(FOREVER, 0, 0, *node.attributes()),
+            Op.INTERRUPT: lambda *_: None,
+            Op.GETATTR: lambda node, _: node.status(),
             Op.SETATTR: self._setattr,
             Op.MKDIR: lambda node, length: self._make(node, p.MKDIR_IN.size, length, _FOLDER),
             Op.CREATE: lambda node, length: self._make(node, p.CREATE_IN.size, length, _FILE) + OPENED,
@@ -131,9 +134,6 @@ class MemoryFilesystem:
         wanted, pages = flags & _CAPABILITIES & 0xFFFFFFFF, p.MAX_REQUEST // 4096
         minor = min(minor, p.MINOR)
         return p.INIT_OUT.pack(p.MAJOR, minor, readahead, wanted, 64, 48, p.MAX_WRITE, 1, pages, 0, 0, 0)
-
-    def _unanswered(self, node: Node, length: int) -> None:
-        return None
 
     def _forget(self, node: Node, length: int) -> None:
         if not node.nlink:
@@ -211,7 +211,7 @@ class MemoryFilesystem:
             node.mode = fields[11]
         if valid & p.Fattr.MTIME:
             node.mtime = fields[6] * _NS + fields[9]
-        return p.ATTR_OUT.pack(FOREVER, 0, 0, *node.attributes())
+        return node.status()
 
     def _read(self, node: Node, length: int) -> bytes:
         _, offset, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
@@ -233,11 +233,7 @@ class MemoryFilesystem:
         _, cookie, size = p.READ_IN.unpack_from(self._buffer, _HEADER)
         names = itertools.islice(node.children.items(), cookie, cookie + min(size // 32, _NAMES_MAX))
         rows = [(cookie + i, name, child.number, child.mode >> 12) for i, (name, child) in enumerate(names, 1)]
-        records = pack_names(rows)
-        room = size - sum(map(len, records))
-        while room < 0:
-            room += len(records.pop())
-        return b"".join(records)
+        return pack_names(rows, size)
 
 
 def main() -> None:

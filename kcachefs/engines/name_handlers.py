@@ -219,11 +219,7 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     rows = engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX))
     if numbers is not None:
         rows = [(position, name, numbers.hide(child), kind) for position, name, child, kind in rows]
-    records = pack_names(rows)
-    room = size - sum(map(len, records))
-    while room < 0:
-        room += len(records.pop())
-    return b"".join(records)
+    return pack_names(rows, size)
 
 
 def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:

@@ -40,12 +40,16 @@ def pack_name(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
     return p.DIRENT.pack(ino, cookie, length, kind) + name + _PADDING[length & 7]
 
 
-def pack_names(rows: list[tuple[int, bytes, int, int]]) -> list[bytes]:
-    """The same for many rows of a listing, without a call for each."""
+def pack_names(rows: list[tuple[int, bytes, int, int]], size: int) -> bytes:
+    """The same for as many rows of a listing as fit into `size` bytes, without a call for each."""
     pack, padding = p.DIRENT.pack, _PADDING
-    return [
+    records = [
         pack(ino, cookie, length := len(name), kind) + name + padding[length & 7] for cookie, name, ino, kind in rows
     ]
+    room = size - sum(map(len, records))
+    while room < 0:
+        room += len(records.pop())
+    return b"".join(records)
 
 
 def _attributes(ino: int, node: Inode) -> tuple[int, ...]:

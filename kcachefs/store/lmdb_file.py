@@ -58,7 +58,7 @@ def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
 
 
 def _read_ahead(data: Path) -> None:
-    """Ask the disk for all of a file that is not large, without waiting for it.
+    """Ask the disk for a file, or for the beginning of a large one, without waiting for it.
 
     After a reboot each page would be waited for by whoever needs it first: a listing of a thousand names needs 30.
     """

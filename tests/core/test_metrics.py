@@ -164,13 +164,13 @@ def test_the_durations_of_requests_add_up_to_the_requests(engine: str) -> None:
         for name in ("lookup", "read"):
             label = f'{{request="{name}"}}'
 
-            def is_complete(label: str = label) -> dict[str, str] | None:
+            def is_complete(label: str = label) -> dict[str, str]:
                 """A request that another thread carries out is counted after its reply, and the one at hand too."""
                 found = values(place.read_bytes())
                 timed = int(found[f"kcachefs_request_duration_seconds_count{label}"])
-                return found if 0 < int(found[f"kcachefs_requests_total{label}"]) - 1 <= timed else None
+                return found if 0 < int(found[f"kcachefs_requests_total{label}"]) - 1 <= timed else {}
 
-            found = until(is_complete, f"all but the {name} at hand are timed") or {}
+            found = until(is_complete, f"all but the {name} at hand are timed")
             count = int(found[f"kcachefs_request_duration_seconds_count{label}"])
             assert found[f'kcachefs_request_duration_seconds_bucket{{request="{name}",le="+Inf"}}'] == str(count)
             assert float(found[f"kcachefs_request_duration_seconds_sum{label}"]) > 0

@@ -50,9 +50,8 @@ def write_history(store: Path, namespaces: dict[str, int], uid: int, *, quiet_se
         ring = files.samples[seconds]
         for number in range(now // seconds - slots + 2, now // seconds + 1):
             when = number * seconds
-            hour = (
-                (when - now) % 86400 / 86400 * 2 * math.pi
-            )  # the last working day is nine hours old, whatever the clock says
+            # The last working day began nine hours ago, whatever the clock says.
+            hour = (when - now) % 86400 / 86400 * 2 * math.pi
             busy = max(0.0, math.sin(hour + 0.75 * math.pi)) * (1.5 + math.sin(when / 1e6))
             hits = int(busy * seconds)
             if not hits:
