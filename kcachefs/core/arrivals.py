@@ -215,7 +215,7 @@ class Arrivals:
         if staged is not None:
             self._objects.link(txn, staged)
             set_content(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
-            self._counts.count(txn, ino, node)
+            self._counts.count(txn, ((ino, node),))
             self._objects.remember(staged)  # its reader is not far
             self._nodes.save(txn, ino, node)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
@@ -64,25 +65,39 @@ class EntryCounts:
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
-    def count(self, txn: Transaction, ino: int, node: Inode) -> None:
-        """A file was sealed, or came to an entry: it counts there."""
-        if not node.entry:
-            return
-        record = self._table.get(node.entry, txn) or self._new_record(txn, ino, node)
-        if record is None:  # its entry is gone and cannot be made again
-            node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock
-            return
-        self._uses.sealed(node.entry)
-        is_miss = not self._is_adopted(node)
-        if is_miss:
-            self._fresh.note(node.entry)
-        maker, writer = self._uses.makers(node.entry)
-        is_rewrite = self._makings.file_sealed(
-            txn, node.entry, record, node, is_miss=is_miss, maker=maker, writer=writer
+    def count(self, txn: Transaction, files: Sequence[tuple[int, Inode]]) -> None:
+        """Files were sealed, or came to their entries: they count there from now on."""
+        by_entry: dict[int, list[tuple[int, Inode]]] = {}
+        for ino, node in files:
+            if node.entry:
+                by_entry.setdefault(node.entry, []).append((ino, node))
+        for entry, members in by_entry.items():
+            ino, node = members[0]
+            record = self._table.get(entry, txn) or self._new_record(txn, ino, node)
+            if node.entry != entry:  # a group whose record went: it has another number from now on
+                for member in members:
+                    self.count(txn, (member,))
+            elif record is None:  # its entry is gone and cannot be made again
+                for _, one in members:
+                    one.entry, one.flags = 0, one.flags | Inode.PUBLISHED  # so that it is not taken for a lock
+            else:
+                self._count_in(txn, entry, record, [one for _, one in members])
+
+    def _count_in(self, txn: Transaction, entry: int, record: EntryRecord, nodes: Sequence[Inode]) -> None:
+        self._uses.sealed(entry)
+        are_missed = [not self._is_adopted(node) for node in nodes]
+        if any(are_missed):
+            self._fresh.note(entry)
+        maker, writer = self._uses.makers(entry)
+        is_rewrite = self._makings.files_sealed(
+            txn, entry, record, nodes, is_miss=are_missed[0], maker=maker, writer=writer
         )
-        self._table.add_file(
-            txn, node.entry, record, node.uid, self.held(txn, node), is_miss=is_rewrite or (is_miss and not record.used)
-        )
+        holdings: dict[int, Holding] = {}
+        for node in nodes:
+            held, so_far = self.held(txn, node), holdings.get(node.uid)
+            holdings[node.uid] = held if so_far is None else held.plus(so_far)
+        is_miss = is_rewrite or (are_missed[0] and not record.used)
+        self._table.add_files(txn, entry, record, holdings, is_miss=is_miss)
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""
@@ -109,7 +124,7 @@ class EntryCounts:
         if node.content == Content.OBJECT:
             self.uncount(txn, node)
             node.entry = entry
-            self.count(txn, ino, node)
+            self.count(txn, ((ino, node),))
         else:
             self.abandon(txn, node)
             node.entry = entry

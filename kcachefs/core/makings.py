@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -69,38 +69,44 @@ class Makings:
 
     # --- making -------------------------------------------------------------------------------------------------------
 
-    def file_sealed(
+    def files_sealed(
         self,
         txn: Transaction,
         entry: int,
         record: EntryRecord,
-        node: Inode,
+        nodes: Sequence[Inode],
         *,
         is_miss: bool,
         maker: int | None,
         writer: int | None,
     ) -> bool:
-        """A file of an entry was sealed; `record` is the entry's before that. True if another run began to rewrite it.
+        """Files of an entry were sealed; `record` is the entry's before that. True if another run began to rewrite it.
 
         `maker` is the thread that made the entry, `writer` another one that wrote into it since, as far as is known.
+        `is_miss`: somebody had to make the first of them.
         """
         making, run, other = self.get(entry, txn), self._runs.of(maker), self._runs.of(writer)
-        if making is None:
-            if not record.used:
-                self._begin(txn, entry, record, node, run or other, is_miss)
-            return False  # an entry of an older version: nobody knows when it was begun
-        ended, is_rewrite = _ended(node), False
-        making.run = making.run or run
+        is_rewrite, rest = False, iter(nodes)
         # A record that was never used before has inherited its making: every sealed file was replaced meanwhile.
-        writing = other or (run if not record.used else 0)
-        is_replaced = not record.used and not writing
-        if (writing and making.run and writing != self._runs.current(making.run)) or is_replaced:
-            if not node.flags & Inode.MUTABLE:  # a log or a database that is kept in an entry was not compiled again
-                is_rewrite = self._note_rewrite(record, making, writing)
-        elif 0 <= ended - making.ended <= PAUSE_NS:
-            making.ended = ended
-            if making.basis == SPAN:
-                self._set_cost(record, making)
+        is_new = not record.used
+        if making is None:
+            if not is_new:
+                return False  # an entry of an older version: nobody knows when it was begun
+            making, is_new = self._begin(entry, record, next(rest), run or other, is_miss), False
+        making.run = making.run or run
+        for node in rest:
+            ended = _ended(node)
+            writing = other or (run if is_new else 0)
+            if (writing and making.run and writing != self._runs.current(making.run)) or (is_new and not writing):
+                if (
+                    not node.flags & Inode.MUTABLE
+                ):  # a log or a database that is kept in an entry was not compiled again
+                    is_rewrite |= self._note_rewrite(record, making, writing)
+            elif 0 <= ended - making.ended <= PAUSE_NS:
+                making.ended = ended
+                if making.basis == SPAN:
+                    self._set_cost(record, making)
+            is_new = False
         txn.put(making_key(entry), making.pack())
         return is_rewrite
 
@@ -108,7 +114,7 @@ class Makings:
         """Every sealed file of an entry was replaced: how it was first made is still known."""
         txn.put(making_key(entry), making.pack())
 
-    def _begin(self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> None:
+    def _begin(self, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> MakingRecord:
         making = MakingRecord(self._began(entry, record), _ended(node), run=run)
         row = self._history.row(record.namespace, record.uid)
         self.on_use(run, entry)
@@ -123,7 +129,7 @@ class Makings:
                 self._set_cost(record, making)
             if making.cost == UNKNOWN_COST:
                 self._runs.add(run, unknown_compiled=1)
-        txn.put(making_key(entry), making.pack())
+        return making
 
     def _set_cost(self, record: EntryRecord, making: MakingRecord) -> None:
         span = making.ended - making.began

@@ -141,7 +141,7 @@ class Recovery:
                 set_content(node, Content.NONE)
             else:
                 set_content(node, Content.OBJECT, digest=kept, size=record.plain)
-                self._counts.count(txn, ino, node)
+                self._counts.count(txn, ((ino, node),))
             self._nodes.save(txn, ino, node)
         return True
 

@@ -10,9 +10,11 @@ answers requests has better things to do. `Sealer` may be used by several thread
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container, Sequence
+from typing import NamedTuple
 
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
@@ -24,12 +26,32 @@ from kcachefs.store import Store
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
 
+log = logging.getLogger(__name__)
+
 REST_SECONDS = 2.0
 """How long after its last write a file is sealed: what is deleted before is never sealed."""
 QUIET_SECONDS = 60.0
 """How long a mutable file must not have changed before it is sealed after all."""
 HOLE_MIN = 256 << 20
 """Files larger than this that are mostly holes stay plain files."""
+TOGETHER_MAX = 8
+"""Files that are sealed in one transaction: most of them belong to one entry, whose books then change once."""
+TOGETHER_BYTES = 1 << 20
+"""With this many bytes there are enough of them: all are in memory at once."""
+
+
+class _Begun(NamedTuple):
+    """A file that is being sealed."""
+
+    ino: int
+    spool: SpoolFile | None
+    data: bytes
+    """Its bytes, if they are in no spool file."""
+    is_synced: bool
+
+
+_Ready = tuple[_Begun, Staged | None]
+"""A file, and its bytes as they were stored; None of an empty one."""
 
 
 class Sealer:
@@ -65,31 +87,79 @@ class Sealer:
     def seal_waiting(self, until: float) -> None:
         """Seal what waits even if it has not rested, until that moment: the quota is near."""
         waiting = len(self._queue)
-        while waiting and time.monotonic() < until and self.seal_next(0):
-            waiting -= 1
+        while waiting > 0 and time.monotonic() < until and (taken := self.seal_next(0)):
+            waiting -= taken
 
-    def seal_next(self, rest_seconds: float = REST_SECONDS) -> bool:
-        """Seal the file that has waited longest, if it has rested that long. False when there is none."""
-        now = time.monotonic()
-        ino = self._queue.take(rest_seconds, now)
-        if ino is None:
-            return False
-        with contextlib.suppress(FsError):  # unlinked while it waited
-            node = self._files.attributes(ino)
-            age = (time.time_ns() - node.mtime) / 1e9
-            if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
-                # Written since: it rests again.
-                self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
-            else:
-                self._seal_or_keep(ino, node.uid, now)
-        return True
-
-    def _seal_or_keep(self, ino: int, uid: int, now: float) -> None:
+    def seal_next(self, rest_seconds: float = REST_SECONDS) -> int:
+        """Seal a few files, those that have waited longest, if they have rested that long; returns how many it took."""
+        now, rested, taken, size = time.monotonic(), [], 0, 0
+        while (
+            taken < TOGETHER_MAX and size < TOGETHER_BYTES and (ino := self._queue.take(rest_seconds, now)) is not None
+        ):
+            taken += 1
+            with contextlib.suppress(FsError):  # unlinked while it waited
+                node = self._files.attributes(ino)
+                age = (time.time_ns() - node.mtime) / 1e9
+                if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
+                    # Written since: it rests again.
+                    self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
+                else:
+                    rested.append((ino, node.uid))
+                    size += node.size
         try:
-            self.seal(ino)
+            self._seal_together([ino for ino, _ in rested])
         except NoSpace:
-            self._queue.add(ino, now, uid)
+            for ino, uid in rested:
+                self._queue.add(ino, now, uid)
             raise
+        return taken
+
+    def _seal_together(self, inos: Sequence[int]) -> None:
+        """Seal all of these. One that fails does not keep the others from being sealed."""
+        if len(inos) > 1:
+            try:
+                self._try_together(inos)
+                return
+            except NoSpace:
+                raise
+            except Exception as error:  # whose fault it is shows when each is sealed by itself
+                log.debug("%d files could not be sealed together: %r", len(inos), error)
+        failed: Exception | None = None
+        for ino in inos:
+            try:
+                with contextlib.suppress(FsError):  # unlinked meanwhile
+                    self.seal(ino)
+            except NoSpace:
+                raise
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _try_together(self, inos: Sequence[int]) -> None:
+        begun: list[_Begun] = []
+        ready: list[_Ready] = []
+        full: NoSpace | None = None
+        try:
+            for ino in inos:
+                with contextlib.suppress(FsError):
+                    if (one := self._begin(ino)) is not None:
+                        begun.append(one)
+            try:
+                digests: set[bytes] = set()
+                for one in begun:
+                    if not _is_left_plain(one):
+                        staged = self._stage(one, digests)
+                        ready.append((one, staged))
+                        if staged is not None:
+                            digests.add(staged.digest)
+            except NoSpace as error:
+                full = error
+            self._commit(ready)  # on a full disk too: what was stored so far is not stored in vain
+        finally:
+            self._end(begun, ready)
+        if full is not None:
+            raise full
 
     def unsealed_bytes(self, uid: int) -> int:
         """How many bytes of a user's files are not sealed yet."""
@@ -135,56 +205,74 @@ class Sealer:
         `condition` is asked under the lock: what is sealed is the file for which it was true.
         """
         while True:
-            with self._lock:
-                node = self._nodes.get(ino)
-                if not _is_unsealed(node) or node.nlink == 0 or not condition(ino):
-                    return False
-                is_synced = bool(node.flags & Inode.SYNCED)
-                data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
-                spool = self._unsealed.spool_of(ino, node) if node.content == Content.SPOOL else None
-                if (spool is not None and spool.changing) or not self._queue.begin(ino):
-                    self._queue.await_rest(ino, node)
-                    return False
-            staged: Staged | None = None
+            one = self._begin(ino, condition)
+            if one is None:
+                return False
+            ready: list[_Ready] = []
             try:
-                if spool is not None and is_mostly_hole(spool.fd):
+                if _is_left_plain(one):
                     return False
-                if spool is not None and os.fstat(spool.fd).st_size:
-                    staged = self._store.objects.stage_file(spool.fd)
-                elif data:
-                    staged = self._store.objects.stage(data)
-                if is_synced:  # before anything says that the synced bytes are no longer needed
-                    self._store.volumes.sync()
-                return self._commit(ino, spool, staged)
+                ready.append((one, self._stage(one)))
+                return self._commit(ready) == 1
             except ObjectMissing:
                 continue  # the twin that it was to share with was deleted at that moment: store it after all
             finally:
-                self._queue.end(ino)
-                if staged is not None:
-                    self._store.objects.settle(staged)
+                self._end([one], ready)
 
-    def _commit(self, ino: int, spool: SpoolFile | None, staged: Staged | None) -> bool:
-        with self._nodes.change() as txn:
+    def _begin(self, ino: int, condition: Callable[[int], bool] = lambda ino: True) -> _Begun | None:
+        with self._lock:
             node = self._nodes.get(ino)
-            if self._queue.is_stale(ino) or not _is_unsealed(node):
-                return False
-            if spool is not None:
-                refresh(node, spool)
-            self._unsealed.let_go(txn, ino, node)
+            if not _is_unsealed(node) or node.nlink == 0 or not condition(ino):
+                return None
+            data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
+            spool = self._unsealed.spool_of(ino, node) if node.content == Content.SPOOL else None
+            if (spool is not None and spool.changing) or not self._queue.begin(ino):
+                self._queue.await_rest(ino, node)
+                return None
+            return _Begun(ino, spool, data, bool(node.flags & Inode.SYNCED))
+
+    def _stage(self, one: _Begun, beside: Container[bytes] = ()) -> Staged | None:
+        if one.spool is not None and os.fstat(one.spool.fd).st_size:
+            return self._store.objects.stage_file(one.spool.fd, beside)
+        return self._store.objects.stage(one.data, beside) if one.data else None
+
+    def _commit(self, ready: Sequence[_Ready]) -> int:
+        """Returns how many of them are sealed now: all that did not change since they were begun."""
+        if any(one.is_synced for one, _ in ready):  # before anything says that the synced bytes are no longer needed
+            self._store.volumes.sync()
+        with self._nodes.change() as txn:
+            intact: list[tuple[int, Inode, Staged | None]] = []
+            for one, staged in ready:
+                node = self._nodes.get(one.ino)
+                if not self._queue.is_stale(one.ino) and _is_unsealed(node):
+                    if one.spool is not None:
+                        refresh(node, one.spool)
+                    intact.append((one.ino, node, staged))
+            # First: a file may let go of the very object that it becomes, and what is counted below stays counted.
+            if linked := [staged for _, _, staged in intact if staged is not None]:
+                self._store.objects.link(txn, *linked)
+            for ino, node, staged in intact:
+                self._unsealed.let_go(txn, ino, node)
+                self._unsealed.forget_synced(txn, node)
+                if staged is not None:
+                    set_content(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
+                    # The kernel keeps the pages that a program writes, except the last, which is written in part: the
+                    # first reader asks for that page, and should not have to wait until it is decoded.
+                    self._store.objects.remember(staged)
+                else:
+                    set_content(node, Content.NONE)
+            self._counts.count(txn, [(ino, node) for ino, node, staged in intact if staged is not None])
+            for ino, node, _ in intact:
+                node.flags &= ~Inode.MUTABLE
+                self._nodes.save(txn, ino, node)
+        return len(intact)
+
+    def _end(self, begun: Sequence[_Begun], ready: Sequence[_Ready]) -> None:
+        for one in begun:
+            self._queue.end(one.ino)
+        for _, staged in ready:
             if staged is not None:
-                self._store.objects.link(txn, staged)  # ahead of the next line: both may be the same object
-            self._unsealed.forget_synced(txn, node)
-            if staged is not None:
-                set_content(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
-                self._counts.count(txn, ino, node)
-                # The kernel keeps the pages that a program writes, except the last, which is written in part: the
-                # first reader asks for that page, and should not have to wait until it is decoded.
-                self._store.objects.remember(staged)
-            else:
-                set_content(node, Content.NONE)
-            node.flags &= ~Inode.MUTABLE
-            self._nodes.save(txn, ino, node)
-        return True
+                self._store.objects.settle(staged)
 
     def statistics(self) -> dict[str, int]:
         """What is unsealed. Takes no lock: it is asked when something hangs."""
@@ -194,6 +282,10 @@ class Sealer:
 def _is_unsealed(node: Inode) -> bool:
     """Whether there is something to seal. Of an emptied file that keeps what was synced, it is that it is empty."""
     return node.content in (Content.SLOT, Content.SPOOL) or (node.content == Content.NONE and node.keeps_synced)
+
+
+def _is_left_plain(one: _Begun) -> bool:
+    return one.spool is not None and is_mostly_hole(one.spool.fd)
 
 
 def is_mostly_hole(fd: int) -> bool:

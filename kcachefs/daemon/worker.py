@@ -61,6 +61,7 @@ log = logging.getLogger("kcachefs.daemon.worker")  # as a program this module is
 
 SEAL_TURN = 0.05
 SEAL_PAUSE = 0.05
+IDLE_PAUSE = 0.5
 BUSY_REQUESTS = 20
 """More requests than this in one pause mean that somebody is working."""
 QUIET_PAUSE = 5.0
@@ -211,6 +212,9 @@ class Worker:
         before = 0
         while True:
             before, answered = self._kernel.request_count(), self._kernel.request_count() - before
+            if not self.fs.sealer.waiting():
+                await trio.sleep(IDLE_PAUSE)  # what comes now has to rest for longer than that
+                continue
             more = False
             if answered <= BUSY_REQUESTS or self.fs.sealer.is_pressing():
                 more = await trio.to_thread.run_sync(self._seal_turn)

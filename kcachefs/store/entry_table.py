@@ -15,9 +15,11 @@ Functions that take a transaction run under the catalog's lock; the others may r
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import NamedTuple
 
 from kcachefs.store.catalog import Catalog, Transaction
@@ -58,6 +60,8 @@ class Holding(NamedTuple):
 
 
 NOTHING = Holding(0, 0, 0)
+_NO_ACCOUNT = NamespaceRecord.CODEC.unpack(NamespaceRecord().pack())
+_fields_of = operator.attrgetter(*(each.name for each in fields(EntryRecord)))
 
 
 # --- definitions ------------------------------------------------------------------------------------------------------
@@ -80,11 +84,6 @@ def sums_of(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tu
     if record.used:
         for key in account_keys(record.namespace, record.uid):
             yield key, 1, NOTHING
-    yield from sums_of_files(record, holdings)
-
-
-def sums_of_files(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tuple[bytes, int, Holding]]:
-    """The same without the entry itself."""
     for uid, held in holdings.items():
         for key in account_keys(record.namespace, uid):
             yield key, 0, held
@@ -138,13 +137,14 @@ class EntryTable:
 
         `left` and `came` say which sealed files the entry loses and gains by this, by their owner.
         """
-        before, after = order_of(old), order_of(new)
-        if before != after:
-            if before is not None:
-                txn.delete(before)
-            if after is not None:
-                txn.put(after, pack_number(entry))
-        self._book(txn, ((old, left, -1), (new, came, +1)))
+        if old is not None and new is not None and _stands_the_same(old, new):
+            for uid, held in came.items():
+                _add(txn, account_keys(new.namespace, uid), held, +1)
+            for uid, held in left.items():
+                _add(txn, account_keys(new.namespace, uid), held, -1)
+        else:
+            self._reorder(txn, entry, order_of(old), order_of(new))
+            self._book(txn, ((old, left, -1), (new, came, +1)))
         if new is not None:
             txn.put(entry_key(entry), new.pack())
         elif old is not None:
@@ -154,13 +154,18 @@ class EntryTable:
             if entry >= GROUP_BASE:
                 txn.delete(group_key(old.folder, old.name))
 
+    def _reorder(self, txn: Transaction, entry: int, before: bytes | None, after: bytes | None) -> None:
+        if before != after:
+            if before is not None:
+                txn.delete(before)
+            if after is not None:
+                txn.put(after, pack_number(entry))
+
     def _book(self, txn: Transaction, changes: tuple[_Change, _Change]) -> None:
         sums: dict[bytes, tuple[int, Holding]] = {}
-        (old, _, _), (new, _, _) = changes
-        parts = sums_of_files if _counts_the_same(old, new) else sums_of
         for record, holdings, sign in changes:
             if record is not None:
-                for key, entries, held in parts(record, holdings):
+                for key, entries, held in sums_of(record, holdings):
                     count, total = sums.get(key, (0, NOTHING))
                     sums[key] = count + sign * entries, total.plus(held) if sign > 0 else total.minus(held)
         for key, (count, total) in sums.items():
@@ -174,10 +179,10 @@ class EntryTable:
 
     # --- files of entries ---------------------------------------------------------------------------------------------
 
-    def add_file(
-        self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding, *, is_miss: bool
+    def add_files(
+        self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding], *, is_miss: bool
     ) -> None:
-        """A file was sealed. With its first one an entry is listed; `is_miss` says whether somebody missed it."""
+        """Files were sealed, by owner. With its first one an entry is listed; `is_miss`: somebody missed it."""
         new = _copy(record)
         if not record.used or is_miss:
             new.used = self.next_order(time.time_ns())
@@ -186,13 +191,18 @@ class EntryTable:
                 account.misses += is_miss
                 account.used = new.used
                 txn.put(key, account.pack())
-        new.files, new.plain, new.stored = held.plus(held_by(record))
-        self.put(txn, entry, record, new, came={uid: held})
+        for held in holdings.values():
+            new.files += held.files
+            new.plain += held.plain
+            new.stored += held.stored
+        self.put(txn, entry, record, new, came=holdings)
 
     def remove_file(self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding) -> EntryRecord:
         """A sealed file goes, or is about to be written again; returns the record as it is now."""
         new = _copy(record)
-        new.files, new.plain, new.stored = held_by(record).minus(held)
+        new.files -= held.files
+        new.plain -= held.plain
+        new.stored -= held.stored
         self.put(txn, entry, record, new, left={uid: held})
         return new
 
@@ -317,15 +327,23 @@ class EntryTable:
         self.put(txn, entry, None, record)
 
 
-def _counts_the_same(old: EntryRecord | None, new: EntryRecord | None) -> bool:
-    """Whether an entry adds itself to the same accounts before and after, as it does when a file comes or goes."""
-    if old is None or new is None:
-        return False
-    return old.namespace == new.namespace and old.uid == new.uid and (not old.used) == (not new.used)
+def _stands_the_same(old: EntryRecord, new: EntryRecord) -> bool:
+    """Whether an entry keeps its place in the order, and its accounts, as it does when a file comes or goes."""
+    return old.used == new.used and old.flags == new.flags and old.namespace == new.namespace and old.uid == new.uid
+
+
+def _add(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int) -> None:
+    """Files come to these accounts (+1), or leave them (-1). Every file that is sealed or removed gets here."""
+    codec = NamespaceRecord.CODEC
+    for key in accounts:
+        raw = txn.get(key)
+        entries, files, plain, stored, *rest = codec.unpack(raw) if raw is not None else _NO_ACCOUNT
+        files, plain, stored = files + sign * held.files, plain + sign * held.plain, stored + sign * held.stored
+        txn.put(key, codec.pack(entries, files, plain, stored, *rest))
 
 
 def _copy(record: EntryRecord) -> EntryRecord:
-    return EntryRecord.unpack(record.pack())  # takes a fraction of what copy.copy takes
+    return EntryRecord(*_fields_of(record))  # takes a fraction of what copy.copy takes
 
 
 def held_by(record: EntryRecord) -> Holding:

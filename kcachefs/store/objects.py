@@ -15,7 +15,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from blake3 import blake3
@@ -79,14 +79,17 @@ class Objects:
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
-    def stage(self, data: bytes) -> Staged:
-        """Hash the bytes; compress and append them unless they are in the store already. Any thread."""
-        return self._stage_plain(split(data))
+    def stage(self, data: bytes, beside: Container[bytes] = ()) -> Staged:
+        """Hash the bytes; compress and append them unless they are in the store already. Any thread.
 
-    def stage_file(self, fd: int) -> Staged:
+        `beside`: digests of what is staged and will be linked together with this, and need not be stored twice.
+        """
+        return self._stage_plain(split(data), beside)
+
+    def stage_file(self, fd: int, beside: Container[bytes] = ()) -> Staged:
         """The same for an open file of any size, in constant memory."""
         if os.fstat(fd).st_size <= IN_MEMORY_MAX:
-            return self._stage_plain(list(read_frames(fd)) or [b""])
+            return self._stage_plain(list(read_frames(fd)) or [b""], beside)
         return self.stage_frames(read_frames(fd))
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
@@ -105,25 +108,26 @@ class Objects:
         length = sum([row[0] for row in rows]) + len(tail)
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own_volume=True, end=frame)
 
-    def link(self, txn: Transaction, staged: Staged, *, held: bool = False) -> None:
-        """Add one reference to staged bytes, inside `txn`. A held object has at most one for being held."""
-        key = object_key(staged.digest)
-        raw = txn.get(key)
+    def link(self, txn: Transaction, *batch: Staged, held: bool = False) -> None:
+        """Add one reference to each of these, inside `txn`. A held object has at most one for being held."""
         totals = read_totals(txn)
-        record = ObjectRecord.unpack(raw) if raw is not None else None
-        if record is None or record.flags & ObjectRecord.DAMAGED:
-            if staged.known:
-                # It was there when it was staged and is gone now: the caller stages again.
-                raise ObjectMissing(f"object {staged.digest.hex()} went away while it was being stored")
-            record = self.ledger.place(txn, staged, totals, record)
-        elif held and record.flags & ObjectRecord.HELD:
-            return
-        if not (held and record.flags & ObjectRecord.HELD):
-            record.refs += 1
-            totals.referenced += record.plain
-        if held:
-            record.flags |= ObjectRecord.HELD
-        txn.put(key, record.pack())
+        for staged in batch:
+            key = object_key(staged.digest)
+            raw = txn.get(key)
+            record = ObjectRecord.unpack(raw) if raw is not None else None
+            if record is None or record.flags & ObjectRecord.DAMAGED:
+                if staged.known:
+                    # It was there when it was staged and is gone now: the caller stages again.
+                    raise ObjectMissing(f"object {staged.digest.hex()} went away while it was being stored")
+                record = self.ledger.place(txn, staged, totals, record)
+            elif held and record.flags & ObjectRecord.HELD:
+                continue
+            if not (held and record.flags & ObjectRecord.HELD):
+                record.refs += 1
+                totals.referenced += record.plain
+            if held:
+                record.flags |= ObjectRecord.HELD
+            txn.put(key, record.pack())
         txn.put(TOTALS_KEY, totals.pack())
 
     def settle(self, staged: Staged) -> None:
@@ -286,12 +290,12 @@ class Objects:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _stage_plain(self, plain: Sequence[bytes]) -> Staged:
+    def _stage_plain(self, plain: Sequence[bytes], beside: Container[bytes]) -> Staged:
         hasher = blake3()
         for frame in plain:
             hasher.update(frame)
         digest, length = hasher.digest(), sum(map(len, plain))
-        if self.exists(digest):
+        if digest in beside or self.exists(digest):
             return Staged(digest, length, end=plain[-1])
         stored = [self._codec.encode_frame(frame) for frame in plain]
         rows = (

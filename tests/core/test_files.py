@@ -88,8 +88,8 @@ def _stage_and(overtake: Callable[[], object], fs: Filesystem, monkeypatch: pyte
     """Do this once, after the sealer has read a large file and before it commits."""
     stage = fs.store.objects.stage_file
 
-    def stage_and_be_overtaken(fd: int) -> Staged:
-        staged = stage(fd)
+    def stage_and_be_overtaken(*arguments: Any) -> Staged:
+        staged = stage(*arguments)
         monkeypatch.undo()
         overtake()
         return staged
@@ -133,10 +133,10 @@ def test_a_file_that_is_emptied_beside_the_sealer_is_empty(tmp_path: Path, monke
         ino = write(fs, "triton/key/file", LARGE)
         stage = fs.store.objects.stage_file
 
-        def be_overtaken_and_stage(fd: int) -> Staged:
+        def be_overtaken_and_stage(*arguments: Any) -> Staged:
             monkeypatch.undo()
             fs.files.truncate(ino, 0)
-            return stage(fd)
+            return stage(*arguments)
 
         monkeypatch.setattr(fs.store.objects, "stage_file", be_overtaken_and_stage)
         assert not fs.sealer.seal(ino)

@@ -19,11 +19,13 @@ from kcachefs.core import Filesystem
 from kcachefs.core.membership import MOVED_MAX, SEEN_MAX
 from kcachefs.core.removal import PIECE
 from kcachefs.core.report import Statistics
+from kcachefs.core.sealing import TOGETHER_MAX
 from kcachefs.core.tree import DEPTH_MAX, ROOT_NAMES_MAX
 from kcachefs.errors import FsError
 from kcachefs.store import fsck
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
+from kcachefs.store.records import Content
 from tests.core.trees import ROOT, exists, find, folder, opened, rename, user, write
 
 CHANGES_MAX = 10 * PIECE
@@ -380,10 +382,12 @@ def test_users_take_turns_in_sealing(fs: Filesystem) -> None:
         write(fs, f"jax/b{number}-cache", b"of B %d" % number, user(2))
     for number in range(5):
         write(fs, f"jax/a{number}-cache", b"of A %d" % number, user(1))
-    for _ in range(10):
-        assert fs.sealer.seal_next(0)
-    assert [fs.nodes.get(find(fs, f"jax/a{number}-cache")).spool for number in range(5)] == [0] * 5
-    assert fs.sealer.waiting() == 45
+    assert fs.sealer.seal_next(0) == TOGETHER_MAX
+    sealed = [fs.nodes.get(find(fs, f"jax/a{number}-cache")).content == Content.OBJECT for number in range(5)]
+    assert sealed.count(True) == TOGETHER_MAX // 2
+    assert fs.sealer.seal_next(0) == TOGETHER_MAX
+    assert {fs.nodes.get(find(fs, f"jax/a{number}-cache")).content for number in range(5)} == {Content.OBJECT}
+    assert fs.sealer.waiting() == 55 - 2 * TOGETHER_MAX
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,235 @@
+"""Files that wait are sealed a few at a time, in one transaction: each as if it were alone."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcachefs.core import Filesystem, sealing
+from kcachefs.core.sealing import TOGETHER_MAX
+from kcachefs.errors import NoSpace, ObjectMissing
+from kcachefs.store.ledger import Staged
+from kcachefs.store.object_records import ObjectRecord, Totals
+from kcachefs.store.records import Content, EntryRecord, Inode, NamespaceRecord
+from tests.core.trees import ROOT, find, folder, look_up, opened, rename, user, write
+from tests.disks import Disk, need_root
+
+LARGE = b"0123456789abcdef" * (128 << 10)
+"""Too large for a slot: such a file is in the spool until it is sealed."""
+
+
+def contents(fs: Filesystem, files: list[int]) -> list[int]:
+    return [fs.attributes(ino).content for ino in files]
+
+
+def after_stage(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Do this once, when the sealer has stored its `number`-th file and not committed it yet."""
+    stage, seen = fs.store.objects.stage, []
+
+    def stage_and(*arguments: Any) -> Staged:
+        staged = stage(*arguments)
+        seen.append(staged)
+        if len(seen) == number:
+            monkeypatch.undo()
+            act()
+        return staged
+
+    monkeypatch.setattr(fs.store.objects, "stage", stage_and)
+
+
+def test_what_waits_is_sealed_in_few_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(TOGETHER_MAX + 3)]
+        commit, commits = fs.store.catalog.commit, []
+
+        def count(changes: Any) -> None:
+            commits.append(len(changes))
+            commit(changes)
+
+        monkeypatch.setattr(fs.store.catalog, "commit", count)
+        # The volume that they go to is made in a transaction of its own.
+        assert (fs.sealer.seal_next(0), len(commits)) == (TOGETHER_MAX, 3)
+        assert contents(fs, files).count(Content.OBJECT) == TOGETHER_MAX
+        assert (fs.sealer.seal_next(0), len(commits)) == (3, 4)
+        assert (fs.sealer.seal_next(0), len(commits)) == (0, 4)
+        assert set(contents(fs, files)) == {Content.OBJECT}
+        record = fs.table.get(find(fs, "triton/KEY"))
+        assert record is not None
+        assert (record.files, record.plain) == (len(files), sum(len(b"%d" % number) for number in range(len(files))))
+
+
+def test_large_files_are_sealed_one_by_one(tmp_path: Path) -> None:
+    """They would be in memory at once, and whoever waits for the lock waits for all of them."""
+    with opened(tmp_path / "store") as fs:
+        for number in range(3):
+            write(fs, f"triton/KEY/{number}", LARGE + b"%d" % number)
+        assert [fs.sealer.seal_next(0) for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_equal_files_that_are_sealed_together_are_stored_once(tmp_path: Path) -> None:
+    sizes = {}
+    for copies in (1, 5):
+        with opened(tmp_path / f"store{copies}") as fs:
+            for number in range(copies):
+                write(fs, f"triton/KEY/{number}", LARGE[:50_000] + b"same")
+                write(fs, f"triton/OTHER/{number}", LARGE)  # from the spool
+            assert fs.sealer.seal_next(0)
+            while fs.sealer.seal_next(0):
+                pass
+            totals = fs.store.objects.totals()
+            sizes[copies] = totals.objects, totals.live, totals.volumes
+            assert totals.referenced == copies * (50_004 + len(LARGE))
+    assert sizes[1] == sizes[5]
+
+
+def test_one_that_is_written_meanwhile_is_sealed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(4)]
+        after_stage(fs, monkeypatch, 3, lambda: fs.write(files[1], 0, b"written"))
+        assert fs.sealer.seal_next(0) == 4
+        assert contents(fs, files) == [Content.OBJECT, Content.SLOT, Content.OBJECT, Content.OBJECT]
+        assert fs.read(files[1], 0, 100) == b"written"
+        assert fs.sealer.seal_next(0) == 1
+        assert fs.attributes(files[1]).content == Content.OBJECT
+        assert fs.read(files[1], 0, 100) == b"written"
+
+
+def test_one_that_is_removed_meanwhile_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(4)]
+        parent = find(fs, "triton/KEY")
+        after_stage(fs, monkeypatch, 2, lambda: fs.unlink(ROOT, parent, b"2"))
+        assert fs.sealer.seal_next(0) == 4
+        assert contents(fs, [files[0], files[1], files[3]]) == [Content.OBJECT] * 3
+        record = fs.table.get(parent)
+        assert record is not None
+        assert record.files == 3
+
+
+def test_a_twin_that_goes_meanwhile_is_stored_after_all_and_nothing_counts_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        write(fs, "triton/OLD/twin", b"the same bytes")
+        fs.settle()
+        files = [write(fs, f"triton/NEW{number}/file", b"%d" % number) for number in range(3)]
+        files.append(write(fs, "triton/NEW3/twin", b"the same bytes"))
+        after_stage(fs, monkeypatch, 4, lambda: fs.unlink(ROOT, find(fs, "triton/OLD"), b"twin"))
+        assert fs.sealer.seal_next(0) == 4
+        assert contents(fs, files) == [Content.OBJECT] * 4
+        assert fs.read(files[3], 0, 100) == b"the same bytes"
+        row = fs.history.row(find(fs, "triton"), 0)
+        assert row.misses == 4, "those since the last time that they were written down"
+
+
+def test_one_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", LARGE) for number in range(5)]
+        for number, ino in enumerate(files):
+            fs.set_attributes(ROOT, ino, size=1000 + number)  # small, and in the spool all the same
+        broken = fs.store.spool.path(fs.nodes.get(files[2]).spool)
+        fs.unsealed._open.clear()
+        os.rename(broken, tmp_path / "away")
+        with pytest.raises(ObjectMissing):
+            fs.sealer.seal_next(0)
+        assert [fs.nodes.get(ino).content for ino in files].count(Content.OBJECT) == 4
+        os.rename(tmp_path / "away", broken)
+        assert fs.sealer.seal(files[2])
+
+
+@need_root
+def test_on_a_full_disk_what_fits_is_sealed_and_the_rest_waits(small_disk: Disk) -> None:
+    with opened(small_disk.path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", os.urandom(100 << 10)) for number in range(TOGETHER_MAX)]
+        before = [fs.read(ino, 0, 1 << 20) for ino in files]
+        small_disk.fill(leave=450 << 10)
+        with pytest.raises(NoSpace):
+            fs.sealer.seal_next(0)
+        sealed = contents(fs, files).count(Content.OBJECT)
+        assert 0 < sealed < TOGETHER_MAX
+        assert fs.sealer.waiting() >= TOGETHER_MAX - sealed
+        small_disk.make_room()
+        while fs.sealer.seal_next(0):
+            pass
+        assert set(contents(fs, files)) == {Content.OBJECT}
+        assert [fs.read(ino, 0, 1 << 20) for ino in files] == before
+
+
+def books(fs: Filesystem) -> dict[str, Any]:
+    """Everything that is counted, without the moments at which it happened."""
+    fs.store.fold()
+    found: dict[str, Any] = {}
+    for key, raw in fs.store.catalog.walk(b""):
+        assert raw is not None
+        name = key.hex()
+        if key[:1] == b"e":
+            entry = EntryRecord.unpack(raw)
+            entry.created, entry.used = 0, int(entry.used > 0)
+            found[name] = entry
+        elif key[:1] in (b"c", b"u"):
+            account = NamespaceRecord.unpack(raw)
+            account.used = int(account.used > 0)
+            found[name] = account
+        elif key[:1] == b"o":
+            record = ObjectRecord.unpack(raw)
+            found[name] = record.length, record.plain, record.refs, record.flags
+        elif key[:1] == b"i":
+            node = Inode.unpack(raw)
+            found[name] = node.content, node.digest, node.entry, node.flags, node.size, node.nlink, node.uid
+        elif key[:1] == b"t":
+            found[name] = Totals.unpack(raw)
+        elif key[:1] in (b"d", b"g"):
+            found[name] = len(raw)
+    rows = fs.history.row(find(fs, "triton"), 0)
+    return found | {"misses": rows.misses, "remade": rows.remade}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_books_are_the_same_as_when_each_is_sealed_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Kernels, groups of files, equal bytes, empty files, files of others, replaced and rewritten ones."""
+    seen = []
+    for together in (1, TOGETHER_MAX, 3):
+        monkeypatch.setattr(sealing, "TOGETHER_MAX", together)
+        random_choice = random.Random(seed)
+        with opened(tmp_path / f"store{together}") as fs:
+            for step in range(60):
+                key = f"triton/KEY{random_choice.randrange(6)}"
+                what, data = random_choice.randrange(8), random_choice.randbytes(random_choice.randrange(3000))
+                caller = user(random_choice.choice([0, 0, 1000]), pid=random_choice.choice([1_000_001, 1_000_003]))
+                if what < 3:
+                    write(fs, f"{key}/file{step}", data, caller)
+                elif what == 3:
+                    write(
+                        fs,
+                        f"inductor/xy/cxy{step % 4}.{random_choice.choice(['py', 'so', 'main.o'])}{step}",
+                        data,
+                        caller,
+                    )
+                elif what == 4:
+                    write(fs, f"{key}/same{step}", b"the same bytes")
+                elif what == 5:
+                    write(fs, f"{key}/empty{step}", b"")
+                elif what == 6:
+                    folder(fs, key)
+                    write(fs, f"{key}/tmp.{step}", data)
+                    rename(fs, f"{key}/tmp.{step}", f"{key}/kernel.cubin")
+                elif (parent := folder(fs, key)) and (found := fs.tree.find(parent, b"kernel.cubin")):
+                    look_up(fs, f"{key}/kernel.cubin", 1_000_002)
+                    fs.write(found, random_choice.randrange(100), data)
+                if step % 20 == 19:
+                    while fs.sealer.seal_next(0):
+                        pass
+                    fs.sealer.seal_quiet(0)
+            fs.settle()
+            seen.append(books(fs))
+    assert len(seen[0]) > 50
+    assert seen[0] == seen[1] == seen[2]
