@@ -69,6 +69,8 @@ def show_beside_bindfs(chosen: argparse.Namespace) -> dict[str, Any]:
     rounds, subjects_here = 5 if chosen.quick else 15, ["bindfs", "memory", "direct"]
     all_found: dict[str, Any] = {}
     with workplace(chosen.directory) as base, opened(subjects_here, base) as subjects:
+        if "bindfs" not in subjects:
+            raise SystemExit("there is nothing to compare with")
         for clients, state, measure in (
             (1, "warm", operations.measure),
             (1, "cold", operations.measure_cold),

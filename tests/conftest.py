@@ -27,6 +27,8 @@ os.environ["KCACHEFS_SYSTEM_CONFIG"] = str(_OWN / "config.toml")
 os.environ["XDG_CONFIG_HOME"] = str(_OWN / "config")
 for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
     os.environ.pop(_name, None)
+# On aarch64 torch's oneDNN leaves a /tmp/perf-PID.map of every process that uses it, unless it is told not to.
+os.environ.setdefault("DNNL_JIT_PROFILE", "0")
 
 # One seed for the whole run; the processes of `-n` inherit it.
 os.environ.setdefault("KCACHEFS_SEED", str(random.SystemRandom().getrandbits(32)))

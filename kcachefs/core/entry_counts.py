@@ -72,31 +72,40 @@ class EntryCounts:
             if node.entry:
                 by_entry.setdefault(node.entry, []).append((ino, node))
         for entry, members in by_entry.items():
-            ino, node = members[0]
-            record = self._table.get(entry, txn) or self._new_record(txn, ino, node)
-            if node.entry != entry:  # a group whose record went: it has another number from now on
-                for member in members:
-                    self.count(txn, (member,))
-            elif record is None:  # its entry is gone and cannot be made again
-                for _, one in members:
-                    one.entry, one.flags = 0, one.flags | Inode.PUBLISHED  # so that it is not taken for a lock
+            nodes = [node for _, node in members]
+            record = self._table.get(entry, txn)
+            if record is None and entry >= GROUP_BASE:
+                for ino, node in members:  # each may have a name elsewhere, and come to another entry
+                    self._count_regrouped(txn, ino, node)
+                continue
+            record = record or self._new_record(entry)
+            if record is None:
+                for node in nodes:
+                    _leave_out(node)
             else:
-                self._count_in(txn, entry, record, [one for _, one in members])
+                self._count_in(txn, entry, record, nodes)
+
+    def _count_regrouped(self, txn: Transaction, ino: int, node: Inode) -> None:
+        record = self._regroup(txn, ino, node)
+        if record is None:
+            _leave_out(node)
+        else:
+            self._count_in(txn, node.entry, record, [node])
 
     def _count_in(self, txn: Transaction, entry: int, record: EntryRecord, nodes: Sequence[Inode]) -> None:
         self._uses.sealed(entry)
-        are_missed = [not self._is_adopted(node) for node in nodes]
-        if any(are_missed):
+        misses = [not self._is_adopted(node) for node in nodes]
+        if any(misses):
             self._fresh.note(entry)
         maker, writer = self._uses.makers(entry)
         is_rewrite = self._makings.files_sealed(
-            txn, entry, record, nodes, is_miss=are_missed[0], maker=maker, writer=writer
+            txn, entry, record, nodes, is_miss=misses[0], maker=maker, writer=writer
         )
         holdings: dict[int, Holding] = {}
         for node in nodes:
             held, so_far = self.held(txn, node), holdings.get(node.uid)
             holdings[node.uid] = held if so_far is None else held.plus(so_far)
-        is_miss = is_rewrite or (are_missed[0] and not record.used)
+        is_miss = is_rewrite or (misses[0] and not record.used)
         self._table.add_files(txn, entry, record, holdings, is_miss=is_miss)
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
@@ -163,7 +172,10 @@ class EntryCounts:
         if not node.is_file or not node.entry or not (is_pinned or lost.record.hits or making):
             return
         old = self._table.get(node.entry, txn)
-        record = copy.copy(old) or self._new_record(txn, ino, node)
+        record = copy.copy(old)
+        if record is None:
+            is_group = node.entry >= GROUP_BASE
+            record = self._regroup(txn, ino, node) if is_group else self._new_record(node.entry)
         if record is not None:
             record.hits += lost.record.hits
             record.flags |= is_pinned
@@ -197,11 +209,10 @@ class EntryCounts:
                 left = left.minus(held)
         return holdings | {record.uid: left}
 
-    def _new_record(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
-        if node.entry >= GROUP_BASE:
-            return self._regroup(txn, ino, node)
+    def _new_record(self, entry: int) -> EntryRecord | None:
+        """A record for an entry that is a folder; None if the folder is gone."""
         try:
-            root = self._nodes.get(node.entry)
+            root = self._nodes.get(entry)
             namespace = self._namespaces.of(root.parent)
         except FsError:
             return None
@@ -228,3 +239,8 @@ class EntryCounts:
             root = node if node.entry >= GROUP_BASE else self._nodes.get(node.entry)
             return bool(root.flags & Inode.ADOPTED)
         return False
+
+
+def _leave_out(node: Inode) -> None:
+    """The entry of a sealed file is gone and cannot be made again: it counts nowhere."""
+    node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock

@@ -220,6 +220,7 @@ class Filesystem(FileRequests):
                 self.sealer.seal_next(0)
             except Exception as error:
                 log.error("a file could not be sealed, and is left as it is: %s", error)
+        self.sealer.finish()
         self.write_down()
         self.store.fold()
 

@@ -83,7 +83,7 @@ class Makings:
         """Files of an entry were sealed; `record` is the entry's before that. True if another run began to rewrite it.
 
         `maker` is the thread that made the entry, `writer` another one that wrote into it since, as far as is known.
-        `is_miss`: somebody had to make the first of them.
+        `is_miss`: if this lists the entry, it counts as a miss.
         """
         making, run, other = self.get(entry, txn), self._runs.of(maker), self._runs.of(writer)
         is_rewrite, rest = False, iter(nodes)
@@ -92,20 +92,19 @@ class Makings:
         if making is None:
             if not is_new:
                 return False  # an entry of an older version: nobody knows when it was begun
-            making, is_new = self._begin(entry, record, next(rest), run or other, is_miss), False
+            making, is_new = self._begin(txn, entry, record, next(rest), run or other, is_miss), False
         making.run = making.run or run
         for node in rest:
             ended = _ended(node)
             writing = other or (run if is_new else 0)
             if (writing and making.run and writing != self._runs.current(making.run)) or (is_new and not writing):
-                if (
-                    not node.flags & Inode.MUTABLE
-                ):  # a log or a database that is kept in an entry was not compiled again
-                    is_rewrite |= self._note_rewrite(record, making, writing)
+                # A log or a database that is kept in an entry was not compiled again.
+                if not node.flags & Inode.MUTABLE:
+                    is_rewrite |= self._note_rewrite(txn, record, making, writing)
             elif 0 <= ended - making.ended <= PAUSE_NS:
                 making.ended = ended
                 if making.basis == SPAN:
-                    self._set_cost(record, making)
+                    self._set_cost(txn, record, making)
             is_new = False
         txn.put(making_key(entry), making.pack())
         return is_rewrite
@@ -114,44 +113,65 @@ class Makings:
         """Every sealed file of an entry was replaced: how it was first made is still known."""
         txn.put(making_key(entry), making.pack())
 
-    def _begin(self, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool) -> MakingRecord:
+    def _begin(
+        self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool
+    ) -> MakingRecord:
         making = MakingRecord(self._began(entry, record), _ended(node), run=run)
-        row = self._history.row(record.namespace, record.uid)
         self.on_use(run, entry)
         if is_miss:
-            row.misses += 1
-            self._runs.add(run, misses=1)
-            if self._history.was_evicted_for_room(record):
+            is_remade = self._history.was_evicted_for_room(record)
+            self._tally(txn, record, run, misses=1, remade=int(is_remade))
+            if is_remade:
                 making.flags |= MakingRecord.REMADE
-                row.remade += 1
             if self._is_span_known(record):
                 making.basis = SPAN
-                self._set_cost(record, making)
+                self._set_cost(txn, record, making)
             if making.cost == UNKNOWN_COST:
-                self._runs.add(run, unknown_compiled=1)
+                self._tally(txn, record, run, unknown=1)
         return making
 
-    def _set_cost(self, record: EntryRecord, making: MakingRecord) -> None:
+    def _set_cost(self, txn: Transaction, record: EntryRecord, making: MakingRecord) -> None:
         span = making.ended - making.began
         if not 0 <= span <= LONGEST_NS:
             making.basis = 0
             return
         more = span - max(0, making.cost)
         making.cost = span
-        self._history.row(record.namespace, record.uid).compiled += more
-        self._runs.add(making.run, compiled=more)
+        self._tally(txn, record, making.run, compiled=more)
 
-    def _note_rewrite(self, record: EntryRecord, making: MakingRecord, run: int) -> bool:
+    def _note_rewrite(self, txn: Transaction, record: EntryRecord, making: MakingRecord, run: int) -> bool:
         """True if that run had not written into the entry before: it missed it."""
         is_first = making.rewriter != run or not making.rewritten
         if is_first:
-            self._history.row(record.namespace, record.uid).misses += 1
-            self._runs.add(run, misses=1)
+            self._tally(txn, record, run, misses=1)
             path = self._history.path_of(record)
             detail = f"by run {run}" if run else ""
             self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=detail)
         making.rewritten, making.rewriter = time.time_ns(), run
         return is_first
+
+    def _tally(
+        self,
+        txn: Transaction,
+        record: EntryRecord,
+        run: int,
+        *,
+        misses: int = 0,
+        remade: int = 0,
+        compiled: int = 0,
+        unknown: int = 0,
+    ) -> None:
+        """Count this in memory, for the user who made the entry and for a run, unless the transaction fails."""
+        row = self._history.row(record.namespace, record.uid)
+
+        def add(sign: int) -> None:
+            row.misses += sign * misses
+            row.remade += sign * remade
+            row.compiled += sign * compiled
+            self._runs.add(run, misses=sign * misses, compiled=sign * compiled, unknown_compiled=sign * unknown)
+
+        add(+1)
+        txn.undo(lambda: add(-1))
 
     def _began(self, entry: int, record: EntryRecord) -> int:
         if entry < GROUP_BASE:
@@ -194,8 +214,7 @@ class Makings:
                 own = self._covered(making)
                 known += sum(one.ended - one.began for one in spans if _contains(own, one))
                 record, more = EntryRecord.unpack(raw), max(0, cost - known)
-                self._history.row(record.namespace, record.uid).compiled += more
-                self._runs.add(making.run, compiled=more, unknown_compiled=-was_unknown)
+                self._tally(txn, record, making.run, compiled=more, unknown=-was_unknown)
         return True
 
     def _all(self) -> Iterator[MakingRecord]:

@@ -36,6 +36,10 @@ class SealQueue:
     def __len__(self) -> int:
         return len(self._queued)
 
+    def __contains__(self, ino: int) -> bool:
+        """Whether a file waits."""
+        return ino in self._queued
+
     def add(self, ino: int, since: float, uid: int = 0) -> None:
         """Queue a user's file that has not changed since that moment of the monotonic clock."""
         with self._lock:
@@ -82,8 +86,8 @@ class SealQueue:
             return [ino for files in self._waiting.values() for ino, _ in files]
 
     def unsealed(self) -> set[int]:
-        """Every file that waits or is mutable."""
-        return {*list(self._queued), *list(self.mutable)}
+        """Every file that waits, is mutable or is being sealed."""
+        return {*list(self._queued), *list(self.mutable), *list(self._sealing)}
 
     # --- changes: the catalog's lock is held --------------------------------------------------------------------------
 
@@ -125,6 +129,10 @@ class SealQueue:
             return False
         self._sealing[ino] = False
         return True
+
+    def is_any_being_sealed(self) -> bool:
+        """Whether a thread is at it. Takes no lock."""
+        return bool(self._sealing)
 
     def is_being_sealed(self, ino: int) -> bool:
         return ino in self._sealing

@@ -4,7 +4,8 @@ The clock says when a file rests, not its last close: a kernel that need not sen
 for what it CREATEd. An engine that is told of opens counts handles, and then a file is not sealed while it is open.
 
 Bytes are hashed here and not as they are written: they have to be read anyway to be compressed, and the thread that
-answers requests has better things to do. `Sealer` may be used by several threads at once.
+answers requests has better things to do. Small files are sealed a few at a time, in one transaction. Several threads
+may use a `Sealer` at once.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.unsealed import SpoolFile, Unsealed, refresh, set_content
 from kcachefs.errors import FsError, NoSpace, ObjectMissing, RecordDamaged
 from kcachefs.store import Store
+from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
 
@@ -35,9 +37,10 @@ QUIET_SECONDS = 60.0
 HOLE_MIN = 256 << 20
 """Files larger than this that are mostly holes stay plain files."""
 TOGETHER_MAX = 8
-"""Files that are sealed in one transaction: most of them belong to one entry, whose books then change once."""
-TOGETHER_BYTES = 1 << 20
-"""With this many bytes there are enough of them: all are in memory at once."""
+"""At most this many files are sealed in one transaction. Most belong to one entry, whose books then change once."""
+SMALL = FRAME_SIZE
+"""Larger files are sealed alone: the others of a transaction would wait until they are stored."""
+FINISH_SECONDS = 5.0
 
 
 class _Begun(NamedTuple):
@@ -67,6 +70,8 @@ class Sealer:
         self._files = files
         self._queue = queue
         self._lock = store.catalog.lock
+        self._together = TOGETHER_MAX
+        """Fewer on a full disk: what is stored and then cannot be linked takes the last of its room."""
 
     def queue_unsealed(self) -> None:
         """At mount: what an earlier daemon left unsealed is sealed now, or watched until it is quiet."""
@@ -91,27 +96,44 @@ class Sealer:
             waiting -= taken
 
     def seal_next(self, rest_seconds: float = REST_SECONDS) -> int:
-        """Seal a few files, those that have waited longest, if they have rested that long; returns how many it took."""
-        now, rested, taken, size = time.monotonic(), [], 0, 0
-        while (
-            taken < TOGETHER_MAX and size < TOGETHER_BYTES and (ino := self._queue.take(rest_seconds, now)) is not None
-        ):
+        """Seal the files that have waited longest, if they have rested that long: a few small ones, or a large one.
+
+        Returns how many it took from the queue; some may be gone by now, or were put back because they changed.
+        """
+        now, taken = time.monotonic(), 0
+        small: list[tuple[int, int]] = []
+        large: list[tuple[int, int]] = []
+        failed: Exception | None = None
+        while taken < self._together and not large and (ino := self._queue.take(rest_seconds, now)) is not None:
             taken += 1
-            with contextlib.suppress(FsError):  # unlinked while it waited
+            try:
                 node = self._files.attributes(ino)
-                age = (time.time_ns() - node.mtime) / 1e9
-                if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
-                    # Written since: it rests again.
-                    self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
-                else:
-                    rested.append((ino, node.uid))
-                    size += node.size
+            except FsError:  # unlinked while it waited
+                continue
+            except Exception as error:
+                failed = failed or error
+                continue
+            age = (time.time_ns() - node.mtime) / 1e9
+            if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
+                # Written since: it rests again.
+                self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
+            elif node.content == Content.SLOT and node.size <= SMALL:
+                small.append((ino, node.uid))
+            else:
+                large.append((ino, node.uid))
         try:
-            self._seal_together([ino for ino, _ in rested])
+            for batch in (small, large):
+                self._seal_together([ino for ino, _ in batch])
         except NoSpace:
-            for ino, uid in rested:
-                self._queue.add(ino, now, uid)
+            self._together = 1
+            for ino, uid in (*small, *large):
+                with contextlib.suppress(FsError):
+                    if _is_unsealed(self._nodes.get(ino)):
+                        self._queue.add(ino, now, uid)
             raise
+        self._together = min(2 * self._together, TOGETHER_MAX)
+        if failed is not None:
+            raise failed
         return taken
 
     def _seal_together(self, inos: Sequence[int]) -> None:
@@ -122,13 +144,14 @@ class Sealer:
                 return
             except NoSpace:
                 raise
-            except Exception as error:  # whose fault it is shows when each is sealed by itself
+            except Exception as error:  # sealing them one by one shows which of them fails
                 log.debug("%d files could not be sealed together: %r", len(inos), error)
         failed: Exception | None = None
         for ino in inos:
             try:
                 with contextlib.suppress(FsError):  # unlinked meanwhile
-                    self.seal(ino)
+                    if ino not in self._queue:  # else it was written meanwhile, and rests again
+                        self.seal(ino)
             except NoSpace:
                 raise
             except Exception as error:
@@ -148,18 +171,23 @@ class Sealer:
             try:
                 digests: set[bytes] = set()
                 for one in begun:
-                    if not _is_left_plain(one):
-                        staged = self._stage(one, digests)
-                        ready.append((one, staged))
-                        if staged is not None:
-                            digests.add(staged.digest)
+                    staged = self._stage(one, digests)
+                    ready.append((one, staged))
+                    if staged is not None:
+                        digests.add(staged.digest)
             except NoSpace as error:
                 full = error
-            self._commit(ready)  # on a full disk too: what was stored so far is not stored in vain
+            self._commit(ready)  # on a full disk too: what has been stored so far is not stored in vain
         finally:
             self._end(begun, ready)
         if full is not None:
             raise full
+
+    def finish(self) -> None:
+        """Wait for what other threads are sealing, but not for long: a large file takes its time."""
+        until = time.monotonic() + FINISH_SECONDS
+        while self._queue.is_any_being_sealed() and time.monotonic() < until:
+            time.sleep(0.002)
 
     def unsealed_bytes(self, uid: int) -> int:
         """How many bytes of a user's files are not sealed yet."""
@@ -180,6 +208,7 @@ class Sealer:
                     self.seal(ino)
             except (FsError, NoSpace):  # unlinked meanwhile; or it stays in the queue
                 continue
+        self.finish()
 
     def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
         """Seal the mutable files that have not changed for that long."""
@@ -243,12 +272,12 @@ class Sealer:
         with self._nodes.change() as txn:
             intact: list[tuple[int, Inode, Staged | None]] = []
             for one, staged in ready:
-                node = self._nodes.get(one.ino)
-                if not self._queue.is_stale(one.ino) and _is_unsealed(node):
+                # In this order: what was removed meanwhile is stale, and has no inode any more.
+                if not self._queue.is_stale(one.ino) and _is_unsealed(node := self._nodes.get(one.ino)):
                     if one.spool is not None:
                         refresh(node, one.spool)
                     intact.append((one.ino, node, staged))
-            # First: a file may let go of the very object that it becomes, and what is counted below stays counted.
+            # First, because a file may let go of the very object that it becomes.
             if linked := [staged for _, _, staged in intact if staged is not None]:
                 self._store.objects.link(txn, *linked)
             for ino, node, staged in intact:

@@ -39,7 +39,7 @@ CRASHES_MAX = 5
 """After this many workers in a row have died before their first heartbeat, each further one is started later."""
 BUS_ERRORS_MAX = 2
 """After this many workers in a row were ended by SIGBUS, the log says that the catalog is damaged."""
-STANDBY_SECONDS = 2.0
+STANDBY_SECONDS = 5.0
 """How long the first worker serves before a standby is started: a new mount is often busy at once."""
 GIVE_UP_SECONDS = 60.0
 """How long the supervisor tries to replace a worker before it gives up the mount."""

@@ -27,6 +27,7 @@ import trio
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.sealing import REST_SECONDS
 from kcachefs.daemon import control, logs, memory, privileges, registry
 from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.confinement import confine
@@ -61,7 +62,7 @@ log = logging.getLogger("kcachefs.daemon.worker")  # as a program this module is
 
 SEAL_TURN = 0.05
 SEAL_PAUSE = 0.05
-IDLE_PAUSE = 0.5
+IDLE_PAUSE = REST_SECONDS / 4
 BUSY_REQUESTS = 20
 """More requests than this in one pause mean that somebody is working."""
 QUIET_PAUSE = 5.0
@@ -213,7 +214,7 @@ class Worker:
         while True:
             before, answered = self._kernel.request_count(), self._kernel.request_count() - before
             if not self.fs.sealer.waiting():
-                await trio.sleep(IDLE_PAUSE)  # what comes now has to rest for longer than that
+                await trio.sleep(IDLE_PAUSE)  # what is written meanwhile has to rest for longer
                 continue
             more = False
             if answered <= BUSY_REQUESTS or self.fs.sealer.is_pressing():

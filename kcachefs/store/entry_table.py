@@ -137,11 +137,11 @@ class EntryTable:
 
         `left` and `came` say which sealed files the entry loses and gains by this, by their owner.
         """
-        if old is not None and new is not None and _stands_the_same(old, new):
+        if old is not None and new is not None and _keeps_its_place(old, new):
             for uid, held in came.items():
-                _add(txn, account_keys(new.namespace, uid), held, +1)
+                _adjust(txn, account_keys(new.namespace, uid), held, +1)
             for uid, held in left.items():
-                _add(txn, account_keys(new.namespace, uid), held, -1)
+                _adjust(txn, account_keys(new.namespace, uid), held, -1)
         else:
             self._reorder(txn, entry, order_of(old), order_of(new))
             self._book(txn, ((old, left, -1), (new, came, +1)))
@@ -327,13 +327,16 @@ class EntryTable:
         self.put(txn, entry, None, record)
 
 
-def _stands_the_same(old: EntryRecord, new: EntryRecord) -> bool:
+def _keeps_its_place(old: EntryRecord, new: EntryRecord) -> bool:
     """Whether an entry keeps its place in the order, and its accounts, as it does when a file comes or goes."""
     return old.used == new.used and old.flags == new.flags and old.namespace == new.namespace and old.uid == new.uid
 
 
-def _add(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int) -> None:
-    """Files come to these accounts (+1), or leave them (-1). Every file that is sealed or removed gets here."""
+def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int) -> None:
+    """Files come to these accounts (+1), or leave them (-1): for every file that is sealed or removed.
+
+    The sums are the first fields of a `NamespaceRecord`; the others are not looked at.
+    """
     codec = NamespaceRecord.CODEC
     for key in accounts:
         raw = txn.get(key)

@@ -110,7 +110,7 @@ class Objects:
 
     def link(self, txn: Transaction, *batch: Staged, held: bool = False) -> None:
         """Add one reference to each of these, inside `txn`. A held object has at most one for being held."""
-        totals = read_totals(txn)
+        totals, is_changed = read_totals(txn), False
         for staged in batch:
             key = object_key(staged.digest)
             raw = txn.get(key)
@@ -128,7 +128,9 @@ class Objects:
             if held:
                 record.flags |= ObjectRecord.HELD
             txn.put(key, record.pack())
-        txn.put(TOTALS_KEY, totals.pack())
+            is_changed = True
+        if is_changed:
+            txn.put(TOTALS_KEY, totals.pack())
 
     def settle(self, staged: Staged) -> None:
         """After the transaction, whether it went well or not: move what was staged to its place, or remove it."""

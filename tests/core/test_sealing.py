@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,13 @@ import pytest
 from kcachefs.core import Filesystem, sealing
 from kcachefs.core.sealing import TOGETHER_MAX
 from kcachefs.errors import NoSpace, ObjectMissing
+from kcachefs.store.journal import Changes, encode_record
 from kcachefs.store.ledger import Staged
 from kcachefs.store.object_records import ObjectRecord, Totals
 from kcachefs.store.records import Content, EntryRecord, Inode, NamespaceRecord
-from tests.core.trees import ROOT, find, folder, look_up, opened, rename, user, write
+from tests.core.trees import ROOT, find, folder, look_up, nothing_acknowledged, opened, rename, user, write
 from tests.disks import Disk, need_root
+from tests.waiting import PATIENCE
 
 LARGE = b"0123456789abcdef" * (128 << 10)
 """Too large for a slot: such a file is in the spool until it is sealed."""
@@ -63,12 +68,20 @@ def test_what_waits_is_sealed_in_few_transactions(tmp_path: Path, monkeypatch: p
         assert (record.files, record.plain) == (len(files), sum(len(b"%d" % number) for number in range(len(files))))
 
 
-def test_large_files_are_sealed_one_by_one(tmp_path: Path) -> None:
-    """They would be in memory at once, and whoever waits for the lock waits for all of them."""
+def test_small_files_do_not_wait_for_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store") as fs:
-        for number in range(3):
-            write(fs, f"triton/KEY/{number}", LARGE + b"%d" % number)
-        assert [fs.sealer.seal_next(0) for _ in range(4)] == [1, 1, 1, 0]
+        small = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(3)]
+        large = [write(fs, f"triton/KEY/large{number}", LARGE + b"%d" % number) for number in range(2)]
+        stage, seen = fs.store.objects.stage_file, []
+
+        def look_and_stage(*arguments: Any) -> Staged:
+            seen.append(contents(fs, [*small, *large]))
+            return stage(*arguments)
+
+        monkeypatch.setattr(fs.store.objects, "stage_file", look_and_stage)
+        assert [fs.sealer.seal_next(0) for _ in range(3)] == [4, 1, 0]
+        assert seen == [[1, 1, 1, 2, 2], [1, 1, 1, 1, 2]]
+        assert (Content.OBJECT, Content.SPOOL) == (1, 2)
 
 
 def test_equal_files_that_are_sealed_together_are_stored_once(tmp_path: Path) -> None:
@@ -129,16 +142,157 @@ def test_a_twin_that_goes_meanwhile_is_stored_after_all_and_nothing_counts_twice
         assert row.misses == 4, "those since the last time that they were written down"
 
 
+def test_one_that_is_written_while_another_fails_rests_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the middle of being written: sealed now, its next write would make it mutable."""
+    with opened(tmp_path / "store") as fs:
+        write(fs, "triton/OLD/twin", b"the same bytes")
+        fs.settle()
+        files = [write(fs, f"triton/NEW/{number}", b"%d" % number) for number in range(3)]
+        files.append(write(fs, "triton/NEW/twin", b"the same bytes"))
+
+        def overtake() -> None:
+            fs.unlink(ROOT, find(fs, "triton/OLD"), b"twin")
+            fs.write(files[1], 0, b"the first half")
+
+        after_stage(fs, monkeypatch, 4, overtake)
+        assert fs.sealer.seal_next(0) == 4
+        assert contents(fs, files) == [Content.OBJECT, Content.SLOT, Content.OBJECT, Content.OBJECT]
+        fs.write(files[1], 14, b" and the second")
+        assert not fs.nodes.get(files[1]).flags & Inode.MUTABLE
+
+
+def test_one_that_cannot_be_looked_at_does_not_keep_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(6)]
+        look = fs.files.attributes
+
+        def fail(ino: int) -> Inode:
+            if ino == files[3]:
+                raise OSError(errno.EMFILE, "too many open files")
+            return look(ino)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fs.files, "attributes", fail)
+            with pytest.raises(OSError, match="too many open files"):
+                fs.sealer.seal_next(0)
+        assert contents(fs, files).count(Content.OBJECT) == 5
+        assert fs.sealer.seal(files[3])
+
+
+def test_settling_waits_for_what_another_thread_is_sealing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY{number}/file", b"%d" % number) for number in range(TOGETHER_MAX)]
+        begun, go_on = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            go_on.wait(PATIENCE)
+
+        after_stage(fs, monkeypatch, 1, wait)
+        other = threading.Thread(target=fs.sealer.seal_next, args=(0,))
+        other.start()
+        assert begun.wait(PATIENCE)
+        assert fs.sealer.unsealed_bytes(0) == TOGETHER_MAX
+        sleep = time.sleep
+
+        def let_go_on(seconds: float) -> None:
+            go_on.set()
+            sleep(seconds)
+
+        monkeypatch.setattr(time, "sleep", let_go_on)  # as soon as somebody waits for it
+        fs.settle()
+        other.join()
+        assert contents(fs, files) == [Content.OBJECT] * TOGETHER_MAX
+        assert fs.table.counts(find(fs, "triton")).entries == TOGETHER_MAX
+
+
+# --- groups whose record went -----------------------------------------------------------------------------------------
+
+
+def test_what_belongs_nowhere_any_more_is_not_taken_for_a_lock(tmp_path: Path) -> None:
+    """A lock is everybody's; this file is its owner's. Its newest name is a lock's, and its group's record is gone."""
+    with opened(tmp_path / "store") as fs:
+        files = {name: write(fs, f"inductor/xy/ck.{name}", b"bytes", user(1000)) for name in ("x", "so")}
+        fs.link(user(1000), files["so"], folder(fs, "inductor/zz", user(1000)), b"k.lock")
+        fs.unlink(user(1000), find(fs, "inductor/xy"), b"ck.x")
+        node = fs.nodes.get(files["so"])
+        assert fs.table.get(node.entry) is None
+        fs.settle()
+        assert (node.entry, node.content) == (0, Content.OBJECT)
+        assert node.flags & Inode.PUBLISHED
+        fs.forget(files["so"], 1)
+
+
+def test_one_that_belongs_nowhere_any_more_does_not_take_its_group_along(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        other = folder(fs, "inductor/zz")
+        files = {name: write(fs, f"inductor/xy/ck.{name}", b"bytes") for name in ("x", "so", "py", "h")}
+        fs.link(ROOT, files["so"], other, b"other.so")
+        fs.unlink(ROOT, other, b"other.so")
+        fs.unlink(ROOT, find(fs, "inductor/xy"), b"ck.x")
+        assert fs.table.get(fs.nodes.get(files["py"]).entry) is None
+        fs.settle()
+        (entry,) = {fs.nodes.get(files[name]).entry for name in ("py", "h")}
+        record = fs.table.get(entry)
+        assert record is not None
+        assert (record.files, fs.nodes.get(files["so"]).entry) == (2, 0)
+        fs.forget(files["so"], 1)
+
+
+# --- full disks -------------------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_acknowledged_does_not_count(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        for number in range(4):
+            write(fs, f"triton/KEY{number}/file", b"%d" % number)
+        row = fs.history.row(find(fs, "triton"), 0)
+        for _ in range(3):
+            with nothing_acknowledged(fs):
+                fs.sealer.seal_next(0)
+            assert (row.misses, row.compiled) == (0, 0)
+        while fs.sealer.seal_next(0):
+            pass
+        assert (row.misses, fs.table.counts(find(fs, "triton")).misses) == (4, 4)
+
+
+def test_a_journal_with_little_room_gets_one_file_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY{number}/file", os.urandom(1000)) for number in range(16)]
+        commit = fs.store.catalog.commit
+
+        def refuse_much(changes: Changes) -> None:
+            if len(encode_record(1, changes)) > 1500:
+                raise NoSpace("the disk is full")
+            commit(changes)
+
+        refused = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(fs.store.catalog, "commit", refuse_much)
+            while fs.sealer.waiting():
+                try:
+                    fs.sealer.seal_next(0)
+                except NoSpace:
+                    refused += 1
+        assert contents(fs, files) == [Content.OBJECT] * 16
+        assert 0 < refused < 16
+
+
 def test_one_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         files = [write(fs, f"triton/KEY/{number}", LARGE) for number in range(5)]
-        for number, ino in enumerate(files):
-            fs.set_attributes(ROOT, ino, size=1000 + number)  # small, and in the spool all the same
         broken = fs.store.spool.path(fs.nodes.get(files[2]).spool)
         fs.unsealed._open.clear()
         os.rename(broken, tmp_path / "away")
-        with pytest.raises(ObjectMissing):
-            fs.sealer.seal_next(0)
+        failures = 0
+        while fs.sealer.waiting():
+            try:
+                fs.sealer.seal_next(0)
+            except ObjectMissing:
+                failures += 1
+        assert failures == 1
         assert [fs.nodes.get(ino).content for ino in files].count(Content.OBJECT) == 4
         os.rename(tmp_path / "away", broken)
         assert fs.sealer.seal(files[2])

@@ -148,7 +148,7 @@ def seaweed() -> Iterator[Server]:
 
 def _start_seaweed(weed: str, folder: Path, users: Path) -> int:
     """Start it, and a shell that kills it (it ends by nothing else) once nobody holds a lock on `users` any more."""
-    s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = free_ports(8)
+    s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = ports = free_ports(8)
     (folder / "data").mkdir()
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
     options = {
@@ -171,13 +171,14 @@ def _start_seaweed(weed: str, folder: Path, users: Path) -> int:
         "s3.config": folder / "s3.json",
     }
     script = """
-        folder=$1 users=$2; shift 2
+        folder=$1 users=$2 sockets=$3; shift 3
         "$@" >"$folder/log" 2>&1 &
         weed=$!
-        flock -x "$users" sh -c 'kill -9 "$1"; rm -rf "$2" "$3"' end "$weed" "$folder" "$users"
+        flock -x "$users" sh -c 'kill -9 "$1"; rm -rf "$2" "$3" $4' end "$weed" "$folder" "$users" "$sockets"
     """
+    sockets = " ".join(f"/tmp/seaweedfs-*-{port}.sock" for port in ports)  # wherever TMPDIR is
     command = [weed, "server", "-filer", "-s3", *(f"-{name}={value}" for name, value in options.items())]
-    guard = ["setsid", "-f", "sh", "-c", script, "guard", str(folder), str(users), *command]
+    guard = ["setsid", "-f", "sh", "-c", script, "guard", str(folder), str(users), sockets, *command]
     subprocess.run(guard, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     until(lambda: _is_ready(s3, filer), "SeaweedFS is ready", pause=0.1)
     return s3
