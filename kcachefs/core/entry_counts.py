@@ -101,21 +101,39 @@ class EntryCounts:
         is_rewrite = self._makings.files_sealed(
             txn, entry, record, nodes, is_miss=misses[0], maker=maker, writer=writer
         )
+        is_miss = is_rewrite or (misses[0] and not record.used)
+        self._table.add_files(txn, entry, record, self._held_by_owner(txn, nodes), is_miss=is_miss)
+
+    def _held_by_owner(self, txn: Transaction, nodes: Sequence[Inode]) -> dict[int, Holding]:
         holdings: dict[int, Holding] = {}
         for node in nodes:
             held, so_far = self.held(txn, node), holdings.get(node.uid)
             holdings[node.uid] = held if so_far is None else held.plus(so_far)
-        is_miss = is_rewrite or (misses[0] and not record.used)
-        self._table.add_files(txn, entry, record, holdings, is_miss=is_miss)
+        return holdings
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""
         record = self._table.get(node.entry, txn) if node.entry else None
         if record is None:
             return
-        record = self._table.remove_file(txn, node.entry, record, node.uid, self.held(txn, node))
+        record = self._table.remove_files(txn, node.entry, record, {node.uid: self.held(txn, node)})
         if gone and not record.files:
             self._strike(txn, node.entry, record)
+
+    def uncount_all(self, txn: Transaction, files: Sequence[Inode]) -> None:
+        """Sealed files go that have no other name: none of them belongs to an entry any more."""
+        by_entry: dict[int, list[Inode]] = {}
+        for node in files:
+            if node.entry:
+                by_entry.setdefault(node.entry, []).append(node)
+        for entry, nodes in by_entry.items():
+            record = self._table.get(entry, txn)
+            if record is not None:
+                record = self._table.remove_files(txn, entry, record, self._held_by_owner(txn, nodes))
+                if not record.files:
+                    self._strike(txn, entry, record)
+            for node in nodes:
+                node.entry = 0
 
     def abandon(self, txn: Transaction, node: Inode) -> None:
         """An unsealed file goes; if its entry holds no sealed one, that goes too."""

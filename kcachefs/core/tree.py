@@ -27,6 +27,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
+    Content,
     Inode,
     inode_key,
     name_key,
@@ -224,8 +225,13 @@ class Tree:
 
     def remove_all(self, txn: Transaction, members: list[tuple[int, int, bytes]]) -> None:
         """Remove what a walk found, as (inode, folder, name): what is in a folder before the folder."""
+        nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
+        # Together: each by itself would change the books of its entry again.
+        self._counts.uncount_all(
+            txn, [one for one in nodes.values() if one.content == Content.OBJECT and one.nlink == 1]
+        )
         for ino, parent, name in reversed(members):
-            self.remove(txn, parent, name, ino, self._nodes.get(ino))
+            self.remove(txn, parent, name, ino, nodes[ino])
 
     # --- moving -------------------------------------------------------------------------------------------------------
 

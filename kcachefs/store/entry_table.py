@@ -197,13 +197,16 @@ class EntryTable:
             new.stored += held.stored
         self.put(txn, entry, record, new, came=holdings)
 
-    def remove_file(self, txn: Transaction, entry: int, record: EntryRecord, uid: int, held: Holding) -> EntryRecord:
-        """A sealed file goes, or is about to be written again; returns the record as it is now."""
+    def remove_files(
+        self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding]
+    ) -> EntryRecord:
+        """Sealed files go, or are about to be written again, by owner; returns the record as it is now."""
         new = _copy(record)
-        new.files -= held.files
-        new.plain -= held.plain
-        new.stored -= held.stored
-        self.put(txn, entry, record, new, left={uid: held})
+        for held in holdings.values():
+            new.files -= held.files
+            new.plain -= held.plain
+            new.stored -= held.stored
+        self.put(txn, entry, record, new, left=holdings)
         return new
 
     def resize_file(self, txn: Transaction, entry: int, uid: int, by: int) -> None:

@@ -247,6 +247,32 @@ def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Pa
         assert fs.store.objects.totals().objects == 0
 
 
+def test_whatever_an_entry_holds_the_accounts_are_right_when_it_is_gone(tmp_path: Path) -> None:
+    """Files of two users, equal ones, one that is not sealed, one with two names inside, one with a name outside."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "STAYS")
+        namespace = find(fs, "triton")
+        before = [fs.table.counts(namespace), *(record for uid in (0, 1000) for _, record in fs.table.shares_of(uid))]
+        for number in range(5):
+            write(fs, f"triton/GOES/{number}", b"%d" % (number // 2) * 1000, user(1000 if number % 2 else 0))
+        entry = find(fs, "triton/GOES")
+        fs.link(ROOT, find(fs, "triton/GOES/2"), entry, b"again")
+        fs.link(ROOT, find(fs, "triton/GOES/3"), folder(fs, "inductor/xy"), b"outside")
+        fs.settle()
+        write(fs, "triton/GOES/unsealed", b"not yet")
+        held = fs.lookup(ROOT, entry, b"4")
+        assert held is not None
+        assert fs.evictor.evict(entry, force=True)
+        assert fs.read(held, 0, 10_000) == b"2" * 1000, "the kernel still knows it"
+        for ino in (held, find(fs, "inductor/xy/outside")):
+            fs.forget(ino, 2)
+        fs.settle()
+        after = [fs.table.counts(namespace), *(record for uid in (0, 1000) for _, record in fs.table.shares_of(uid))]
+        sums = [(one.entries, one.files, one.plain, one.stored) for one in before]
+        assert [(one.entries, one.files, one.plain, one.stored) for one in after][: len(sums)] == sums
+        assert alive(fs) == ["STAYS", "outside"]
+
+
 def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCD", size=100_000)

@@ -109,7 +109,7 @@ ATTACKS: list[Attack] = [
 ]
 ROUNDS = 20_000
 """Tries of each attack at most; the quota ends them all much earlier."""
-ATTACK_SECONDS = 20.0
+ATTACK_SECONDS = 8.0
 """How long each is tried again, where it is never refused: a write may wait half a minute for room, and get it."""
 REFUSALS = (errno.EDQUOT, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSPC)
 
