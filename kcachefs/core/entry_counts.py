@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
@@ -65,34 +65,23 @@ class EntryCounts:
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
-    def count(self, txn: Transaction, files: Sequence[tuple[int, Inode]]) -> None:
+    def count(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
         """Files were sealed, or came to their entries: they count there from now on."""
-        by_entry: dict[int, list[tuple[int, Inode]]] = {}
-        for ino, node in files:
-            if node.entry:
-                by_entry.setdefault(node.entry, []).append((ino, node))
-        for entry, members in by_entry.items():
-            nodes = [node for _, node in members]
+        for entry, members in _by_entry(files).items():
             record = self._table.get(entry, txn)
             if record is None and entry >= GROUP_BASE:
                 for ino, node in members:  # each may have a name elsewhere, and come to another entry
-                    self._count_regrouped(txn, ino, node)
-                continue
-            record = record or self._new_record(entry)
-            if record is None:
-                for node in nodes:
-                    _leave_out(node)
+                    self._count_in(txn, self._new_record(txn, ino, node), [node])
             else:
-                self._count_in(txn, entry, record, nodes)
+                self._count_in(txn, record or self._new_record(txn, *members[0]), [node for _, node in members])
 
-    def _count_regrouped(self, txn: Transaction, ino: int, node: Inode) -> None:
-        record = self._regroup(txn, ino, node)
-        if record is None:
-            _leave_out(node)
-        else:
-            self._count_in(txn, node.entry, record, [node])
-
-    def _count_in(self, txn: Transaction, entry: int, record: EntryRecord, nodes: Sequence[Inode]) -> None:
+    def _count_in(self, txn: Transaction, record: EntryRecord | None, nodes: Sequence[Inode]) -> None:
+        """Count files for the one entry that all of them belong to."""
+        if record is None:  # their entry is gone and cannot be made again
+            for node in nodes:
+                node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock
+            return
+        entry = nodes[0].entry
         self._uses.sealed(entry)
         misses = [not self._is_adopted(node) for node in nodes]
         if any(misses):
@@ -104,36 +93,24 @@ class EntryCounts:
         is_miss = is_rewrite or (misses[0] and not record.used)
         self._table.add_files(txn, entry, record, self._held_by_owner(txn, nodes), is_miss=is_miss)
 
-    def _held_by_owner(self, txn: Transaction, nodes: Sequence[Inode]) -> dict[int, Holding]:
-        holdings: dict[int, Holding] = {}
-        for node in nodes:
-            held, so_far = self.held(txn, node), holdings.get(node.uid)
-            holdings[node.uid] = held if so_far is None else held.plus(so_far)
-        return holdings
-
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""
-        record = self._table.get(node.entry, txn) if node.entry else None
-        if record is None:
-            return
-        record = self._table.remove_files(txn, node.entry, record, {node.uid: self.held(txn, node)})
-        if gone and not record.files:
-            self._strike(txn, node.entry, record)
+        if node.entry:
+            self._uncount_in(txn, node.entry, [node], gone=gone)
 
-    def uncount_all(self, txn: Transaction, files: Sequence[Inode]) -> None:
+    def uncount_all(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
         """Sealed files go that have no other name: none of them belongs to an entry any more."""
-        by_entry: dict[int, list[Inode]] = {}
-        for node in files:
-            if node.entry:
-                by_entry.setdefault(node.entry, []).append(node)
-        for entry, nodes in by_entry.items():
-            record = self._table.get(entry, txn)
-            if record is not None:
-                record = self._table.remove_files(txn, entry, record, self._held_by_owner(txn, nodes))
-                if not record.files:
-                    self._strike(txn, entry, record)
-            for node in nodes:
+        for entry, members in _by_entry(files).items():
+            self._uncount_in(txn, entry, [node for _, node in members])
+            for _, node in members:
                 node.entry = 0
+
+    def _uncount_in(self, txn: Transaction, entry: int, nodes: Sequence[Inode], *, gone: bool = True) -> None:
+        record = self._table.get(entry, txn)
+        if record is not None:
+            record = self._table.remove_files(txn, entry, record, self._held_by_owner(txn, nodes))
+            if gone and not record.files:
+                self._strike(txn, entry, record)
 
     def abandon(self, txn: Transaction, node: Inode) -> None:
         """An unsealed file goes; if its entry holds no sealed one, that goes too."""
@@ -190,10 +167,7 @@ class EntryCounts:
         if not node.is_file or not node.entry or not (is_pinned or lost.record.hits or making):
             return
         old = self._table.get(node.entry, txn)
-        record = copy.copy(old)
-        if record is None:
-            is_group = node.entry >= GROUP_BASE
-            record = self._regroup(txn, ino, node) if is_group else self._new_record(node.entry)
+        record = copy.copy(old) or self._new_record(txn, ino, node)
         if record is not None:
             record.hits += lost.record.hits
             record.flags |= is_pinned
@@ -205,6 +179,13 @@ class EntryCounts:
         """What a sealed file counts for."""
         record = self._objects.record_in(txn, node.digest)
         return Holding(1, node.size, record.length if record is not None else 0)
+
+    def _held_by_owner(self, txn: Transaction, nodes: Iterable[Inode]) -> dict[int, Holding]:
+        holdings: dict[int, Holding] = {}
+        for node in nodes:
+            held, so_far = self.held(txn, node), holdings.get(node.uid)
+            holdings[node.uid] = held if so_far is None else held.plus(so_far)
+        return holdings
 
     def _holdings(self, txn: Transaction, entry: int, record: EntryRecord) -> dict[int, Holding]:
         """Who holds what in an entry that is a folder. Whatever has no name there any more is its maker's."""
@@ -218,19 +199,17 @@ class EntryCounts:
                     folders.append(ino)
                 elif node.content == Content.OBJECT and node.entry == entry:
                     sealed[ino] = node
-        holdings: dict[int, Holding] = {}
+        holdings = self._held_by_owner(txn, [node for node in sealed.values() if node.uid != record.uid])
         left = held_by(record)
-        for node in sealed.values():
-            if node.uid != record.uid:
-                held = self.held(txn, node)
-                holdings[node.uid] = held.plus(holdings.get(node.uid, Holding(0, 0, 0)))
-                left = left.minus(held)
+        for held in holdings.values():
+            left = left.minus(held)
         return holdings | {record.uid: left}
 
-    def _new_record(self, entry: int) -> EntryRecord | None:
-        """A record for an entry that is a folder; None if the folder is gone."""
+    def _new_record(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
+        if node.entry >= GROUP_BASE:
+            return self._regroup(txn, ino, node)
         try:
-            root = self._nodes.get(entry)
+            root = self._nodes.get(node.entry)
             namespace = self._namespaces.of(root.parent)
         except FsError:
             return None
@@ -259,6 +238,10 @@ class EntryCounts:
         return False
 
 
-def _leave_out(node: Inode) -> None:
-    """The entry of a sealed file is gone and cannot be made again: it counts nowhere."""
-    node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock
+def _by_entry(files: Iterable[tuple[int, Inode]]) -> dict[int, list[tuple[int, Inode]]]:
+    """Inodes, with their numbers, by the entry that each belongs to; without those that belong to none."""
+    found: dict[int, list[tuple[int, Inode]]] = {}
+    for ino, node in files:
+        if node.entry:
+            found.setdefault(node.entry, []).append((ino, node))
+    return found

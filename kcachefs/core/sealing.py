@@ -169,12 +169,8 @@ class Sealer:
                     if (one := self._begin(ino)) is not None:
                         begun.append(one)
             try:
-                digests: set[bytes] = set()
                 for one in begun:
-                    staged = self._stage(one, digests)
-                    ready.append((one, staged))
-                    if staged is not None:
-                        digests.add(staged.digest)
+                    ready.append((one, self._stage(one, {staged.digest for _, staged in ready if staged is not None})))
             except NoSpace as error:
                 full = error
             self._commit(ready)  # on a full disk too: what has been stored so far is not stored in vain
@@ -262,7 +258,7 @@ class Sealer:
 
     def _stage(self, one: _Begun, beside: Container[bytes] = ()) -> Staged | None:
         if one.spool is not None and os.fstat(one.spool.fd).st_size:
-            return self._store.objects.stage_file(one.spool.fd, beside)
+            return self._store.objects.stage_file(one.spool.fd)
         return self._store.objects.stage(one.data, beside) if one.data else None
 
     def _commit(self, ready: Sequence[_Ready]) -> int:

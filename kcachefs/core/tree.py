@@ -227,9 +227,8 @@ class Tree:
         """Remove what a walk found, as (inode, folder, name): what is in a folder before the folder."""
         nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
         # Together: each by itself would change the books of its entry again.
-        self._counts.uncount_all(
-            txn, [one for one in nodes.values() if one.content == Content.OBJECT and one.nlink == 1]
-        )
+        going = [(ino, one) for ino, one in nodes.items() if one.content == Content.OBJECT and one.nlink == 1]
+        self._counts.uncount_all(txn, going)
         for ino, parent, name in reversed(members):
             self.remove(txn, parent, name, ino, nodes[ino])
 

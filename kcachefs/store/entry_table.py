@@ -170,12 +170,7 @@ class EntryTable:
                     sums[key] = count + sign * entries, total.plus(held) if sign > 0 else total.minus(held)
         for key, (count, total) in sums.items():
             if count or total != NOTHING:
-                account = NamespaceRecord.unpack(txn.get(key))
-                account.entries += count
-                account.files += total.files
-                account.plain += total.plain
-                account.stored += total.stored
-                txn.put(key, account.pack())
+                _adjust(txn, (key,), total, +1, entries=count)
 
     # --- files of entries ---------------------------------------------------------------------------------------------
 
@@ -183,7 +178,7 @@ class EntryTable:
         self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding], *, is_miss: bool
     ) -> None:
         """Files were sealed, by owner. With its first one an entry is listed; `is_miss`: somebody missed it."""
-        new = _copy(record)
+        new = _resized(record, holdings, +1)
         if not record.used or is_miss:
             new.used = self.next_order(time.time_ns())
             for key in account_keys(record.namespace, record.uid):
@@ -191,21 +186,13 @@ class EntryTable:
                 account.misses += is_miss
                 account.used = new.used
                 txn.put(key, account.pack())
-        for held in holdings.values():
-            new.files += held.files
-            new.plain += held.plain
-            new.stored += held.stored
         self.put(txn, entry, record, new, came=holdings)
 
     def remove_files(
         self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding]
     ) -> EntryRecord:
         """Sealed files go, or are about to be written again, by owner; returns the record as it is now."""
-        new = _copy(record)
-        for held in holdings.values():
-            new.files -= held.files
-            new.plain -= held.plain
-            new.stored -= held.stored
+        new = _resized(record, holdings, -1)
         self.put(txn, entry, record, new, left=holdings)
         return new
 
@@ -213,9 +200,8 @@ class EntryTable:
         """What is stored for a sealed file changed by so many bytes."""
         record = self.get(entry, txn)
         if record is not None:
-            new = _copy(record)
-            new.stored += by
-            self.put(txn, entry, record, new, came={uid: Holding(0, 0, by)})
+            holdings = {uid: Holding(0, 0, by)}
+            self.put(txn, entry, record, _resized(record, holdings, +1), came=holdings)
 
     def hand_over(self, txn: Transaction, entry: int, record: EntryRecord, old: int, new: int, held: Holding) -> None:
         """A file of an entry becomes another user's."""
@@ -335,7 +321,7 @@ def _keeps_its_place(old: EntryRecord, new: EntryRecord) -> bool:
     return old.used == new.used and old.flags == new.flags and old.namespace == new.namespace and old.uid == new.uid
 
 
-def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int) -> None:
+def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int, *, entries: int = 0) -> None:
     """Files come to these accounts (+1), or leave them (-1): for every file that is sealed or removed.
 
     The sums are the first fields of a `NamespaceRecord`; the others are not looked at.
@@ -343,9 +329,19 @@ def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: in
     codec = NamespaceRecord.CODEC
     for key in accounts:
         raw = txn.get(key)
-        entries, files, plain, stored, *rest = codec.unpack(raw) if raw is not None else _NO_ACCOUNT
+        count, files, plain, stored, *rest = codec.unpack(raw) if raw is not None else _NO_ACCOUNT
         files, plain, stored = files + sign * held.files, plain + sign * held.plain, stored + sign * held.stored
-        txn.put(key, codec.pack(entries, files, plain, stored, *rest))
+        txn.put(key, codec.pack(count + entries, files, plain, stored, *rest))
+
+
+def _resized(record: EntryRecord, holdings: Mapping[int, Holding], sign: int) -> EntryRecord:
+    """The record of an entry to which these files come (+1), or which they leave (-1)."""
+    new = _copy(record)
+    for held in holdings.values():
+        new.files += sign * held.files
+        new.plain += sign * held.plain
+        new.stored += sign * held.stored
+    return new
 
 
 def _copy(record: EntryRecord) -> EntryRecord:

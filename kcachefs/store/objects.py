@@ -86,10 +86,10 @@ class Objects:
         """
         return self._stage_plain(split(data), beside)
 
-    def stage_file(self, fd: int, beside: Container[bytes] = ()) -> Staged:
+    def stage_file(self, fd: int) -> Staged:
         """The same for an open file of any size, in constant memory."""
         if os.fstat(fd).st_size <= IN_MEMORY_MAX:
-            return self._stage_plain(list(read_frames(fd)) or [b""], beside)
+            return self._stage_plain(list(read_frames(fd)) or [b""])
         return self.stage_frames(read_frames(fd))
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
@@ -292,7 +292,7 @@ class Objects:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _stage_plain(self, plain: Sequence[bytes], beside: Container[bytes]) -> Staged:
+    def _stage_plain(self, plain: Sequence[bytes], beside: Container[bytes] = ()) -> Staged:
         hasher = blake3()
         for frame in plain:
             hasher.update(frame)

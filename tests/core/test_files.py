@@ -20,7 +20,7 @@ from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
 from kcachefs.store.slots import SLOT_SIZE
-from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened, write
+from tests.core.trees import LARGE, ROOT, after_stage, find, folder, nothing_acknowledged, opened, write
 from tests.disks import Disk
 
 CONTENT = b"content" * 20
@@ -80,23 +80,6 @@ def test_the_end_of_a_file_that_was_just_sealed_is_read_from_memory(
         assert bool(seen) == (size > FRAME_SIZE)
 
 
-LARGE = b"0123456789abcdef" * (128 << 10)
-"""Too large for a slot: such a file is in the spool until it is sealed."""
-
-
-def _stage_and(overtake: Callable[[], object], fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do this once, after the sealer has read a large file and before it commits."""
-    stage = fs.store.objects.stage_file
-
-    def stage_and_be_overtaken(*arguments: Any) -> Staged:
-        staged = stage(*arguments)
-        monkeypatch.undo()
-        overtake()
-        return staged
-
-    monkeypatch.setattr(fs.store.objects, "stage_file", stage_and_be_overtaken)
-
-
 def test_a_write_beside_two_who_seal_the_file_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
@@ -105,7 +88,7 @@ def test_a_write_beside_two_who_seal_the_file_is_not_lost(tmp_path: Path, monkey
             fs.write(ino, 0, b"written")
             fs.sealer.seal_next(0)
 
-        _stage_and(overtake, fs, monkeypatch)
+        after_stage(fs, monkeypatch, overtake, way="stage_file")
         assert not fs.sealer.seal(ino)
         assert fs.read(ino, 0, 7) == b"written"
         assert fs.sealer.seal_next(0)
@@ -119,7 +102,7 @@ def test_an_end_that_was_written_beside_the_sealer_is_nobody_elses(
     end = len(LARGE) - 7
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "triton/key/file", LARGE)
-        _stage_and(lambda: fs.write(ino, end, b"written"), fs, monkeypatch)
+        after_stage(fs, monkeypatch, lambda: fs.write(ino, end, b"written"), way="stage_file")
         assert not fs.sealer.seal(ino)
         twin = write(fs, "triton/key/twin", LARGE)
         assert fs.sealer.seal(twin)
@@ -133,10 +116,10 @@ def test_a_file_that_is_emptied_beside_the_sealer_is_empty(tmp_path: Path, monke
         ino = write(fs, "triton/key/file", LARGE)
         stage = fs.store.objects.stage_file
 
-        def be_overtaken_and_stage(*arguments: Any) -> Staged:
+        def be_overtaken_and_stage(fd: int) -> Staged:
             monkeypatch.undo()
             fs.files.truncate(ino, 0)
-            return stage(*arguments)
+            return stage(fd)
 
         monkeypatch.setattr(fs.store.objects, "stage_file", be_overtaken_and_stage)
         assert not fs.sealer.seal(ino)

@@ -7,7 +7,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +19,25 @@ from kcachefs.store.journal import Changes, encode_record
 from kcachefs.store.ledger import Staged
 from kcachefs.store.object_records import ObjectRecord, Totals
 from kcachefs.store.records import Content, EntryRecord, Inode, NamespaceRecord
-from tests.core.trees import ROOT, find, folder, look_up, nothing_acknowledged, opened, rename, user, write
+from tests.core.trees import (
+    LARGE,
+    ROOT,
+    after_stage,
+    find,
+    folder,
+    look_up,
+    nothing_acknowledged,
+    opened,
+    rename,
+    user,
+    write,
+)
 from tests.disks import Disk, need_root
 from tests.waiting import PATIENCE
-
-LARGE = b"0123456789abcdef" * (128 << 10)
-"""Too large for a slot: such a file is in the spool until it is sealed."""
 
 
 def contents(fs: Filesystem, files: list[int]) -> list[int]:
     return [fs.attributes(ino).content for ino in files]
-
-
-def after_stage(fs: Filesystem, monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
-    """Do this once, when the sealer has stored its `number`-th file and not committed it yet."""
-    stage, seen = fs.store.objects.stage, []
-
-    def stage_and(*arguments: Any) -> Staged:
-        staged = stage(*arguments)
-        seen.append(staged)
-        if len(seen) == number:
-            monkeypatch.undo()
-            act()
-        return staged
-
-    monkeypatch.setattr(fs.store.objects, "stage", stage_and)
 
 
 def test_what_waits_is_sealed_in_few_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +96,7 @@ def test_equal_files_that_are_sealed_together_are_stored_once(tmp_path: Path) ->
 def test_one_that_is_written_meanwhile_is_sealed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store") as fs:
         files = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(4)]
-        after_stage(fs, monkeypatch, 3, lambda: fs.write(files[1], 0, b"written"))
+        after_stage(fs, monkeypatch, lambda: fs.write(files[1], 0, b"written"), number=3)
         assert fs.sealer.seal_next(0) == 4
         assert contents(fs, files) == [Content.OBJECT, Content.SLOT, Content.OBJECT, Content.OBJECT]
         assert fs.read(files[1], 0, 100) == b"written"
@@ -118,7 +111,7 @@ def test_one_that_is_removed_meanwhile_does_not_keep_the_others(
     with opened(tmp_path / "store") as fs:
         files = [write(fs, f"triton/KEY/{number}", b"%d" % number) for number in range(4)]
         parent = find(fs, "triton/KEY")
-        after_stage(fs, monkeypatch, 2, lambda: fs.unlink(ROOT, parent, b"2"))
+        after_stage(fs, monkeypatch, lambda: fs.unlink(ROOT, parent, b"2"), number=2)
         assert fs.sealer.seal_next(0) == 4
         assert contents(fs, [files[0], files[1], files[3]]) == [Content.OBJECT] * 3
         record = fs.table.get(parent)
@@ -134,7 +127,7 @@ def test_a_twin_that_goes_meanwhile_is_stored_after_all_and_nothing_counts_twice
         fs.settle()
         files = [write(fs, f"triton/NEW{number}/file", b"%d" % number) for number in range(3)]
         files.append(write(fs, "triton/NEW3/twin", b"the same bytes"))
-        after_stage(fs, monkeypatch, 4, lambda: fs.unlink(ROOT, find(fs, "triton/OLD"), b"twin"))
+        after_stage(fs, monkeypatch, lambda: fs.unlink(ROOT, find(fs, "triton/OLD"), b"twin"), number=4)
         assert fs.sealer.seal_next(0) == 4
         assert contents(fs, files) == [Content.OBJECT] * 4
         assert fs.read(files[3], 0, 100) == b"the same bytes"
@@ -154,7 +147,7 @@ def test_one_that_is_written_while_another_fails_rests_again(tmp_path: Path, mon
             fs.unlink(ROOT, find(fs, "triton/OLD"), b"twin")
             fs.write(files[1], 0, b"the first half")
 
-        after_stage(fs, monkeypatch, 4, overtake)
+        after_stage(fs, monkeypatch, overtake, number=4)
         assert fs.sealer.seal_next(0) == 4
         assert contents(fs, files) == [Content.OBJECT, Content.SLOT, Content.OBJECT, Content.OBJECT]
         fs.write(files[1], 14, b" and the second")
@@ -188,7 +181,7 @@ def test_settling_waits_for_what_another_thread_is_sealing(tmp_path: Path, monke
             begun.set()
             go_on.wait(PATIENCE)
 
-        after_stage(fs, monkeypatch, 1, wait)
+        after_stage(fs, monkeypatch, wait, number=1)
         other = threading.Thread(target=fs.sealer.seal_next, args=(0,))
         other.start()
         assert begun.wait(PATIENCE)

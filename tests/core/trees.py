@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -17,10 +19,13 @@ from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.ledger import Staged
 
 WRITER, READER = 1_000_001, 1_000_002
 """Processes that do not exist; the core does not check."""
 ROOT = Caller(0, 0, WRITER)
+LARGE = b"0123456789abcdef" * (128 << 10)
+"""Too large for a slot: such a file is in the spool until it is sealed."""
 
 
 def user(uid: int, pid: int = WRITER) -> Caller:
@@ -37,6 +42,27 @@ def opened(path: Path, limits: Limits = Limits(), kernel: Kernel | None = None) 
         yield fs
         fs.settle()
     assert fsck.run(path).findings == []
+
+
+def after_stage(
+    fs: Filesystem,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[], object],
+    *,
+    number: int = 1,
+    way: Literal["stage", "stage_file"] = "stage",
+) -> None:
+    """Do this once, when the sealer has stored its `number`-th file that way and not committed it yet."""
+    stage, seen = getattr(fs.store.objects, way), itertools.count(1)
+
+    def stage_and_act(*arguments: Any) -> Staged:
+        staged: Staged = stage(*arguments)
+        if next(seen) == number:
+            monkeypatch.undo()
+            act()
+        return staged
+
+    monkeypatch.setattr(fs.store.objects, way, stage_and_act)
 
 
 @contextmanager
