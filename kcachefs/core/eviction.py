@@ -20,6 +20,7 @@ is compacted, which a turn does as soon as they are a fiftieth of the quota.
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -60,6 +61,19 @@ PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 BATCH = 32
 """Entries probed at a time."""
+BRISK_MARK = (1.0 + HIGH_WATER) / 2
+"""Above this mark writers are faster than a gentle eviction: it hurries, before they have to wait for it."""
+
+
+class Pace(enum.Enum):
+    """What an eviction leaves to requests while they come: both want the interpreter."""
+
+    AT_ONCE = enum.auto()
+    """Nothing: somebody waits for the room that it makes."""
+    BRISK = enum.auto()
+    """A moment after each entry."""
+    GENTLE = enum.auto()
+    """Most of the time."""
 
 
 class Evictor:
@@ -133,7 +147,7 @@ class Evictor:
             if not chosen and not is_within:
                 chosen = self._next_to_go(min(self.grace_seconds, SHORTEST_GRACE_SECONDS))
             batch = self.order.first_that_suffice(chosen, bytes_over, files_over)
-            taken = self._evict_batch(batch, "quota", gently=is_within and room.excess_files(1.0) <= 0)
+            taken = self._evict_batch(batch, "quota", self._pace)
             gone += len(taken)
             room.is_full = self.has_lasted(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
@@ -143,6 +157,13 @@ class Evictor:
             self._reclaim()
             log.info("evicted %d entries; %d bytes in use of %d", gone, room.used_bytes(), room.limits.max_size)
         return gone
+
+    def _pace(self) -> Pace:
+        """How fast to make room, by how much is left."""
+        for mark, pace in ((BRISK_MARK, Pace.GENTLE), (1.0, Pace.BRISK)):
+            if self._room.excess(mark) <= 0 and self._room.excess_files(mark) <= 0:
+                return pace
+        return Pace.AT_ONCE
 
     def _grace(self, is_within: bool) -> float:
         """How long an entry is safe after its last use, within the limit or above it."""
@@ -240,14 +261,12 @@ class Evictor:
         """Evict those of these entries that nobody uses, because somebody asked for it; returns those that went."""
         taken: set[int] = set()
         for start in range(0, len(chosen), BATCH):
-            taken |= self._evict_batch(chosen[start : start + BATCH], why, gently=True)
+            taken |= self._evict_batch(chosen[start : start + BATCH], why, lambda: Pace.GENTLE)
         return taken
 
-    def _evict_batch(self, batch: list[int], why: str, *, gently: bool = False) -> set[int]:
-        """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again.
-
-        Gently: requests go first, for nobody waits for the room that this makes.
-        """
+    def _evict_batch(self, batch: list[int], why: str, pace: Callable[[], Pace] = lambda: Pace.AT_ONCE) -> set[int]:
+        """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
+        began = time.monotonic()
         names = self._walk.top_names_of(batch)
         states = {entry: self._remover.held(entry, names[entry]) for entry in batch}
         self._remover.strike({entry for entry in batch if states[entry] is None})
@@ -258,14 +277,19 @@ class Evictor:
         for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
             if not self._are_held(held.get(entry, set())) and self.evict(entry, why=why, names=names[entry]):
                 taken.add(entry)
-                if gently:
-                    self._remover.breathe()
+                self._breathe(pace(), time.monotonic() - began)
+                began = time.monotonic()
         self._nodes.let_go_since_probe = None
         self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)
             self._uses.flush()
         return taken
+
+    def _breathe(self, pace: Pace, worked_seconds: float) -> None:
+        """Let requests go first, after an entry that took that long."""
+        if pace is not Pace.AT_ONCE:
+            self._remover.breathe(worked_seconds if pace is Pace.GENTLE else 0.0)
 
     def _are_held(self, inodes: set[int]) -> bool:
         """Whether the kernel knows any of them. After a worker died the kernel is asked, so no lock may be held."""

@@ -36,6 +36,9 @@ PIECE = 32
 """Names removed in one transaction: requests wait for as long as that takes."""
 BREATH_SECONDS = 0.001
 """Pause after each piece while requests come: both want the interpreter, and a piece takes it for longer."""
+BREATH_TIMES, BREATH_MAX_SECONDS = 4, 0.02
+"""Where nobody waits for the room that a piece makes, the pause is so many times as long as the piece took: requests
+keep most of the interpreter, however long a piece takes."""
 TURN_SECONDS = 0.0001
 """Pause otherwise: a request that waits for the lock has not been counted yet, and gets it only if it is left alone."""
 
@@ -149,10 +152,11 @@ class Remover:
             return
         del folders[-1:]  # something of it went meanwhile, in another thread
 
-    def breathe(self) -> None:
-        """Let requests go first."""
+    def breathe(self, worked_seconds: float = 0.0) -> None:
+        """Let requests go first; for longer after a piece that took long, if it is told how long."""
         before, self._requests = self._requests, self._kernel.request_count()
-        time.sleep(TURN_SECONDS if self._requests == before else BREATH_SECONDS)
+        breath = min(max(BREATH_SECONDS, BREATH_TIMES * worked_seconds), BREATH_MAX_SECONDS)
+        time.sleep(TURN_SECONDS if self._requests == before else breath)
 
     # --- entries that have no name left -------------------------------------------------------------------------------
 

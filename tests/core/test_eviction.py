@@ -13,10 +13,11 @@ import pytest
 
 from kcachefs.core import Filesystem, eviction
 from kcachefs.core.administration import Administration
-from kcachefs.core.eviction import BATCH
+from kcachefs.core.eviction import BATCH, BRISK_MARK
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
-from kcachefs.core.removal import BREATH_SECONDS, TURN_SECONDS
+from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES, TURN_SECONDS
+from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.core.walk import Name
 from kcachefs.errors import UsageError
 from kcachefs.store.records import entry_key, pack_number, temporary_key
@@ -225,10 +226,45 @@ def test_requests_go_first_while_nobody_waits_for_room(tmp_path: Path, monkeypat
         requests = itertools.count(1)
         monkeypatch.setattr(kernel, "request_count", lambda: next(requests))
         fs.evictor.evict_all(entries[1:3])
-        assert pauses == [TURN_SECONDS, BREATH_SECONDS, BREATH_SECONDS]
+        assert len(pauses) == 3
+        assert all(BREATH_SECONDS <= pause <= BREATH_MAX_SECONDS for pause in pauses[1:])
         shrink(fs, 0.01)
         assert alive(fs) == []
         assert len(pauses) == 3  # above the quota somebody may be waiting for room
+
+
+def test_an_eviction_leaves_most_of_the_time_to_requests_until_room_gets_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longer it takes to evict an entry, the longer the pause: here a clock goes on by 2 ms at each look."""
+    requests, clock, pauses = itertools.count(1), itertools.count(0.0, 0.002), list[float]()
+    kernel = Kernel()
+    with opened(tmp_path / "store", NO_GRACE, kernel) as fs:
+        filled(fs, "LARGE", size=5_000_000)
+        filled(fs, *"ABCD", size=100)  # what is left of the quota is hardly more without them
+        a, b, c, d = (find(fs, f"triton/{key}") for key in "ABCD")
+        monkeypatch.setattr(kernel, "request_count", lambda: next(requests))
+        monkeypatch.setattr("kcachefs.core.removal.time.sleep", pauses.append)
+
+        def evict_at(mark: float, entry: int) -> list[float]:
+            """Evict it where that much of the quota is used; returns the pauses."""
+            pauses.clear()
+            fs.room.limits = Limits(max_size=int(fs.store.used_bytes() / mark), grace=0.0, min_free=0)
+            with monkeypatch.context() as slow:
+                slow.setattr(fs.evictor, "_oldest", lambda *_: [entry])
+                slow.setattr("kcachefs.core.eviction.time.monotonic", lambda: next(clock))
+                assert fs.evictor.turn(0.0) == 1
+            return pauses[:]
+
+        (gentle,) = evict_at((HIGH_WATER + BRISK_MARK) / 2, a)
+        assert BREATH_TIMES * 0.002 <= gentle <= BREATH_MAX_SECONDS
+        assert evict_at((BRISK_MARK + 1.0) / 2, b) == [BREATH_SECONDS]
+        assert evict_at(1.1, c) == []
+        fs.evictor.evict_all([d])
+        fs.evictor._remover.breathe(1.0)
+        assert pauses[0] >= BREATH_SECONDS
+        assert pauses[1:] == [BREATH_MAX_SECONDS]
+        assert alive(fs) == ["LARGE"]
 
 
 def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:

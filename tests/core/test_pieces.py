@@ -130,7 +130,7 @@ def test_what_is_added_to_a_folder_while_it_is_cleared_goes_with_it(
     seal_all(fs)
     inner, added = find(fs, "triton/KEY/inner"), list[int]()
 
-    def add() -> None:
+    def add(worked_seconds: float = 0.0) -> None:
         if len(added) < FILES and fs.nodes.exists(inner) and fs.nodes.get(inner).size:
             added.append(len(added))
             ino, _ = fs.create(ROOT, inner, b"added%d" % len(added), 0o644)
