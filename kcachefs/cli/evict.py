@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from kcachefs.cli import target
+from kcachefs.cli import evicting, target
 from kcachefs.cli.outcome import show
 
 
@@ -18,7 +18,8 @@ def evict(
     """Evict entries now, except those in use or pinned."""
     from kcachefs.core.entry_info import Outcome
 
-    outcome = target.call(mount, store, "evict", Outcome, patterns=entries, dry_run=dry_run)
+    with evicting.shown(mount, store, quiet=as_json):
+        outcome = target.call(mount, store, "evict", Outcome, patterns=entries, dry_run=dry_run)
     show(outcome, "evict", "evicted", as_json)
     if outcome.refused:
         raise typer.Exit(1)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kcachefs import config
-from kcachefs.cli.printing import counted
+from kcachefs.cli.printing import bars, counted
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
-    from kcachefs.store.inspection import Progress, Report
+    from kcachefs.store.inspection import Report
 
 
 def fsck(
@@ -36,7 +33,7 @@ def fsck(
     from kcachefs.store.fsck import run
 
     path = store or config.default_store()
-    with _progress(quiet=as_json) as progress:
+    with bars(quiet=as_json) as progress:
         report = run(path, repair=repair, progress=progress)
     print(_json(report) if as_json else _text(report, repair=repair))
     raise typer.Exit(report.exit_code)
@@ -63,22 +60,3 @@ def _json(report: Report) -> str:
 
     raw = msgspec.json.encode({**msgspec.to_builtins(report), "exit_code": report.exit_code})
     return msgspec.json.format(raw).decode()
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Progress]:
-    if quiet or not sys.stderr.isatty():
-        yield lambda label, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    with Bars(console=Console(stderr=True), transient=True) as bars:
-        tasks: dict[str, object] = {}
-
-        def show(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = bars.add_task(label, total=total)
-            bars.update(tasks[label], completed=done, total=total)  # type: ignore[arg-type]
-
-        yield show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+Tell = Callable[[str, int, int], None]
+"""Says of something by its name how much of it is done, and of how much."""
 INTERRUPTED = 130
 """The exit status of a command that was interrupted and can be run again to continue."""
 
@@ -70,6 +73,26 @@ def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
             progress.update(task, advance=count, description=now)
 
         yield advance
+
+
+@contextmanager
+def bars(*, quiet: bool = False) -> Iterator[Tell]:
+    """Progress bars on a terminal while they are needed, and nothing elsewhere. Gives the function that moves them."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        tasks = {}
+
+        def tell(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = progress.add_task(name)
+            progress.update(tasks[name], completed=done, total=total)
+
+        yield tell
 
 
 def format_seconds(seconds: float) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kcachefs.cli import target
+from kcachefs.cli import evicting, target
 from kcachefs.cli.outcome import show
 from kcachefs.config import parse_size
 from kcachefs.errors import UsageError
@@ -33,16 +33,12 @@ def prune(
 
     if older_than is None and max_size is None and not unused:
         raise UsageError("nothing to prune by; give --older-than, --max-size or --unused")
-    outcome = target.call(
-        mount,
-        store,
-        "prune",
-        Outcome,
-        older_than=parse_age(older_than) if older_than is not None else None,
-        max_size=parse_size(max_size) if max_size is not None else None,
-        unused=unused,
-        dry_run=dry_run,
-    )
+    seconds = parse_age(older_than) if older_than is not None else None
+    size = parse_size(max_size) if max_size is not None else None
+    with evicting.shown(mount, store, quiet=as_json):
+        outcome = target.call(
+            mount, store, "prune", Outcome, older_than=seconds, max_size=size, unused=unused, dry_run=dry_run
+        )
     show(outcome, "prune", "pruned", as_json)
 
 

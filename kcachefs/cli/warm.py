@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kcachefs.cli.printing import console, print_json
+from kcachefs.cli.printing import bars, print_json
 from kcachefs.errors import MountDenied, UsageError
-
-if TYPE_CHECKING:
-    from kcachefs.session.warming import Progress
 
 
 def warm(
@@ -67,7 +62,7 @@ def warm(
         raise MountDenied(
             f"{where}: you may not write to its folder {pycs.NAMESPACE}; ask its owner, or mount your own"
         )
-    with _progress(quiet or as_json) as tell:
+    with bars(quiet=quiet or as_json) as tell:
         outcome = warming.warm(where, executable, folder, wanted, values, tell)
     if as_json:
         print_json({"environment": folder.name, "compiled": outcome.done, "known": outcome.known})
@@ -78,24 +73,3 @@ def warm(
             print(f"{name}: was there already")
         if not wanted:
             print("nothing to do: that Python has no torch, and no DISTRIBUTION was named whose bytecode is wanted")
-
-
-@contextlib.contextmanager
-def _progress(is_quiet: bool) -> Iterator[Progress]:
-    """A bar in a terminal, otherwise nothing: what is done is told at the end."""
-    screen = console(stderr=True)
-    if is_quiet or not screen.is_terminal:
-        yield lambda name, done, total: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=screen, transient=True) as bars:
-        tasks = {}
-
-        def tell(name: str, done: int, total: int) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield tell

@@ -11,6 +11,7 @@ import msgspec
 from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
 from kcachefs.core.entry_info import EntryInfo as EntryInfo
+from kcachefs.core.entry_info import EvictionProgress
 from kcachefs.core.entry_info import Outcome as Outcome
 from kcachefs.core.entry_patterns import meant_by
 from kcachefs.core.readable_names import bytecode_name, kernel_facts, readable, told_apart
@@ -112,6 +113,11 @@ class Administration:
         self._fs.reaper.reap()
         self._fs.store.compact()
         return Outcome(freed_bytes=max(0, before - self._fs.store.used_bytes()))
+
+    def progress(self) -> EvictionProgress:
+        """How far a command is that evicts entries, in another thread."""
+        done, entries = self._fs.evictor.progress
+        return EvictionProgress(done=done, entries=entries)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

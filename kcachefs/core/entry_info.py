@@ -23,6 +23,15 @@ class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
     entry: int
 
 
+class EvictionProgress(msgspec.Struct, kw_only=True, frozen=True):
+    """How far a command is that evicts entries."""
+
+    done: int
+    """Entries that had their turn."""
+    entries: int
+    """All that were chosen; 0 while no such command is at work."""
+
+
 class Outcome(msgspec.Struct, kw_only=True, frozen=True):
     """What a command did, or with `dry_run` would have done."""
 

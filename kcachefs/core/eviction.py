@@ -116,6 +116,8 @@ class Evictor:
         self._in_use: frozenset[int] = frozenset()
         """Entries that were in use when they were last about to be evicted."""
         self.certain_seconds = CERTAIN_SECONDS
+        self.progress = (0, 0)
+        """How many of the entries that somebody wants evicted had their turn, and how many they are."""
         self._hopeless_since: dict[object, float] = {}
         """Since when nothing can be evicted: of an account, or (None) of all."""
 
@@ -260,8 +262,12 @@ class Evictor:
     def evict_all(self, chosen: list[int], why: str = "evicted") -> set[int]:
         """Evict those of these entries that nobody uses, because somebody asked for it; returns those that went."""
         taken: set[int] = set()
-        for start in range(0, len(chosen), BATCH):
-            taken |= self._evict_batch(chosen[start : start + BATCH], why, lambda: Pace.GENTLE)
+        try:
+            for start in range(0, len(chosen), BATCH):
+                self.progress = start, len(chosen)
+                taken |= self._evict_batch(chosen[start : start + BATCH], why, lambda: Pace.GENTLE)
+        finally:
+            self.progress = 0, 0
         return taken
 
     def _evict_batch(self, batch: list[int], why: str, pace: Callable[[], Pace] = lambda: Pace.AT_ONCE) -> set[int]:
@@ -271,15 +277,17 @@ class Evictor:
         states = {entry: self._remover.held(entry, names[entry]) for entry in batch}
         self._remover.strike({entry for entry in batch if states[entry] is None})
         held = {entry: inodes for entry, inodes in states.items() if inodes}
-        self._nodes.let_go_since_probe = set()
-        self._probe([name for entry in held for name in names[entry]], list(held.values()))
         taken: set[int] = set()
-        for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
-            if not self._are_held(held.get(entry, set())) and self.evict(entry, why=why, names=names[entry]):
-                taken.add(entry)
-                self._breathe(pace(), time.monotonic() - began)
-                began = time.monotonic()
-        self._nodes.let_go_since_probe = None
+        self._nodes.let_go_since_probe = set()
+        try:
+            self._probe([name for entry in held for name in names[entry]], list(held.values()))
+            for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
+                if not self._are_held(held.get(entry, set())) and self.evict(entry, why=why, names=names[entry]):
+                    taken.add(entry)
+                    self._breathe(pace(), time.monotonic() - began)
+                    began = time.monotonic()
+        finally:
+            self._nodes.let_go_since_probe = None
         self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)

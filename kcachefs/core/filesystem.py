@@ -7,6 +7,7 @@ the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import stat
 import time
@@ -32,6 +33,7 @@ from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
 from kcachefs.core.user_quotas import UserQuotas
+from kcachefs.errors import NoSpace
 from kcachefs.store import Store
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import Inode
@@ -112,8 +114,8 @@ class Filesystem(FileRequests):
         if options.resumed:
             self.nodes.resume()
         else:
-            for ino in list(self.nodes.orphans):
-                self.lifetimes.let_go(ino)
+            with contextlib.suppress(NoSpace):  # they go later
+                self.lifetimes.let_go_of_many(list(self.nodes.orphans))
         if store.lost_power:
             recover(parts)
         self.sealer.queue_unsealed()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import GONE, LIVES, Nodes
 from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
+
+TOGETHER_MAX = 16
+"""Orphans that go in one transaction: requests wait for as long as that takes."""
 
 
 class Lifetimes:
@@ -31,37 +36,55 @@ class Lifetimes:
                 self.leaving.add(ino)
         self._nodes.save(txn, ino, node)
 
-    def forget(self, ino: int, count: int, *, at_once: bool = True) -> bool:
-        """The kernel lets go of `count` references; returns whether an inode without a name goes with that.
-
-        Not `at_once`: it goes a few seconds later.
-        """
-        if not self._nodes.release(ino, count) or ino not in self._nodes.orphans:
-            return False
-        if at_once:
-            self.let_go(ino)
-        return True
+    def release(self, ino: int, count: int) -> bool:
+        """The kernel lets go of `count` references; returns whether that leaves an inode without a name to nobody."""
+        return self._nodes.release(ino, count) and ino in self._nodes.orphans
 
     def close_handle(self, ino: int) -> None:
         if self._nodes.close_handle(ino):
             self.let_go(ino)
 
-    def let_go(self, ino: int) -> None:
-        """Something stopped using an inode: if it has no name either, it goes now."""
+    def let_go(self, *inos: int) -> None:
+        """Something stopped using these inodes: those that have no name either go now."""
         nodes = self._nodes
-        if ino not in nodes.orphans:
+        if nodes.orphans.isdisjoint(inos):
             return
         with nodes.change() as txn:
-            if ino not in nodes.orphans or nodes.has_references(ino) or _is_filled(nodes.get(ino)):
-                return
-            nodes.remove_orphan(txn, ino)
-            self._remove(txn, ino, nodes.get(ino))
+            for ino in inos:
+                if ino in nodes.orphans and not nodes.has_references(ino):
+                    self._let_go(txn, ino)
+
+    def _let_go(self, txn: Transaction, ino: int) -> None:
+        try:
+            node = self._nodes.get(ino)
+        except FsError:  # its record was damaged and set aside: what it held is found by fsck
+            self._nodes.remove_orphan(txn, ino)
+            self._nodes.delete(txn, ino)
+            return
+        if not _is_filled(node):
+            self._nodes.remove_orphan(txn, ino)
+            self._remove(txn, ino, node)
+
+    def let_go_of_many(self, inos: Sequence[int]) -> None:
+        """The same for any number. One that cannot go keeps no other from going."""
+        failed: Exception | None = None
+        for start in range(0, len(inos), TOGETHER_MAX):
+            some = inos[start : start + TOGETHER_MAX]
+            try:
+                self.let_go(*some)
+            except Exception:  # letting go of them one by one shows which of them fails
+                for ino in some:
+                    try:
+                        self.let_go(ino)
+                    except Exception as error:
+                        failed = failed or error
+        if failed is not None:
+            raise failed
 
     def let_go_of_orphans(self) -> int:
         """Remove orphans that the kernel forgot unnoticed, or at a time when the disk was too full to remove them."""
         gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
-        for ino in gone:
-            self.let_go(ino)
+        self.let_go_of_many(gone)
         return len(gone)
 
     def filled_folders(self) -> list[int]:

@@ -103,16 +103,22 @@ class NameRequests:
         """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
         return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
 
-    def forget(self, ino: int, count: int, *, at_once: bool = True) -> bool:
-        """The kernel lets go of `count` references; returns whether an inode without a name goes with that.
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel lets go of `count` references: with the last one, an inode without a name goes."""
+        if self._release(ino, count):
+            self._lifetimes.let_go(ino)
 
-        Not `at_once`: it goes a few seconds later. For who forgets many at a time.
-        """
+    def forget_many(self, references: Iterable[tuple[int, int]], removed_max: int) -> None:
+        """The same for many inodes and counts. At most so many inodes go at once, the others a few seconds later."""
+        unused = [ino for ino, count in references if self._release(ino, count)]
+        self._lifetimes.let_go_of_many(unused[:removed_max])
+
+    def _release(self, ino: int, count: int) -> bool:
         if ino < VIRTUAL_BASE:
-            goes = self._lifetimes.forget(ino, count, at_once=at_once)
+            is_unused = self._lifetimes.release(ino, count)
             if self._has_policy and not self.nodes.has_references(ino):
                 self.policy.forgotten(ino)
-            return goes
+            return is_unused
         if ino < SHARED_INO:
             self.report.forget(ino)
         else:

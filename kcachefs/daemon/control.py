@@ -124,7 +124,7 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
 
 
 VERBS = (
-    *("stats", "ls", "pin", "evict", "prune", "gc"),
+    *("stats", "ls", "pin", "evict", "prune", "gc", "progress"),
     *("entries", "artifacts", "runs", "tombstones", "events", "history", "note_costs", "reset"),
     *("metrics", "settings", "set", "start"),
 )

@@ -112,12 +112,11 @@ def batch_forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
     start = _HEADER + p.BATCH_FORGET_IN.size
     if start + count * p.FORGET_ONE.size > length:
         raise RequestGarbled(f"{count} inodes do not fit into {length} bytes")
-    removed = 0
-    for each, references in p.FORGET_ONE.iter_unpack(engine.buffer[start : start + count * p.FORGET_ONE.size]):
-        try:
-            removed += engine.fs.forget(each, references, at_once=removed < _REMOVED_MAX)
-        except Exception as error:  # a full disk: it is tried again later, and does not hold up the others
-            log.warning("inode %d is forgotten, and could not be removed yet: %s", each, error)
+    references = p.FORGET_ONE.iter_unpack(engine.buffer[start : start + count * p.FORGET_ONE.size])
+    try:
+        engine.fs.forget_many(references, _REMOVED_MAX)
+    except Exception as error:  # a full disk: it is tried again later
+        log.warning("of %d inodes that are forgotten, not all could be removed yet: %s", count, error)
 
 
 def mkdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:

@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,12 @@ import pytest
 from kcachefs.cli.tables import Table, bar, cells_of, fold
 from kcachefs.core.administration import Administration
 from kcachefs.core.entry_patterns import meant_by
+from kcachefs.core.eviction import BATCH
 from kcachefs.core.filesystem import Filesystem
 from kcachefs.errors import UsageError
 from kcachefs.store import Options, Store
 from tests.cli.scene import KCACHEFS, Scene, scene
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 NUMBERS = ("12345", "1023.9 MiB", "999.9 GiB", "18446744073709551615", "23 h")
 NAMES = ("triton/" + "K" * 52, "a_kernel_with_a_long_name sm_90, 4 warps, 3 stages", "日本語のカーネル" * 9, "")
@@ -119,6 +121,26 @@ def test_a_screen_shows_what_a_program_is_told(kernels: Scene, verb: str, column
     if verb == "ls":
         letters = re.sub(r"\s", "", shown)
         assert all(one["path"] in letters for one in told)
+
+
+@pytest.mark.mount
+def test_a_screen_shows_how_far_an_eviction_is() -> None:
+    with scene() as place, ExitStack() as opened:
+        folder = place.mount()
+        for number in range(2 * BATCH):  # they stay open: each batch waits until it is sure that they are in use
+            (folder / f"OPEN{number}").mkdir()
+            file = opened.enter_context(open(folder / f"OPEN{number}" / "kernel", "wb", buffering=0))
+            file.write(b"bytes")
+        place.settle()
+        shown = until(lambda: _eviction_shown(place), "a bar") or ""
+        assert "left alone, in use or pinned" in shown
+        assert "evicting" not in place.must("prune", "--unused")
+
+
+def _eviction_shown(place: Scene) -> str | None:
+    """What a command shows that evicts, if that includes how far it is: a busy machine may have no time for it."""
+    shown = on_a_screen(place, 100, "prune", "--unused")
+    return shown if re.search(r"evicting \d+ entries .*\d+%", shown) else None
 
 
 @pytest.mark.mount

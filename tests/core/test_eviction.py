@@ -233,6 +233,21 @@ def test_requests_go_first_while_nobody_waits_for_room(tmp_path: Path, monkeypat
         assert len(pauses) == 3  # above the quota somebody may be waiting for room
 
 
+def test_an_eviction_that_somebody_asked_for_tells_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, told = BATCH + 1, set[tuple[int, int]]()
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        for number in range(count):
+            kernel(fs, f"K{number}", 10)
+        fs.settle()
+        entries = [find(fs, f"triton/K{number}") for number in range(count)]
+        monkeypatch.setattr(fs.evictor._remover, "breathe", lambda _: told.add(fs.evictor.progress))
+        assert fs.evictor.evict_all(entries) == set(entries)
+        assert told == {(0, count), (BATCH, count)}
+        assert fs.evictor.progress == (0, 0)
+
+
 def test_an_eviction_leaves_most_of_the_time_to_requests_until_room_gets_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

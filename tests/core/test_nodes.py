@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.kernel import Kernel
+from kcachefs.core.lifetimes import TOGETHER_MAX
 from kcachefs.core.nodes import Nodes
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.journal import Changes
 from kcachefs.store.records import Content, Inode, inode_key
 from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened
 
@@ -125,3 +128,71 @@ def test_a_filesystem_begins_though_the_disk_is_too_full_to_fold(
             assert successor.read(file, 0, 100) == b"content"
         fs.forget(orphan, 1)
         fs.forget(file, 1)
+
+
+@pytest.fixture
+def orphans(tmp_path: Path) -> Iterator[tuple[Filesystem, list[int]]]:
+    """Many unlinked files that the kernel forgot when nobody was there to hear it."""
+    with opened(tmp_path / "store") as fs:
+        parent = folder(fs, "triton/key")
+        inos = [fs.create(ROOT, parent, b"f%d" % number, 0o644)[0] for number in range(3 * TOGETHER_MAX)]
+        for number in range(len(inos)):
+            fs.unlink(ROOT, parent, b"f%d" % number)
+        fs.store.fold()
+        fs.nodes._cache.clear()
+        fs.nodes.lookups.clear()
+        yield fs, inos
+
+
+@pytest.mark.parametrize("at_mount", [False, True])
+def test_a_damaged_orphan_goes_with_the_others(
+    orphans: tuple[Filesystem, list[int]], at_mount: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    fs, inos = orphans
+    with fs.store.catalog._folded.env.begin(write=True) as txn:
+        txn.put(inode_key(inos[TOGETHER_MAX + 3]), b"damaged")
+    if at_mount:
+        fs = Filesystem(fs.store)
+    else:
+        fs.let_go_of_orphans()
+    assert "fails its checksum" in caplog.text
+    assert not fs.nodes.orphans
+    assert not any(map(fs.nodes.exists, inos))
+
+
+def test_an_orphan_that_cannot_go_keeps_no_other(
+    orphans: tuple[Filesystem, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, inos = orphans
+    stuck, commit = inos[TOGETHER_MAX + 3], fs.store.catalog.commit
+
+    def refuse(changes: Changes) -> None:
+        if inode_key(stuck) in changes:
+            raise NoSpace("the disk is full")
+        commit(changes)
+
+    with monkeypatch.context() as full:
+        full.setattr(fs.store.catalog, "commit", refuse)
+        with pytest.raises(NoSpace):
+            fs.let_go_of_orphans()
+        assert fs.nodes.orphans == {stuck}
+        fs = Filesystem(fs.store)  # mounting is no less possible
+        assert fs.nodes.orphans == {stuck}
+    fs.let_go_of_orphans()
+    assert not fs.nodes.orphans
+
+
+def test_orphans_that_can_only_go_one_by_one_go(
+    orphans: tuple[Filesystem, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, inos = orphans
+    commit = fs.store.catalog.commit
+
+    def refuse(changes: Changes) -> None:
+        if sum(inode_key(ino) in changes for ino in inos) > 1:
+            raise NoSpace("the disk is full")
+        commit(changes)
+
+    monkeypatch.setattr(fs.store.catalog, "commit", refuse)
+    fs.let_go_of_orphans()
+    assert not fs.nodes.orphans

@@ -181,6 +181,7 @@ def test_the_replies_of_a_real_mount_have_the_fields_of_the_page(mount: Mount) -
         ("gc", {"dry_run": True}),
     ):
         check_fields("Outcome", ask(mount, verb, **arguments))
+    check_fields("Eviction progress", ask(mount, "progress"))
     ask(mount, "pin", patterns=["triton/K*"], pinned=False)
     check_fields("Settings", ask(mount, "settings"))
     check_fields("Settings", ask(mount, "set", options={}))

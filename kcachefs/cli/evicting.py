@@ -1,0 +1,55 @@
+"""Shows how far an eviction is: beside programs that use the mount it takes its time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kcachefs.cli import target
+from kcachefs.cli.printing import Tell, bars
+from kcachefs.errors import KcachefsError
+
+PAUSE_SECONDS = 0.3
+PATIENCE_SECONDS = 5.0
+
+
+@contextmanager
+def shown(mount: Path | None, store: Path | None, *, quiet: bool) -> Iterator[None]:
+    """While a mount evicts entries, a bar on a terminal tells how far that is."""
+    mounted = None if quiet or not sys.stderr.isatty() else _mounted(mount, store)
+    if mounted is None:
+        yield
+        return
+    is_over = threading.Event()
+    with bars() as tell:
+        following = (mounted, tell, is_over)
+        thread = threading.Thread(target=_follow, args=following, name="kcachefs-evicting", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def _mounted(mount: Path | None, store: Path | None) -> str | None:
+    try:
+        return target.find_mount(mount, store)
+    except KcachefsError:  # the command itself says what is wrong
+        return None
+
+
+def _follow(mounted: str, tell: Tell, is_over: threading.Event) -> None:
+    from kcachefs.core.entry_info import EvictionProgress
+    from kcachefs.daemon import control
+
+    while not is_over.wait(PAUSE_SECONDS):
+        try:
+            now = control.ask_mount(mounted, "progress", EvictionProgress, seconds=PATIENCE_SECONDS)
+        except KcachefsError:  # it ends, or is of a version that does not tell
+            return
+        if now.entries:
+            tell(f"evicting {now.entries:,} entries", now.done, now.entries)
