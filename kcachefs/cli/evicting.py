@@ -26,13 +26,14 @@ def shown(mount: Path | None, store: Path | None, *, quiet: bool) -> Iterator[No
     is_over = threading.Event()
     with bars() as tell:
         following = (mounted, tell, is_over)
-        thread = threading.Thread(target=_follow, args=following, name="kcachefs-evicting", daemon=True)
-        thread.start()
+        threading.Thread(target=_follow, args=following, name="kcachefs-evicting", daemon=True).start()
         try:
             yield
+        except KeyboardInterrupt:
+            print("kcachefs: interrupted; the mount goes on evicting", file=sys.stderr)
+            raise
         finally:
-            is_over.set()
-            thread.join()
+            is_over.set()  # not waited for: it may wait for the mount
 
 
 def _mounted(mount: Path | None, store: Path | None) -> str | None:
@@ -51,5 +52,5 @@ def _follow(mounted: str, tell: Tell, is_over: threading.Event) -> None:
             now = control.ask_mount(mounted, "progress", EvictionProgress, seconds=PATIENCE_SECONDS)
         except KcachefsError:  # it ends, or is of a version that does not tell
             return
-        if now.entries:
+        if now.entries and not is_over.is_set():
             tell(f"evicting {now.entries:,} entries", now.done, now.entries)

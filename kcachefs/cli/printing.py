@@ -78,13 +78,14 @@ def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
 @contextmanager
 def bars(*, quiet: bool = False) -> Iterator[Tell]:
     """Progress bars on a terminal while they are needed, and nothing elsewhere. Gives the function that moves them."""
-    if quiet or not sys.stderr.isatty():
+    screen = None if quiet or not sys.stderr.isatty() else console(stderr=True)
+    if screen is None or screen.is_dumb_terminal:
         yield lambda name, done, total: None
         return
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=screen, transient=True) as progress:
         tasks = {}
 
         def tell(name: str, done: int, total: int) -> None:

@@ -273,6 +273,7 @@ class Evictor:
     def _evict_batch(self, batch: list[int], why: str, pace: Callable[[], Pace] = lambda: Pace.AT_ONCE) -> set[int]:
         """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
         began = time.monotonic()
+        used = {entry: record.used for entry in batch if (record := self._table.get(entry)) is not None}
         names = self._walk.top_names_of(batch)
         states = {entry: self._remover.held(entry, names[entry]) for entry in batch}
         self._remover.strike({entry for entry in batch if states[entry] is None})
@@ -282,7 +283,9 @@ class Evictor:
         try:
             self._probe([name for entry in held for name in names[entry]], list(held.values()))
             for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
-                if not self._are_held(held.get(entry, set())) and self.evict(entry, why=why, names=names[entry]):
+                if self._are_held(held.get(entry, set())):
+                    continue
+                if self.evict(entry, why=why, names=names[entry], used=used.get(entry)):
                     taken.add(entry)
                     self._breathe(pace(), time.monotonic() - began)
                     began = time.monotonic()
@@ -329,11 +332,13 @@ class Evictor:
         force: bool = False,
         doom: bool = False,
         names: list[Name] | None = None,
+        used: int | None = None,
     ) -> bool:
         """Take one entry, whole for everybody who looks. False when there is none of it, or it has to stay.
 
         `force` takes it all the same. `doom` takes it though it is in use; what is, is on nobody's account from then.
-        `names`: its names, for who knows them. `why`: one of `insight_info.EVICTION_REASONS`.
+        `names`, `used`: its names, and when it was last used, for who knew that before it was probed. `why`: one of
+        `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names
         inodes = self._remover.inodes(entry, names)
@@ -345,7 +350,7 @@ class Evictor:
                 return False
             members = self._remover.at_once(entry, names)
             inodes.extend(ino for ino, _, _ in members)
-            if not (force or doom) and self._is_in_use(entry, record, inodes):
+            if not (force or doom) and self._is_in_use(entry, record, inodes, used):
                 return False
             if not force and self._is_unfinished(record, inodes):
                 return False
@@ -367,10 +372,10 @@ class Evictor:
         self._remover.take_rest(entry, names)
         return True
 
-    def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int]) -> bool:
+    def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int], used: int | None) -> bool:
         known = [ino for ino in inodes if self._nodes.has_references(ino)]
-        if known and self._uses.last.get(entry, 0) > record.used:
-            return True  # used since it was chosen
+        if known and (self._uses.last.get(entry, 0) > record.used or used not in (None, record.used)):
+            return True  # used since it was chosen; that may have been written down meanwhile
         return any(not self._was_let_go(ino) for ino in known)
 
     def _is_unfinished(self, record: EntryRecord, inodes: Iterable[int]) -> bool:

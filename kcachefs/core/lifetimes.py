@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import GONE, LIVES, Nodes
@@ -12,6 +13,9 @@ from kcachefs.store.records import Inode
 
 TOGETHER_MAX = 16
 """Orphans that go in one transaction: requests wait for as long as that takes."""
+TURN_SECONDS = 0.0001
+"""Pause after a piece of work although no request came: one that waits for the lock has not been counted yet, and gets
+it only if it is left alone."""
 
 
 class Lifetimes:
@@ -65,26 +69,33 @@ class Lifetimes:
             self._nodes.remove_orphan(txn, ino)
             self._remove(txn, ino, node)
 
-    def let_go_of_many(self, inos: Sequence[int]) -> None:
-        """The same for any number. One that cannot go keeps no other from going."""
+    def let_go_of_many(self, inos: Sequence[int], pause_seconds: float = 0.0) -> None:
+        """The same for any number, with a pause after a few. One that cannot go keeps no other, unless none can."""
         failed: Exception | None = None
         for start in range(0, len(inos), TOGETHER_MAX):
-            some = inos[start : start + TOGETHER_MAX]
             try:
-                self.let_go(*some)
+                self.let_go(*inos[start : start + TOGETHER_MAX])
             except Exception:  # letting go of them one by one shows which of them fails
-                for ino in some:
-                    try:
-                        self.let_go(ino)
-                    except Exception as error:
-                        failed = failed or error
+                failures = list(self._let_go_of_each(inos[start : start + TOGETHER_MAX]))
+                failed = failed or next(iter(failures), None)
+                if len(failures) == len(inos[start : start + TOGETHER_MAX]):
+                    break  # a full disk, which refuses the others as well
+            if pause_seconds:
+                time.sleep(pause_seconds)
         if failed is not None:
             raise failed
+
+    def _let_go_of_each(self, inos: Sequence[int]) -> Iterator[Exception]:
+        for ino in inos:
+            try:
+                self.let_go(ino)
+            except Exception as error:
+                yield error
 
     def let_go_of_orphans(self) -> int:
         """Remove orphans that the kernel forgot unnoticed, or at a time when the disk was too full to remove them."""
         gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
-        self.let_go_of_many(gone)
+        self.let_go_of_many(gone, TURN_SECONDS)
         return len(gone)
 
     def filled_folders(self) -> list[int]:

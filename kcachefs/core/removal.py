@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from array import array
 from collections.abc import Iterable
 
 from kcachefs.core.kernel import Kernel
-from kcachefs.core.lifetimes import Lifetimes
+from kcachefs.core.lifetimes import TURN_SECONDS, Lifetimes
 from kcachefs.core.membership import Membership
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.tree import Tree
@@ -37,10 +38,10 @@ PIECE = 32
 BREATH_SECONDS = 0.001
 """Pause after each piece while requests come: both want the interpreter, and a piece takes it for longer."""
 BREATH_TIMES, BREATH_MAX_SECONDS = 4, 0.02
-"""Where nobody waits for the room that a piece makes, the pause is so many times as long as the piece took: requests
-keep most of the interpreter, however long a piece takes."""
-TURN_SECONDS = 0.0001
-"""Pause otherwise: a request that waits for the lock has not been counted yet, and gets it only if it is left alone."""
+"""Where nobody waits for the room that a piece makes, the pause is so many times as long as the piece took, up to a
+bound: requests keep most of the interpreter."""
+COMING_SECONDS = 0.05
+"""How long after a request others are expected."""
 
 
 class Remover:
@@ -67,6 +68,7 @@ class Remover:
         self._lifetimes = lifetimes
         self._kernel = kernel
         self._requests = 0
+        self._request_seen = -math.inf
 
     def inodes(self, entry: int, names: list[Name]) -> array[int]:
         """Every inode of an entry with these names, in little memory."""
@@ -154,9 +156,11 @@ class Remover:
 
     def breathe(self, worked_seconds: float = 0.0) -> None:
         """Let requests go first; for longer after a piece that took long, if it is told how long."""
-        before, self._requests = self._requests, self._kernel.request_count()
+        now, count = time.monotonic(), self._kernel.request_count()
+        if count != self._requests:
+            self._requests, self._request_seen = count, now
         breath = min(max(BREATH_SECONDS, BREATH_TIMES * worked_seconds), BREATH_MAX_SECONDS)
-        time.sleep(TURN_SECONDS if self._requests == before else breath)
+        time.sleep(breath if now - self._request_seen < COMING_SECONDS else TURN_SECONDS)
 
     # --- entries that have no name left -------------------------------------------------------------------------------
 

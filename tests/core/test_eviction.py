@@ -13,10 +13,11 @@ import pytest
 
 from kcachefs.core import Filesystem, eviction
 from kcachefs.core.administration import Administration
-from kcachefs.core.eviction import BATCH, BRISK_MARK
+from kcachefs.core.eviction import BATCH, BRISK_MARK, Pace
 from kcachefs.core.kernel import Kernel
+from kcachefs.core.lifetimes import TURN_SECONDS
 from kcachefs.core.limits import Limits
-from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES, TURN_SECONDS
+from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES
 from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.core.walk import Name
 from kcachefs.errors import UsageError
@@ -256,8 +257,8 @@ def test_an_eviction_leaves_most_of_the_time_to_requests_until_room_gets_short(
     kernel = Kernel()
     with opened(tmp_path / "store", NO_GRACE, kernel) as fs:
         filled(fs, "LARGE", size=5_000_000)
-        filled(fs, *"ABCD", size=100)  # what is left of the quota is hardly more without them
-        a, b, c, d = (find(fs, f"triton/{key}") for key in "ABCD")
+        filled(fs, *"ABCDE", size=100)  # what is left of the quota is hardly more without them
+        a, b, c, d, e = (find(fs, f"triton/{key}") for key in "ABCDE")
         monkeypatch.setattr(kernel, "request_count", lambda: next(requests))
         monkeypatch.setattr("kcachefs.core.removal.time.sleep", pauses.append)
 
@@ -275,11 +276,54 @@ def test_an_eviction_leaves_most_of_the_time_to_requests_until_room_gets_short(
         assert BREATH_TIMES * 0.002 <= gentle <= BREATH_MAX_SECONDS
         assert evict_at((BRISK_MARK + 1.0) / 2, b) == [BREATH_SECONDS]
         assert evict_at(1.1, c) == []
-        fs.evictor.evict_all([d])
+        with monkeypatch.context() as slow:
+            slow.setattr("kcachefs.core.eviction.time.monotonic", lambda: next(clock) / 2)
+            assert len(fs.evictor.evict_all([d, e])) == 2
+        first, second = pauses  # before the first, both were probed
+        assert first > second >= BREATH_TIMES * 0.001
         fs.evictor._remover.breathe(1.0)
-        assert pauses[0] >= BREATH_SECONDS
-        assert pauses[1:] == [BREATH_MAX_SECONDS]
+        assert pauses[-1] == BREATH_MAX_SECONDS
         assert alive(fs) == ["LARGE"]
+
+
+def test_the_pace_is_that_of_the_limit_that_is_nearest(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        for number in range(100):
+            write(fs, f"triton/KEY/file{number}", b"%d" % number)
+        fs.settle()
+        files = sum(record.files for _, _, record in fs.namespaces.rows())
+        for mark, pace in ((0.96, Pace.GENTLE), (0.98, Pace.BRISK), (1.1, Pace.AT_ONCE)):
+            fs.room.limits = Limits(max_files=int(files / mark), grace=0.0, min_free=0)
+            assert fs.evictor._pace() is pace
+            size = int(fs.store.used_bytes() / mark)
+            fs.room.limits = Limits(max_size=size, max_files=2 * files, grace=0.0, min_free=0)
+            assert fs.evictor._pace() is pace
+
+
+@pytest.mark.parametrize("is_written_down", [False, True])
+def test_what_is_used_after_it_was_probed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written_down: bool
+) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", "B")
+        folder, a, b = find(fs, "triton"), find(fs, "triton/A"), find(fs, "triton/B")
+        assert fs.lookup(ROOT, folder, b"B") == b
+        fs.uses.flush()
+
+        def let_go(parent: int, name: bytes) -> None:
+            if name == b"B" and b in fs.nodes.lookups:
+                fs.forget(b, fs.nodes.lookups[b])
+
+        def use_it(_: float = 0.0) -> None:
+            assert fs.lookup(ROOT, folder, b"B") == b
+            if is_written_down:
+                fs.uses.flush()
+
+        monkeypatch.setattr(fs.evictor, "_name_gone", let_go)
+        monkeypatch.setattr(fs.evictor._remover, "breathe", use_it)
+        assert fs.evictor.evict_all([a, b]) == {a}
+        assert alive(fs) == ["B"]
+        fs.forget(b, fs.nodes.lookups[b])
 
 
 def test_what_is_evicted_by_force_stays_readable_to_who_has_it_open(tmp_path: Path) -> None:

@@ -196,3 +196,23 @@ def test_orphans_that_can_only_go_one_by_one_go(
     monkeypatch.setattr(fs.store.catalog, "commit", refuse)
     fs.let_go_of_orphans()
     assert not fs.nodes.orphans
+
+
+def test_on_a_full_disk_not_every_orphan_is_tried(
+    orphans: tuple[Filesystem, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, inos = orphans
+    tried: list[int] = []
+
+    def refuse(changes: Changes) -> None:
+        tried.append(len(changes))
+        raise NoSpace("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(fs.store.catalog, "commit", refuse)
+        with pytest.raises(NoSpace):
+            fs.let_go_of_orphans()
+    assert len(tried) == 1 + TOGETHER_MAX
+    assert fs.nodes.orphans == set(inos)
+    fs.let_go_of_orphans()
+    assert not fs.nodes.orphans

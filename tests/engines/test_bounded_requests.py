@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core.files import QUICK_TO_FREE
+from kcachefs.core.lifetimes import TOGETHER_MAX
 from kcachefs.engines import direct, name_handlers
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.journal import Changes
 from tests.engines.test_protocol import Line
 
 SIZE_ONLY = p.Fattr.SIZE
@@ -79,13 +81,23 @@ def rows(said: bytes, *, plus: bool) -> Iterator[tuple[int, bytes]]:
         position += 24 + (length + 7) // 8 * 8
 
 
-def test_a_great_many_unlinked_files_that_are_forgotten_at_once_go_bit_by_bit(line: Line) -> None:
+def test_a_great_many_unlinked_files_that_are_forgotten_at_once_go_bit_by_bit(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphans = [line.write_file(b"f%d" % number, b"content") for number in range(200)]
     for number in range(200):
         assert line.ask(Op.UNLINK, line.folder, b"f%d\0" % number) == (0, b"")
+    commits, commit = list[int](), line.store.catalog.commit
+
+    def count(changes: Changes) -> None:
+        commits.append(len(changes))
+        commit(changes)
+
+    monkeypatch.setattr(line.store.catalog, "commit", count)
     all_of_them = b"".join(p.FORGET_ONE.pack(ino, 1) for ino in orphans)
     line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(len(orphans), 0) + all_of_them)
     assert len(line.fs.nodes.orphans) == len(orphans) - name_handlers._REMOVED_MAX
+    assert len(commits) == name_handlers._REMOVED_MAX // TOGETHER_MAX
     line.fs.let_go_of_orphans()
     assert not line.fs.nodes.orphans
 
