@@ -20,11 +20,11 @@ from kcachefs.store.records import number_of
 from kcachefs.store.volumes import Volumes
 
 
-def sparse_volumes(catalog: Catalog, share: float) -> Iterator[int]:
-    """Closed volumes of which less than `share` is alive. Fold first."""
+def sparse_volumes(catalog: Catalog, share: float) -> Iterator[tuple[int, int]]:
+    """Closed volumes of which less than `share` is alive, with the bytes that are. Fold first."""
     for number, record in volume_records(catalog):
         if record.flags & VolumeRecord.CLOSED and record.live < record.size * share:
-            yield number
+            yield number, record.live
 
 
 def volume_records(catalog: Catalog) -> Iterator[tuple[int, VolumeRecord]]:

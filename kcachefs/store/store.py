@@ -48,6 +48,8 @@ from kcachefs.store.volumes import Volumes
 
 log = logging.getLogger(__name__)
 
+COPIED_MAX = 1 << 20
+"""Bytes that compaction copies before the volumes go that they are from: on a full disk there is no room for more."""
 FOLD_SECONDS = 1.0
 FOLD_BYTES = 1 << 20
 """Journal bytes that start a fold early. This bounds what recovery replays and what a fold sorts at once."""
@@ -167,7 +169,13 @@ class Store:
         self.objects.ledger.retire_if_sparse(share)
         self.fold()
         self.slots.trim()
-        freed = sum([compact(self.objects, number) for number in list(sparse_volumes(self.catalog, share))])
+        freed = copied = 0
+        for number, live in list(sparse_volumes(self.catalog, share)):
+            freed += compact(self.objects, number)
+            copied += live
+            if copied >= COPIED_MAX:
+                self.fold()
+                copied = 0
         self.fold()
         return freed
 

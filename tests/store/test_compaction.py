@@ -34,6 +34,26 @@ def test_compaction_gives_space_back_and_loses_nothing(store: Store) -> None:
     assert run(store.path).exit_code == 0
 
 
+def test_compaction_needs_little_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was copied from goes soon, not when all is copied: on a full disk there is no room for that."""
+    monkeypatch.setattr("kcachefs.store.store.COPIED_MAX", 100_000)
+    digests = [put(store, os.urandom(4000)) for _ in range(300)]
+    for index, digest in enumerate(digests):
+        if index % 5 > 1:
+            delete(store, digest)
+    store.fold()
+    volumes, append, taken = store.path / "volumes", store.objects.ledger.append, list[int]()
+
+    def measure(pieces: list[bytes]) -> tuple[int, int]:
+        taken.append(sum(path.stat().st_size for path in volumes.iterdir()))
+        return append(pieces)
+
+    monkeypatch.setattr(store.objects.ledger, "append", measure)
+    assert store.compact() > 500_000
+    assert len(taken) > 100
+    assert max(taken) < taken[0] + 100_000 + 2 * (64 << 10)
+
+
 def test_compaction_finds_its_way_past_a_broken_trailer(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     digests = [put(store, os.urandom(4000)) for _ in range(40)]
     doomed, number = digests[3], record(store, digests[0]).volume
