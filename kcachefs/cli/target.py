@@ -115,11 +115,11 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 
     if verb == "stats":
         name = reports.SETTLED if arguments.get("settle") else reports.STATISTICS
-        return msgspec.json.decode(reports.read(mount, name), type=kind)
+        return reports.decoded(reports.read(mount, name), kind, verb)
     if verb == "ls":
         from kcachefs.core.administration import select
 
-        infos: Any = msgspec.json.decode(reports.read(mount, reports.ENTRIES), type=kind)
+        infos: Any = reports.decoded(reports.read(mount, reports.ENTRIES), kind, verb)
         chosen: Any = select(infos, sort=arguments.get("sort", "used"), patterns=arguments.get("patterns"))
         result: _T = chosen
         return result

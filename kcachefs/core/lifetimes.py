@@ -73,12 +73,13 @@ class Lifetimes:
         """The same for any number, with a pause after a few. One that cannot go keeps no other, unless none can."""
         failed: Exception | None = None
         for start in range(0, len(inos), TOGETHER_MAX):
+            some = inos[start : start + TOGETHER_MAX]
             try:
-                self.let_go(*inos[start : start + TOGETHER_MAX])
+                self.let_go(*some)
             except Exception:  # letting go of them one by one shows which of them fails
-                failures = list(self._let_go_of_each(inos[start : start + TOGETHER_MAX]))
+                failures = list(self._let_go_of_each(some))
                 failed = failed or next(iter(failures), None)
-                if len(failures) == len(inos[start : start + TOGETHER_MAX]):
+                if len(failures) == len(some):
                     break  # a full disk, which refuses the others as well
             if pause_seconds:
                 time.sleep(pause_seconds)

@@ -117,7 +117,7 @@ class InsightReports:
         return noted + (self._told("note_costs", int, costs={}, parts=own) if own else 0)
 
     def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:
-        return msgspec.json.decode(self._ask(verb, arguments), type=kind)
+        return reports.decoded(self._ask(verb, arguments), kind, verb)
 
 
 def asking_daemon(mount: Path, seconds: float | None = None) -> Ask:
@@ -157,7 +157,7 @@ def _read_entries(mount: Path, run: int | None, since: float | None) -> bytes:
         return raw
     found = [
         one
-        for one in msgspec.json.decode(raw, type=list[MadeEntry])
+        for one in reports.decoded(raw, list[MadeEntry], "entries")
         if (since is not None and max(one.began or one.created, one.ended or 0.0, one.rewritten or 0.0) >= since)
         or (run and run in (one.run, one.rewriter))
     ]
@@ -172,7 +172,7 @@ def _read_artifacts(
         msgspec.structs.replace(one, content=None if one.content is None else one.content[:head])
         if one.size <= max_file or head is not None
         else msgspec.structs.replace(one, content=None)
-        for one in msgspec.json.decode(raw, type=Artifacts).found
+        for one in reports.decoded(raw, Artifacts, "artifacts").found
         if files is None or any(fnmatchcase(one.file, p) or fnmatchcase(one.file.rpartition("/")[2], p) for p in files)
     ]
     return msgspec.json.encode(Artifacts(found=found, rest=entries[1:]))

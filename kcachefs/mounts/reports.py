@@ -5,10 +5,14 @@ from __future__ import annotations
 import errno
 import time
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from kcachefs.errors import MountError
 
 STATISTICS, SETTLED, ENTRIES = "stats.json", "settled.json", "entries.json"
+_T = TypeVar("_T")
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.05
 
@@ -28,3 +32,11 @@ def read(mount: Path, name: str) -> bytes:
             if time.monotonic() > until:
                 raise MountError(f"{mount}: is busy with other users' reports; try again") from None
         time.sleep(_PAUSE_SECONDS)  # it makes one report at a time
+
+
+def decoded(raw: bytes, kind: type[_T], what: str) -> _T:
+    """What a report says; `MountError` if it is cut short, as by a mount that ends, or of another version."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise MountError(f"the mount's report of {what} is not understood ({error})") from None

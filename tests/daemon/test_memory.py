@@ -18,7 +18,7 @@ from tests.waiting import until
 QUOTA = 64 << 20
 ENTRIES = 60
 """Entries that each of four writers makes: four times the quota together."""
-PRIVATE_MAX, AFTERWARDS_MAX = 80 << 20, 60 << 20
+PRIVATE_MAX = 80 << 20
 
 
 def test_a_catalog_that_was_read_from_end_to_end_is_let_go_of_and_still_there(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_four_writers_near_the_quota_leave_the_worker_small(engine: str) -> None
         # Where a busy machine keeps several large writes waiting, their bytes are in memory meanwhile.
         assert sorted(seen)[len(seen) // 2] < PRIVATE_MAX
         assert max(seen) < PRIVATE_MAX * 1.5
-        until(lambda: private_bytes(worker) < AFTERWARDS_MAX, "the worker to give memory back")
+        until(lambda: private_bytes(worker) < PRIVATE_MAX, "the worker to give memory back")
 
 
 def test_memory_that_was_allocated_and_freed_is_given_back() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from kcachefs.core.insight_info import RunInfo
 from kcachefs.daemon import control, registry
+from kcachefs.errors import MountError
 from kcachefs.mounts.insight_reports import InsightReports, asking_folder
 from tests.engines.callers import OTHER, STRANGER, Child, Identity, in_child
 from tests.engines.mounting import Mount, kill, temporary_folder
@@ -261,3 +262,13 @@ def test_hits_on_a_mount_that_others_only_read_are_theirs() -> None:
                 assert (run.uid, run.hits, run.misses) == (STRANGER.uid, 1, 0)
             [row] = [row for one in told(mount).history() for row in one.rows if row.uid == STRANGER.uid]
             assert (row.namespace, row.hits, row.bytes_served) == ("triton", 1, 500)
+
+
+@pytest.mark.parametrize("raw", [b"", b"[", b'"x"'])
+def test_a_report_that_is_cut_short_is_an_error_in_one_line(raw: bytes) -> None:
+    """As that of a mount that ends while it is read: `doctor` looks at every mount of the host."""
+    asked = InsightReports(lambda verb, arguments: raw)
+    with pytest.raises(MountError, match="report of entries is not understood"):
+        asked.entries()
+    with pytest.raises(MountError, match="report of artifacts is not understood"):
+        list(asked.artifacts([1]))
