@@ -236,7 +236,7 @@ def _ask_statistics(mount: Path) -> Statistics:
 
 
 def _read_statistics(mount: Path) -> Statistics:
-    return msgspec.json.decode(reports.read(mount, reports.STATISTICS), type=Statistics)
+    return reports.decoded(reports.read(mount, reports.STATISTICS), Statistics, "stats")
 
 
 def _state_word(watch: Watch, state: MountState | None, why: str) -> str:

@@ -18,7 +18,7 @@ from kcachefs.errors import FsError, NoSpace
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
 from kcachefs.store.records import Content, Inode, inode_key
-from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened
+from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened, refused
 
 
 def test_an_inode_that_changes_while_it_is_looked_for_is_not_remembered_as_it_was(tmp_path: Path) -> None:
@@ -160,19 +160,10 @@ def test_a_damaged_orphan_goes_with_the_others(
     assert not any(map(fs.nodes.exists, inos))
 
 
-def test_an_orphan_that_cannot_go_keeps_no_other(
-    orphans: tuple[Filesystem, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_orphan_that_cannot_go_keeps_no_other(orphans: tuple[Filesystem, list[int]]) -> None:
     fs, inos = orphans
-    stuck, commit = inos[TOGETHER_MAX + 3], fs.store.catalog.commit
-
-    def refuse(changes: Changes) -> None:
-        if inode_key(stuck) in changes:
-            raise NoSpace("the disk is full")
-        commit(changes)
-
-    with monkeypatch.context() as full:
-        full.setattr(fs.store.catalog, "commit", refuse)
+    stuck = inos[TOGETHER_MAX + 3]
+    with refused(fs, lambda changes: inode_key(stuck) in changes):
         with pytest.raises(NoSpace):
             fs.let_go_of_orphans()
         assert fs.nodes.orphans == {stuck}
@@ -182,36 +173,23 @@ def test_an_orphan_that_cannot_go_keeps_no_other(
     assert not fs.nodes.orphans
 
 
-def test_orphans_that_can_only_go_one_by_one_go(
-    orphans: tuple[Filesystem, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_orphans_that_can_only_go_one_by_one_go(orphans: tuple[Filesystem, list[int]]) -> None:
     fs, inos = orphans
-    commit = fs.store.catalog.commit
-
-    def refuse(changes: Changes) -> None:
-        if sum(inode_key(ino) in changes for ino in inos) > 1:
-            raise NoSpace("the disk is full")
-        commit(changes)
-
-    monkeypatch.setattr(fs.store.catalog, "commit", refuse)
-    fs.let_go_of_orphans()
+    with refused(fs, lambda changes: sum(inode_key(ino) in changes for ino in inos) > 1):
+        fs.let_go_of_orphans()
     assert not fs.nodes.orphans
 
 
-def test_on_a_full_disk_not_every_orphan_is_tried(
-    orphans: tuple[Filesystem, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_full_disk_not_every_orphan_is_tried(orphans: tuple[Filesystem, list[int]]) -> None:
     fs, inos = orphans
     tried: list[int] = []
 
-    def refuse(changes: Changes) -> None:
+    def refuse(changes: Changes) -> bool:
         tried.append(len(changes))
-        raise NoSpace("the disk is full")
+        return True
 
-    with monkeypatch.context() as full:
-        full.setattr(fs.store.catalog, "commit", refuse)
-        with pytest.raises(NoSpace):
-            fs.let_go_of_orphans()
+    with refused(fs, refuse), pytest.raises(NoSpace):
+        fs.let_go_of_orphans()
     assert len(tried) == 1 + TOGETHER_MAX
     assert fs.nodes.orphans == set(inos)
     fs.let_go_of_orphans()

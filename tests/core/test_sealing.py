@@ -15,7 +15,7 @@ import pytest
 from kcachefs.core import Filesystem, sealing
 from kcachefs.core.sealing import TOGETHER_MAX
 from kcachefs.errors import NoSpace, ObjectMissing
-from kcachefs.store.journal import Changes, encode_record
+from kcachefs.store.journal import encode_record
 from kcachefs.store.ledger import Staged
 from kcachefs.store.object_records import ObjectRecord, Totals
 from kcachefs.store.records import Content, EntryRecord, Inode, NamespaceRecord
@@ -28,6 +28,7 @@ from tests.core.trees import (
     look_up,
     nothing_acknowledged,
     opened,
+    refused,
     rename,
     user,
     write,
@@ -249,28 +250,18 @@ def test_what_could_not_be_acknowledged_does_not_count(tmp_path: Path) -> None:
         assert (row.misses, fs.table.counts(find(fs, "triton")).misses) == (4, 4)
 
 
-def test_a_journal_with_little_room_gets_one_file_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_with_little_room_gets_one_file_after_the_other(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         files = [write(fs, f"triton/KEY{number}/file", os.urandom(1000)) for number in range(16)]
-        commit = fs.store.catalog.commit
-
-        def refuse_much(changes: Changes) -> None:
-            if len(encode_record(1, changes)) > 1500:
-                raise NoSpace("the disk is full")
-            commit(changes)
-
-        refused = 0
-        with monkeypatch.context() as patch:
-            patch.setattr(fs.store.catalog, "commit", refuse_much)
+        refusals = 0
+        with refused(fs, lambda changes: len(encode_record(1, changes)) > 1500):
             while fs.sealer.waiting():
                 try:
                     fs.sealer.seal_next(0)
                 except NoSpace:
-                    refused += 1
+                    refusals += 1
         assert contents(fs, files) == [Content.OBJECT] * 16
-        assert 0 < refused < 16
+        assert 0 < refusals < 16
 
 
 def test_one_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> None:

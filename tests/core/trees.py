@@ -19,6 +19,7 @@ from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.journal import Changes
 from kcachefs.store.ledger import Staged
 
 WRITER, READER = 1_000_001, 1_000_002
@@ -68,15 +69,23 @@ def after_stage(
 @contextmanager
 def nothing_acknowledged(fs: Filesystem) -> Iterator[None]:
     """As on a disk without room for the journal."""
+    with refused(fs, lambda _: True), pytest.raises(NoSpace):
+        yield
 
-    def refuse(changes: object) -> None:
-        raise NoSpace("the disk is full")
 
+@contextmanager
+def refused(fs: Filesystem, is_too_much: Callable[[Changes], bool]) -> Iterator[None]:
+    """As on a disk that has no room for some changes."""
     commit = fs.store.catalog.commit
+
+    def refuse(changes: Changes) -> None:
+        if is_too_much(changes):
+            raise NoSpace("the disk is full")
+        commit(changes)
+
     fs.store.catalog.commit = refuse  # type: ignore[method-assign]
     try:
-        with pytest.raises(NoSpace):
-            yield
+        yield
     finally:
         fs.store.catalog.commit = commit  # type: ignore[method-assign]
 
