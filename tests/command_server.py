@@ -2,7 +2,8 @@
 
 Importing the command line takes several times as long as most commands do. The server imports it once and forks for
 every command: what runs is the code of `kcachefs`, with its own arguments, environment, folder and output. Only the
-start of Python is left out; tests of that, of signals, and of commands of other users start it themselves.
+start of Python is left out; tests of that, of signals, and of commands of other users start it themselves. Supervisors
+and workers are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
 
 `run` below is the client; `python -m tests.command_server` is the server. It ends with the process that started it.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import kcachefs
+from tests import forked_daemons
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +41,7 @@ _DESCRIPTORS = 3
 _TEMPORARY = tempfile.gettempdir()
 """As it was when the tests began: some move it, and the server outlives them."""
 
+forks_daemons = True
 _server: subprocess.Popen[bytes] | None = None
 _folder = ""
 
@@ -61,8 +65,13 @@ def run(
     ):
         connection.connect(_address())
         descriptors = array.array("i", [out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()])
-        request = json.dumps({"arguments": command, "environment": environment, "folder": str(cwd or os.getcwd())})
-        connection.sendmsg([request.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        request = {
+            "arguments": command,
+            "environment": environment,
+            "folder": str(cwd or os.getcwd()),
+            "forks_daemons": forks_daemons,
+        }
+        connection.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         pid = int(connection.recv(_MESSAGE_BYTES))
         if not select.select([connection], [], [], timeout)[0]:
             os.kill(pid, signal.SIGKILL)
@@ -115,7 +124,8 @@ def _address() -> str:
             listener.bind(f"{_folder}/socket")
             listener.listen(64)
             _server = subprocess.Popen(
-                [sys.executable, "-m", "tests.command_server", _folder, str(listener.fileno())],
+                [sys.executable, "-m", "tests.command_server", _folder, str(listener.fileno()), forked_daemons.ROOM],
+                env={**os.environ, "ROOM": forked_daemons.ROOM},
                 stdin=subprocess.PIPE,
                 pass_fds=[listener.fileno()],
                 cwd=ROOT,
@@ -140,6 +150,7 @@ def stop() -> None:
 def serve(listener: socket.socket) -> None:
     """Accept requests until standard input ends, which the tests hold open."""
     _import_commands()
+    gc.freeze()  # a collection in a child would copy every page
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ, None)
     selector.register(0, selectors.EVENT_READ, None)
@@ -198,6 +209,8 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> NoReturn
         tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
         os.chdir(request["folder"])
         sys.argv = ["kcachefs", *request["arguments"]]
+        if request["forks_daemons"]:
+            forked_daemons.be_forked()
         from kcachefs.cli import main
 
         main()
@@ -214,10 +227,11 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> NoReturn
 
 def _import_commands() -> None:
     """Everything that a command may import while it runs: all of ours, and what the parser of arguments needs."""
-    for package in ("cli", "core", "daemon", "doctor", "frameworks", "mounts", "session", "store"):
+    for package in ("cli", "core", "daemon", "doctor", "engines", "frameworks", "mounts", "session", "store"):
         folder = importlib.import_module(f"kcachefs.{package}")
         for module in pkgutil.walk_packages(folder.__path__, f"kcachefs.{package}."):
-            importlib.import_module(module.name)
+            with contextlib.suppress(ImportError):  # pyfuse3 need not be installed
+                importlib.import_module(module.name)
     for name in _imported_by("umount", "/no/such/mount"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import command_server
+from tests.engines.mounting import Mount
 from tests.waiting import until, until_gone
 
 
@@ -55,3 +57,33 @@ def test_the_server_leaves_a_command_alone_that_has_another_kcachefs(tmp_path: P
     (tmp_path / "kcachefs" / "__init__.py").touch()
     (tmp_path / "kcachefs" / "__main__.py").write_text("print('another')")
     assert command_server.run(env={**os.environ, "PYTHONPATH": str(tmp_path)}, cwd="/").stdout == "another\n"
+
+
+def described(pid: int) -> dict[str, object]:
+    """What others see of a process, without what differs from one to the next."""
+    process = Path(f"/proc/{pid}")
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
+    targets = [os.readlink(one) for one in (process / "fd").iterdir()]
+    return {
+        "arguments": [one for one in (process / "cmdline").read_bytes().split(b"\0") if one and not one.isdigit()],
+        "environment": sorted(filter(None, (process / "environ").read_bytes().split(b"\0"))),
+        "folder": os.readlink(process / "cwd"),
+        "descriptors": sorted(re.sub(r"\d+", "N", target) for target in targets),
+        "leads a session": os.getsid(pid) == pid,
+        **{name: status[name] for name in ("Name", "SigBlk", "SigIgn", "SigCgt", "CapEff", "Seccomp", "NoNewPrivs")},
+        "niceness": os.getpriority(os.PRIO_PROCESS, pid),
+    }
+
+
+@pytest.mark.mount
+def test_a_forked_daemon_is_as_one_that_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = Mount(tmp_path / "mount", tmp_path / "store", "direct")
+    seen = []
+    for forked in (True, False):
+        monkeypatch.setattr(command_server, "forks_daemons", forked)
+        with mount:
+            seen.append([described(pid) for pid in mount.daemon()])
+    for forked_one, started_one in zip(*seen, strict=True):
+        assert {
+            name: (value, started_one[name]) for name, value in forked_one.items() if value != started_one[name]
+        } == {}

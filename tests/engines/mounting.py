@@ -157,7 +157,8 @@ class Place:
 CLEAN_UP = """
 read -r _
 umount -l "$1/mount" 2>/dev/null
-for _ in $(seq 300); do pgrep -f "$1/" >/dev/null || break; sleep 0.1; done
+waited=0
+while [ $waited -lt 300 ] && pgrep -f "$1/" >/dev/null; do sleep 0.1; waited=$((waited + 1)); done
 rm -rf --one-file-system "$1"
 """
 

@@ -1,0 +1,124 @@
+"""Starts supervisors and workers for the tests by forking a process that has imported everything.
+
+Importing takes longer than most of them serve. `be_forked` replaces `subprocess.Popen` in a command of the server
+(`command_server.py`); the supervisor that the command starts inherits it, so its workers are forked too. What runs is
+the daemon's own code, as `__main__`, with everything an exec would give it: its arguments (also in /proc), environment,
+folder, descriptors, session, and signals as they are at the start of Python. Other programs start as ever.
+
+tests/daemon is about what a new process is, and starts them anew.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import inspect
+import logging
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+MODULES = ("kcachefs.daemon.supervisor", "kcachefs.daemon.worker")
+ROOM = "." * 30_000
+"""The server has it as an argument and in its environment, for those of the processes that it becomes."""
+
+_EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+
+
+class Forking(subprocess.Popen[Any]):
+    """Forks for a module of the daemon, and executes everything else."""
+
+    def _execute_child(self, *given: Any) -> None:
+        wanted = _EXECUTE.bind(self, *given).arguments
+        words = wanted["args"]
+        if not (list(words[:3]) == [sys.executable, "-P", "-m"] and words[3] in MODULES):
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(wanted)
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(wanted[end] for end in ends))  # type: ignore[attr-defined]
+
+
+def be_forked() -> None:
+    """From here on this process and those it forks start the daemon's modules by forking."""
+    subprocess.Popen = Forking  # type: ignore[misc]
+
+
+def _become(wanted: Mapping[str, Any]) -> NoReturn:
+    """Be that module from here on."""
+    code: object = 1
+    try:
+        if wanted["start_new_session"]:
+            os.setsid()
+        for standard, end in enumerate(("p2cread", "c2pwrite", "errwrite")):
+            if wanted[end] >= 0:
+                os.dup2(wanted[end], standard)
+        _close_all_but({0, 1, 2, *wanted["pass_fds"]})
+        os.chdir(wanted["cwd"])
+        if wanted["env"] is not None:
+            os.environ.clear()
+            os.environ.update(wanted["env"])
+        _forget_the_parent()
+        _show(wanted["args"], [f"{name}={value}" for name, value in os.environ.items()])
+        _, _, _, module, *arguments = wanted["args"]
+        sys.modules.pop(module, None)
+        sys.argv = ["", *arguments]
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _close_all_but(kept: set[int]) -> None:
+    """Objects of the parent have the numbers of what is closed. They last as long as this process and close nothing."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor in kept:
+            os.set_inheritable(descriptor, True)
+        else:
+            with contextlib.suppress(OSError):  # one was that of the list itself
+                os.close(descriptor)
+
+
+def _forget_the_parent() -> None:
+    """What the parent set up in this Python, and an exec would end."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    atexit._clear()
+    logging.basicConfig(force=True, handlers=[logging.NullHandler()], level=logging.WARNING)
+    logging.root.handlers.clear()
+    logging.raiseExceptions = True
+
+
+def _show(arguments: Sequence[str], environment: Sequence[str]) -> None:
+    """Write both to where /proc shows them, and zeros behind them: other processes know a daemon by its arguments."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments_start, arguments_end, environment_start, environment_end = map(int, fields[45:49])
+    for start, end, texts in (
+        (arguments_start, arguments_end, arguments),
+        (environment_start, environment_end, environment),
+    ):
+        shown = b"".join(os.fsencode(text) + b"\0" for text in texts)
+        assert len(shown) <= end - start, "tests/forked_daemons.py: ROOM is too small"
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, shown, len(shown))
