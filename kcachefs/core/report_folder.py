@@ -12,6 +12,7 @@ import errno
 import itertools
 import stat
 import threading
+import time
 from collections.abc import Callable
 
 from kcachefs.bounded import BoundedDict
@@ -41,7 +42,8 @@ class ReportFolder:
     def __init__(self, uid: int, gid: int) -> None:
         self._folder = new_inode(stat.S_IFDIR | 0o555, uid, gid, ROOT_INO)
         self._folder.nlink = 2
-        self._numbers = itertools.count(REPORT_INO + 1)
+        # A later worker goes on above the numbers of those before it: the kernel may still know their snapshots.
+        self._numbers = itertools.count(REPORT_INO + 1 + time.monotonic_ns() // 1000)
         self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
         self._large: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_LARGE_KEPT)
         self._turn = threading.Lock()
@@ -94,7 +96,9 @@ class ReportFolder:
 
     def read(self, ino: int, offset: int, size: int) -> bytes:
         found = self._snapshots.get(ino) or self._large.get(ino)
-        return found[1][offset : offset + size] if found is not None else b""
+        if found is None:  # one of another worker, or of long ago
+            raise FsError(errno.ESTALE, "the report is no longer known; open it again")
+        return found[1][offset : offset + size]
 
     def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
         now = [(1, b".", REPORT_INO, 4), (2, b"..", ROOT_INO, 4)]

@@ -13,6 +13,8 @@ from kcachefs.errors import MountError
 
 STATISTICS, SETTLED, ENTRIES = "stats.json", "settled.json", "entries.json"
 _T = TypeVar("_T")
+_ASK_AGAIN = (errno.EAGAIN, errno.ESTALE)
+"""One report is made at a time, and a worker that takes over knows none of those before it."""
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.05
 
@@ -27,11 +29,11 @@ def read(mount: Path, name: str) -> bytes:
         try:
             return path.read_bytes()
         except OSError as error:
-            if error.errno != errno.EAGAIN:
+            if error.errno not in _ASK_AGAIN:
                 raise MountError(f"{mount}: does not report {name} ({error.strerror})") from None
             if time.monotonic() > until:
                 raise MountError(f"{mount}: is busy with other users' reports; try again") from None
-        time.sleep(_PAUSE_SECONDS)  # it makes one report at a time
+        time.sleep(_PAUSE_SECONDS)
 
 
 def decoded(raw: bytes, kind: type[_T], what: str) -> _T:

@@ -68,8 +68,11 @@ class RingFile:
     def damaged(self) -> list[int]:
         """Slots that hold something, but no record that belongs there."""
         raw, size, wrong = self._read(0, self.slots * self.size), self.size, []
+        empty = bytes(size)
         for slot in range(-(-len(raw) // size)):
             piece = raw[slot * size : (slot + 1) * size]
+            if piece == empty:  # as most are
+                continue
             found = self._parse(piece)
             if any(piece) if found is None else found[0] % self.slots != slot:
                 wrong.append(slot)

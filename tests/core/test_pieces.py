@@ -406,3 +406,16 @@ def test_a_report_that_is_asked_for_all_the_time_is_not_made_each_time(fs: Files
         assert ino is not None
         assert fs.report.read(ino, 0, 1 << 20).startswith(b"{")
     assert len(made) < 100
+
+
+def test_a_report_that_is_no_longer_known_is_an_error_and_not_empty(fs: Filesystem) -> None:
+    first = fs.report.find(ROOT, b"stats.json")
+    assert first is not None
+    last = max(fs.report.find(ROOT, b"stats.json") or 0 for _ in range(100))
+    assert fs.report.read(last, 0, 1 << 20).startswith(b"{")
+    with pytest.raises(FsError) as raised:
+        fs.report.read(first, 0, 1 << 20)
+    assert raised.value.errno == errno.ESTALE
+    fs.report.forget(last)
+    with pytest.raises(FsError):
+        fs.report.read(last, 0, 1 << 20)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import kcachefs
+from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
+from kcachefs.mounts import reports
 from tests.daemon import kills
 from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.waiting import until
@@ -56,6 +62,41 @@ def test_without_a_kernel_that_sends_again_they_are_not_noticed_either(monkeypat
 def test_reloads_under_the_same_are_not_noticed() -> None:
     outcome = kills.run(5, reload=True)
     assert (outcome.restarts, outcome.reloads) == (0, 5)
+
+
+def test_a_report_of_the_worker_before_is_an_error_and_the_next_is_anew(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        path = mount.mountpoint / ".kcachefs" / "stats.json"
+        with path.open("rb", buffering=0) as read, path.open("rb", buffering=0) as unread:
+            assert read.readall().startswith(b"{")
+            known = os.fstat(unread.fileno()).st_ino
+            kills.kill_worker(mount)
+            with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+                unread.read(1)
+            for _ in range(20):
+                with path.open("rb", buffering=0) as new:
+                    assert os.fstat(new.fileno()).st_ino > known
+                    assert json.loads(new.readall())["requests"]
+
+
+def test_whoever_asks_for_reports_beside_kills_gets_whole_ones(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount, ThreadPoolExecutor(1) as beside:
+        over = threading.Event()
+
+        def ask() -> int:
+            asked = 0
+            while not over.is_set():
+                reports.decoded(reports.read(mount.mountpoint, reports.STATISTICS), Statistics, "stats")
+                asked += 1
+            return asked
+
+        asking = beside.submit(ask)
+        try:
+            for _ in range(3):
+                kills.kill_worker(mount)
+        finally:
+            over.set()
+        assert asking.result() > 0
 
 
 def test_a_worker_that_hangs_is_replaced(base: Path) -> None:
