@@ -12,14 +12,13 @@ import errno
 import itertools
 import stat
 import threading
-import time
 from collections.abc import Callable
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
 from kcachefs.core.nodes import new_inode
 from kcachefs.errors import FsError
-from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO
+from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO, above_earlier_workers
 from kcachefs.store.records import Inode
 
 FOLDER = b".kcachefs"
@@ -42,8 +41,7 @@ class ReportFolder:
     def __init__(self, uid: int, gid: int) -> None:
         self._folder = new_inode(stat.S_IFDIR | 0o555, uid, gid, ROOT_INO)
         self._folder.nlink = 2
-        # A later worker goes on above the numbers of those before it: the kernel may still know their snapshots.
-        self._numbers = itertools.count(REPORT_INO + 1 + time.monotonic_ns() // 1000)
+        self._numbers = itertools.count(above_earlier_workers(REPORT_INO + 1))
         self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
         self._large: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_LARGE_KEPT)
         self._turn = threading.Lock()

@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+import time
+
 ROOT_INO = 1
 VIRTUAL_BASE = 1 << 61
 REPORT_INO = VIRTUAL_BASE
@@ -27,6 +29,14 @@ GROUP_BASE = 1 << 62
 ALIAS_BASE = 1 << 63
 ALIAS_BITS = 32
 """Bits of an alias that hold the folder's own number; the bits above hold the number of the user's root."""
+
+
+def above_earlier_workers(base: int) -> int:
+    """A number to begin with that no earlier worker of the mount has come to: the kernel may still know what they made.
+
+    It grows by a million a second, and is that of a clock that nobody can set back.
+    """
+    return base + time.monotonic_ns() // 1000
 
 
 def alias(under: int, folder: int) -> int:

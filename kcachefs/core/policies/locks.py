@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import stat
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from kcachefs.core.caller import Caller
 from kcachefs.core.nodes import new_inode
 from kcachefs.errors import FsError
-from kcachefs.store.inode_numbers import LOCK_BASE, LOCK_FOLDER, ROOT_INO
+from kcachefs.store.inode_numbers import LOCK_BASE, LOCK_FOLDER, ROOT_INO, above_earlier_workers
 from kcachefs.store.records import Inode
 
 LOCKS_MAX = 4096
@@ -39,8 +38,7 @@ class MemoryLocks:
         self._names: dict[tuple[int, bytes], int] = {}
         self._made: Counter[int] = Counter()
         """How many there are, by the account of who made them."""
-        # The kernel may still know locks that an earlier worker made: their numbers are not given out again.
-        self._next = LOCK_BASE + (time.time_ns() >> 10)
+        self._next = above_earlier_workers(LOCK_BASE)
 
     def find(self, parent: int, name: bytes) -> int | None:
         return self._names.get((parent, name))
