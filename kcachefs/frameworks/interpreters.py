@@ -162,8 +162,8 @@ def _of_plain_installation(executable: str, environ: Mapping[str, str]) -> _Told
     if not os.path.isfile(os.path.join(library, "os.py")):
         return None
     sites = [os.path.join(library, "site-packages"), os.path.join(library, "dist-packages")]
-    if prefix == "/usr":
-        sites += [f"/usr/local/lib/python{version}/dist-packages", "/usr/lib/python3/dist-packages"]
+    debian = (os.path.join("local", "lib", f"python{version}"), os.path.join("lib", "python3"))
+    sites += [os.path.join(prefix, folder, "dist-packages") for folder in debian]
     users = environ.get("PYTHONUSERBASE") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local")
     sites.append(os.path.join(users, "lib", f"python{version}", "site-packages"))
     return f"cpython-{found[1]}{found[2]}", version, prefix, sites
