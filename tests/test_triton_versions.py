@@ -1,4 +1,5 @@
-"""The Triton cache manager with other Triton versions, in the environments that scripts/triton_versions makes."""
+"""The Triton cache manager, and what is explained, with other Triton versions: in the environments that
+scripts/triton_versions makes."""
 
 from __future__ import annotations
 
@@ -9,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from benchmarks.explain_sets.grading import grade, load
+from benchmarks.explain_sets.triton_runner import CHANGES
+from tests.insight.conftest import TRITON_SAMPLE
 
 ROOT = Path(__file__).parents[1]
 FOLDER = os.environ.get("KCACHEFS_TRITON_ENVIRONMENTS", "")
@@ -60,3 +65,19 @@ def test_a_damaged_group_is_compiled_again(python: Path, tmp_path: Path) -> None
     cubin.write_bytes(cubin.read_bytes()[:-1])
     assert compile_kernels(python, tmp_path, OURS, 64)["hits"] == [False]
     assert compile_kernels(python, tmp_path, OURS, 64)["hits"] == [True]
+
+
+@needs_environments
+@for_each_version
+def test_changes_are_named(python: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
+    command = [str(python), "-m", "benchmarks.explain_sets.triton_runner", str(tmp_path), *TRITON_SAMPLE]
+    subprocess.run(command, env=environment, check=True)
+    base = load(tmp_path / "base")
+    graded = [
+        grade(change, load(tmp_path / change.name), base, with_source=with_source)
+        for change in CHANGES
+        if change.name in TRITON_SAMPLE
+        for with_source in (True, False)
+    ]
+    assert [one for one in graded if not one.right or one.wrongly_certain] == []

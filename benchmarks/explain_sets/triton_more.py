@@ -172,7 +172,11 @@ MORE_CHANGES = (
     Change("m_a100", "sm_80", all_of("architecture", "90", "80"), arch=80, only=["rotate", "quantize"]),
     Change("m_b200", "sm_100", all_of("architecture", "90", "100"), arch=100, only=["gemm"]),
     Change(
-        "m_newer", "Triton 3.10.0", all_of("version", r"3\.10\.0", r"3\.9\.0"), version="3.10.0", only=["layer_norm"]
+        "m_newer",
+        "Triton 3.10.0",
+        all_of("version", r"Triton [\d.]+ → 3\.10\.0"),
+        version="3.10.0",
+        only=["layer_norm"],
     ),
     # Source.
     Change(

@@ -22,6 +22,7 @@ from kcachefs.insight.triton_ir import NOWHERE, Function, Operation, Place
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])|(?<=[<x])\d+(?=x)")
 _SHAPE = re.compile(r"tensor<[^>]*>+|!tt\.ptr<[^>]*>+")
+_OLD_CONSTANT = re.compile(r"_\((\d+),([^)]*)\)c(?:constexpr_)?(.*?)(?=_\(\d+,|$)")
 _LEAF = re.compile(r"c(?P<constant>.*?)(?=_(?:c|fp\d|bf\d|i\d|u\d|P|T|S)|T(?:_|$)|$)|(?:fp|bf|i|u|P)[^_]*(?:S[\d_]*S)?")
 
 
@@ -230,12 +231,28 @@ def leaves_of(given: str) -> list[str | None]:
 
     >>> leaves_of("fp32S128S_c0.5"), leaves_of("Tc64_c128T_cfp32"), leaves_of("i32_i32_c_sq_tf32_sq_")
     ([None, '0.5'], ['64', '128', 'fp32'], [None, None, 'tf32'])
+
+    Triton up to 3.6 writes the constants behind all others, each with its position:
+
+    >>> leaves_of("i32__(1,)cconstexpr_128_"), leaves_of("fp32S64S__(0, 1)c8_(0, 0)c4_(2,)cconstexpr_1_d_5_")
+    ([None, '128'], ['4', '8', None, '1.5'])
     """
+    types, _, old = given.partition("__(")
+    passed = [_constant_of(leaf["constant"]) for leaf in _LEAF.finditer(types)]
+    constants: dict[int, list[tuple[str, str | None]]] = {}
+    for one in _OLD_CONSTANT.finditer(f"_({old}"):
+        constants.setdefault(int(one[1][:9]), []).append((one[2], _constant_of(one[3])))
     found: list[str | None] = []
-    for leaf in _LEAF.finditer(given):
-        value = leaf["constant"]
-        found.append(None if value is None else value.replace("_sq_", "").strip("_"))
-    return found
+    for position in range(len(passed) + len(constants)):
+        if position in constants:
+            found += [value for _, value in sorted(constants.pop(position))]
+        elif passed:
+            found.append(passed.pop(0))
+    return found + passed
+
+
+def _constant_of(written: str | None) -> str | None:
+    return None if written is None else written.replace("_sq_", "").replace("_d_", ".").strip("_")
 
 
 def _flat(nodes: list[ast.expr]) -> list[ast.AST]:

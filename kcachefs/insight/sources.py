@@ -97,17 +97,23 @@ class Source:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self.tree = None
         self._starts: dict[tuple[int, int], list[ast.AST]] = {}
+        self._by_operand: dict[tuple[int, int], list[ast.AST]] = {}
+        """Expressions and statements by where their last operand begins."""
         for node in ast.walk(self.tree) if self.tree else ():
             if isinstance(node, ast.expr | ast.stmt):
-                # Triton counts columns from 1 since 3.4 or so, from 0 before.
                 self._starts.setdefault((node.lineno, node.col_offset), []).append(node)
+                last = _last_operand(node)
+                if last is not None:
+                    self._by_operand.setdefault((last.lineno, last.col_offset), []).append(node)
 
     def line(self, number: int) -> str:
         return self._lines[number - 1].strip()[:100] if 0 < number <= len(self._lines) else ""
 
     def nodes_at(self, place: Place) -> list[ast.AST]:
-        """What begins there, the largest first."""
-        return self._starts.get((place.line, place.column - 1)) or self._starts.get((place.line, place.column)) or []
+        """What the place stands for, the largest first."""
+        found = [] if place.of_operand else self._starts.get((place.line, place.column - 1), [])
+        here = (place.line, place.column)
+        return found or self._by_operand.get(here) or self._starts.get(here, [])
 
     def function_at(self, line: int) -> ast.FunctionDef | None:
         """The function whose `def`, or one of its decorators, is on that line."""
@@ -146,6 +152,20 @@ class Source:
                 around.append(((node.end_lineno or node.lineno) - node.lineno, test, node))
         for _, test, node in sorted(around, key=lambda one: one[0]):
             yield test, node
+
+
+def _last_operand(node: ast.AST) -> ast.expr | None:
+    """What Triton's compiler visits last of an expression or statement before it compiles the whole."""
+    match node:
+        case ast.BinOp(right=last) | ast.Compare(comparators=[*_, last]) | ast.UnaryOp(operand=last):
+            return last
+        case ast.Call(args=[*_, last]) | ast.For(iter=ast.Call(args=[*_, last])):
+            return last
+        case ast.Call(keywords=[*_, ast.keyword(value=last)]):  # visited before the arguments
+            return last
+        case ast.AugAssign(value=last) | ast.Assign(value=last) | ast.Return(value=ast.expr() as last):
+            return last
+    return None
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:

@@ -29,6 +29,9 @@ class Place:
     file: str = ""
     line: int = 0
     column: int = 0
+    of_operand: bool = False
+    """Up to 3.7 Triton tells where the last operand begins, and counts columns from 0; later versions tell where the
+    whole expression begins, and count from 1."""
 
 
 NOWHERE = Place()
@@ -186,6 +189,8 @@ class _Places:
     def __init__(self, lines: list[str]) -> None:
         self._aliases = {found[1]: found[2] for line in lines if (found := _ALIAS.match(line[:_LINE_MAX]))}
         self._known: dict[str, Place] = {}
+        # The place of a kernel is the beginning of its line, and no column is 0 where they are counted from 1.
+        self._of_operands = any((found := _PLACE.search(text)) and found[3] == "0" for text in self._aliases.values())
 
     def find(self, location: str) -> Place:
         if location not in self._known:
@@ -201,7 +206,7 @@ class _Places:
         for _ in range(_DEPTH_MAX):
             found = _PLACE.search(location)
             if found:
-                return Place(found[1], int(found[2][:9]), int(found[3][:9]))
+                return Place(found[1], int(found[2][:9]), int(found[3][:9]), self._of_operands)
             alias = _ALIASED.search(location)  # of a call site the first is the callee, where the operation stands
             if alias is None or alias[0] not in self._aliases:
                 return NOWHERE
