@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import shutil
@@ -53,14 +52,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_module and not collection_path.name.startswith("test_") else None
 
 
-def pytest_collection_finish() -> None:
-    """What was collected stays until the end; the garbage collector need not go through it again and again."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_unconfigure() -> None:
-    gc.unfreeze()
     command_server.stop()
     shutil.rmtree(_OWN, ignore_errors=True)
 

@@ -12,7 +12,7 @@ from kcachefs.core.entry_patterns import meant_by
 from kcachefs.core.layouts import Kind, place
 from kcachefs.core.readable_names import readable
 from kcachefs.errors import KcachefsError
-from kcachefs.fleet.rules import CARRIED, DEPTH_MAX, NOT_CARRIED, THING_MAX, is_left_out, is_safe_name
+from kcachefs.fleet.rules import CARRIED, DEPTH_MAX, NOT_CARRIED, THING_MAX, is_left_out, is_safe_name, is_unfinished
 from kcachefs.fleet.views import View
 from kcachefs.frameworks.copying import Skipped
 from kcachefs.printable import printable
@@ -112,7 +112,10 @@ def _entry(
             return
         if not all(is_safe_name(part) for name in (*path, *names) for part in name.split("/")):
             raise Skipped(f"{label}: is not packed: it holds a link, or a name that packs do not carry")
-        size = sum(view.size((namespace, *path, *name.split("/"))) for name in names)
+        sizes = {name: view.size((namespace, *path, *name.split("/"))) for name in names}
+        if is_unfinished(namespace, [name for name in names if sizes[name]]):
+            raise Skipped(f"{label}: is not packed: its library is not there yet, or could not be built")
+        size = sum(sizes.values())
         if size > THING_MAX:
             raise Skipped(f"{label}: is not packed: it has more than {THING_MAX >> 20} MiB")
     except Skipped as skipped:

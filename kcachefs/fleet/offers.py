@@ -31,7 +31,7 @@ from kcachefs.fleet.parcels import ParcelEntry, ParcelFile
 from kcachefs.fleet.views import StoreView
 from kcachefs.frameworks.copying import Skipped
 from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import TENANTS, Inode
+from kcachefs.store.records import TENANTS, Content, Inode
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,8 @@ class Offers:
         """The worker before this one may have known of entries that it had not queued yet."""
         self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
         self._not_before: dict[str, float] = {}
+        self._rest_seconds = QUIET_SECONDS
+        """How long an empty file stays before it is taken to be whole."""
         self._refused: set[int] = set()
         """Users whose entries were not published, and that was logged."""
         self._fresh.want()
@@ -148,6 +150,7 @@ class Offers:
         with contextlib.suppress(KcachefsError):
             # Nobody writes any more. gcc pauses in a precompiled header, which else would rest for a minute first.
             self._fs.sealer.seal_quiet(0.0)
+        self._rest_seconds = 0.0
         self._recall()
         self._enqueue(self._fresh.all())
         until = time.monotonic() + seconds
@@ -164,6 +167,8 @@ class Offers:
     def _enqueue(self, entries: Iterable[int]) -> None:
         run, batch, size, times = secrets.token_hex(8), list[Place](), 0, list[int]()
         for entry in entries:
+            if self._is_being_made(entry):
+                continue
             self._fresh.take(entry)
             found = self._found(entry)
             if found is None:
@@ -206,6 +211,18 @@ class Offers:
         except FsError:
             return None  # it went meanwhile
         return place, record.plain, moments
+
+    def _is_being_made(self, entry: int) -> bool:
+        """Whether it has a file into which nothing was written yet: a linker may be about to."""
+        try:
+            nodes = [(ino, self._fs.nodes.get(ino)) for ino, _, _ in self._fs.walk.members(entry)]
+        except FsError:
+            return False  # it went meanwhile
+        empty = [(ino, node) for ino, node in nodes if node.is_file and node.content == Content.NONE]
+        return any(ino in self._fs.nodes.handles or self._is_recent(node.ctime) for ino, node in empty)
+
+    def _is_recent(self, moment: int) -> bool:
+        return 0 <= time.time_ns() - moment < self._rest_seconds * 1e9
 
     def _may_publish(self, uid: int, gid: int) -> bool:
         if uid in self._uids or gid in self._gids:
@@ -262,7 +279,8 @@ class Offers:
             seen = self._view.read((found.namespace, *found.path_in, *name.split("/")))
             # It waited in the queue: somebody else may have added a file since, or its maker is at it again, and then
             # it is queued once more when that is sealed.
-            if not seen.is_sealed or not self._may_publish(seen.uid, seen.gid):
+            is_begun = not seen.content and self._is_recent(seen.mtime)
+            if not seen.is_sealed or is_begun or not self._may_publish(seen.uid, seen.gid):
                 return []
             read.append((name, seen.mode, seen.mtime, seen.content))
         return read

@@ -6,6 +6,7 @@ The same limits hold when a pack is made, so that nobody makes one that nobody c
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from kcachefs.core.layouts import NAMESPACES, Kind, is_temporary, place
@@ -39,6 +40,16 @@ CARRIED = frozenset(NAMESPACES) - NOT_CARRIED.keys()
 
 _SQLITE_SUFFIXES = ("-journal", "-wal", "-shm")
 _LOCK_SUFFIXES = (".lock", ".lockfile", ".ninja_lock")
+
+
+def is_unfinished(namespace: str, names: Collection[str]) -> bool:
+    """Whether an entry has a source whose compiler is still at work, or failed: without the library nobody needs it.
+
+    >>> is_unfinished("inductor", ["cabc.main.cpp"]), is_unfinished("inductor", ["cabc.main.cpp", "cabc.main.so"])
+    (True, False)
+    """
+    has_source = namespace == "inductor" and any(name.endswith(".cpp") for name in names)
+    return has_source and not any(name.endswith((".so", ".o")) for name in names)
 
 
 def check(manifest: Manifest) -> None:

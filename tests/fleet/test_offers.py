@@ -215,3 +215,53 @@ def test_what_is_being_written_is_not_offered(tmp_path: Path, in_no_time: None) 
         played.offers.turn()
         assert played.offered()[1] == {"cupy/other.cubin": b"whole too"}
         fs.forget(ino, 1)
+
+
+def test_a_library_that_is_about_to_be_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linker makes its file empty and takes its time; what rests meanwhile is the source alone."""
+    monkeypatch.setattr(offers, "QUIET_SECONDS", 0.05)
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "inductor/ab/cabc.main.cpp", b"code")
+        fs.settle()
+        time.sleep(0.1)
+        played.offers.turn()
+        assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == [], "without its library"
+        write(fs, "inductor/ab/cabc.py", b"loader")
+        write(fs, "cupy/kernel.cubin", b"kernel")
+        fs.settle()
+        played.offers._rest_seconds = 1000.0
+        fs.create(user(0), find(fs, "cupy"), b"kernel.json", 0o644)
+        ino, _ = fs.create(user(0), find(fs, "inductor/ab"), b"cabc.main.so", 0o755)
+        time.sleep(0.1)
+        played.offers.turn()
+        assert len(fs.fresh) == 2, "both wait"
+        assert played.client.numbers.queue == 2
+        fs.write(ino, 0, b"library")
+        fs.settle()
+        played.offers._rest_seconds = 0.0
+        time.sleep(0.1)
+        played.offers.turn()
+        assert played.offered()[1] == {
+            "cupy/kernel.cubin": b"kernel",
+            "cupy/kernel.json": b"",
+            "inductor/ab/cabc.main.cpp": b"code",
+            "inductor/ab/cabc.main.so": b"library",
+            "inductor/ab/cabc.py": b"loader",
+        }
+
+
+def test_an_empty_file_that_came_while_it_waited_is_not_offered(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/FIRST/add.cubin", b"first")
+        fs.settle()
+        played.offers.turn()
+        under_way, _ = played.offered()
+        write(fs, "cupy/kernel.cubin", b"whole")
+        write(fs, "cupy/other.cubin", b"whole too")
+        fs.settle()
+        played.offers.turn()  # these wait in the queue
+        fs.create(user(0), find(fs, "cupy"), b"kernel.so", 0o644)
+        played.offers._rest_seconds = 1000.0
+        played.take(under_way, is_done=True)
+        played.offers.turn()
+        assert played.offered()[1] == {"cupy/other.cubin": b"whole too"}
