@@ -92,7 +92,7 @@ class Offers:
         self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
         self._not_before: dict[str, float] = {}
         self._rest_seconds = QUIET_SECONDS
-        """How long an empty file stays before it is taken to be whole."""
+        """How long an empty file stays before it is taken to be whole; 0 once nobody can write any more."""
         self._refused: set[int] = set()
         """Users whose entries were not published, and that was logged."""
         self._fresh.want()
@@ -214,6 +214,8 @@ class Offers:
 
     def _is_being_made(self, entry: int) -> bool:
         """Whether it has a file into which nothing was written yet: a linker may be about to."""
+        if not self._rest_seconds:
+            return False
         try:
             nodes = [(ino, self._fs.nodes.get(ino)) for ino, _, _ in self._fs.walk.members(entry)]
         except FsError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from kcachefs.insight.causes import Cause, Kind, clipped
@@ -238,21 +238,23 @@ def leaves_of(given: str) -> list[str | None]:
     ([None, '128'], ['4', '8', None, '1.5'])
     """
     types, _, old = given.partition("__(")
-    passed = [_constant_of(leaf["constant"]) for leaf in _LEAF.finditer(types)]
-    constants: dict[int, list[tuple[str, str | None]]] = {}
+    passed = deque(
+        None if leaf["constant"] is None else _plain_text(leaf["constant"]) for leaf in _LEAF.finditer(types)
+    )
+    constants: dict[int, list[tuple[str, str]]] = {}
     for one in _OLD_CONSTANT.finditer(f"_({old}"):
-        constants.setdefault(int(one[1][:9]), []).append((one[2], _constant_of(one[3])))
+        constants.setdefault(int(one[1][:9]), []).append((one[2], _plain_text(one[3])))
     found: list[str | None] = []
     for position in range(len(passed) + len(constants)):
         if position in constants:
-            found += [value for _, value in sorted(constants.pop(position))]
+            found += [value for _, value in sorted(constants[position])]
         elif passed:
-            found.append(passed.pop(0))
-    return found + passed
+            found.append(passed.popleft())
+    return [*found, *passed]
 
 
-def _constant_of(written: str | None) -> str | None:
-    return None if written is None else written.replace("_sq_", "").replace("_d_", ".").strip("_")
+def _plain_text(mangled: str) -> str:
+    return mangled.replace("_sq_", "").replace("_d_", ".").strip("_")
 
 
 def _flat(nodes: list[ast.expr]) -> list[ast.AST]:
