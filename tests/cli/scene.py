@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ import kcachefs
 from kcachefs.engines.mounting import mounts
 from kcachefs.store import Options, Store
 from tests import command_server
+from tests.engines.mounting import temporary_folder
 from tests.waiting import PATIENCE
 
 PACKAGE = Path(kcachefs.__file__).parent
@@ -160,14 +159,12 @@ class Scene:
 
 @contextmanager
 def scene() -> Iterator[Scene]:
-    folder = Path(tempfile.mkdtemp(prefix="kcachefs-test-")).resolve()
-    folder.chmod(0o755)
-    place = Scene(folder)
-    try:
-        yield place
-    finally:
-        place.take_away()
-        shutil.rmtree(folder)
+    with temporary_folder() as folder:
+        place = Scene(folder)
+        try:
+            yield place
+        finally:
+            place.take_away()
 
 
 def runs(pid: int) -> bool:
