@@ -82,7 +82,10 @@ def test_a_forked_daemon_is_as_one_that_was_started(tmp_path: Path, monkeypatch:
     for forked in (True, False):
         monkeypatch.setattr(command_server, "forks_daemons", forked)
         with mount:
-            seen.append([described(pid) for pid in mount.daemon()])
+            daemons = mount.daemon()
+            for pid in daemons:  # zeros follow the arguments of one that was forked
+                assert Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0\0") == forked
+            seen.append([described(pid) for pid in daemons])
     for forked_one, started_one in zip(*seen, strict=True):
         assert {
             name: (value, started_one[name]) for name, value in forked_one.items() if value != started_one[name]

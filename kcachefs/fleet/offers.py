@@ -168,6 +168,7 @@ class Offers:
         run, batch, size, times = secrets.token_hex(8), list[Place](), 0, list[int]()
         for entry in entries:
             if self._is_being_made(entry):
+                self._fresh.note(entry)  # as if sealed now
                 continue
             self._fresh.take(entry)
             found = self._found(entry)
@@ -214,14 +215,11 @@ class Offers:
 
     def _is_being_made(self, entry: int) -> bool:
         """Whether it has a file into which nothing was written yet: a linker may be about to."""
-        if not self._rest_seconds:
-            return False
         try:
-            nodes = [(ino, self._fs.nodes.get(ino)) for ino, _, _ in self._fs.walk.members(entry)]
+            nodes = [self._fs.nodes.get(ino) for ino, _, _ in self._fs.walk.members(entry)]
         except FsError:
             return False  # it went meanwhile
-        empty = [(ino, node) for ino, node in nodes if node.is_file and node.content == Content.NONE]
-        return any(ino in self._fs.nodes.handles or self._is_recent(node.ctime) for ino, node in empty)
+        return any(node.is_file and node.content == Content.NONE and self._is_recent(node.mtime) for node in nodes)
 
     def _is_recent(self, moment: int) -> bool:
         return 0 <= time.time_ns() - moment < self._rest_seconds * 1e9
@@ -259,12 +257,15 @@ class Offers:
 
     def _parcel(self, batch: Batch) -> int:
         """The entries of a batch that are still there, with their bytes; -1 if none is."""
-        entries, chunks, end = [], list[bytes](), 0
+        entries, chunks, end, held = [], list[bytes](), 0, list[Place]()
         for place in batch.entries:
             try:
                 found = find_entry(self._view, place.namespace, place.path, place.group, lambda line: log.info(line))
                 read = self._contents(found) if found is not None else []
             except (Skipped, KcachefsError):
+                continue
+            if any(not content and self._is_recent(mtime) for _, _, mtime, content in read):
+                held.append(place)
                 continue
             files = []
             for name, mode, mtime, content in read:
@@ -273,7 +274,16 @@ class Offers:
                 end += len(content)
             if files:
                 entries.append(ParcelEntry(place.namespace, place.path, place.group, tuple(files)))
+        if held:
+            self._hold(batch, held)
         return parcels.make(entries, chunks) if entries else -1
+
+    def _hold(self, batch: Batch, places: list[Place]) -> None:
+        """Offer these later: each has got an empty file of late, and that is never sealed."""
+        later = Batch(name=secrets.token_hex(8), run=batch.run, compile_ms=0, entries=places)
+        self._not_before[later.name] = time.monotonic() + self._rest_seconds
+        self._queue.append(later)
+        self._write()
 
     def _contents(self, found: FoundEntry) -> list[tuple[str, int, int, bytes]]:
         read = []
@@ -281,8 +291,7 @@ class Offers:
             seen = self._view.read((found.namespace, *found.path_in, *name.split("/")))
             # It waited in the queue: somebody else may have added a file since, or its maker is at it again, and then
             # it is queued once more when that is sealed.
-            is_begun = not seen.content and self._is_recent(seen.mtime)
-            if not seen.is_sealed or is_begun or not self._may_publish(seen.uid, seen.gid):
+            if not seen.is_sealed or not self._may_publish(seen.uid, seen.gid):
                 return []
             read.append((name, seen.mode, seen.mtime, seen.content))
         return read

@@ -43,13 +43,20 @@ _LOCK_SUFFIXES = (".lock", ".lockfile", ".ninja_lock")
 
 
 def is_unfinished(namespace: str, names: Collection[str]) -> bool:
-    """Whether an entry has a source whose compiler is still at work, or failed: without the library nobody needs it.
+    """Whether an entry has a source of Inductor, or a file of ninja's, without the library that is built from it.
 
-    >>> is_unfinished("inductor", ["cabc.main.cpp"]), is_unfinished("inductor", ["cabc.main.cpp", "cabc.main.so"])
+    Its compiler is still at work, or failed; nobody else needs it so. Inductor links `.main` sources into a library,
+    and others may end as an object.
+
+    >>> is_unfinished("inductor", ["c.main.cpp", "c.main.o"]), is_unfinished("inductor", ["c.main.cpp", "c.main.so"])
     (True, False)
     """
-    has_source = namespace == "inductor" and any(name.endswith(".cpp") for name in names)
-    return has_source and not any(name.endswith((".so", ".o")) for name in names)
+    if any(PurePosixPath(name).name == "build.ninja" for name in names):
+        return not any(name.endswith(".so") for name in names)
+    sources = [name.removesuffix(".cpp") for name in names if namespace == "inductor" and name.endswith(".cpp")]
+    return any(
+        f"{source}.so" not in names and (source.endswith(".main") or f"{source}.o" not in names) for source in sources
+    )
 
 
 def check(manifest: Manifest) -> None:

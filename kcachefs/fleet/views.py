@@ -109,8 +109,7 @@ class StoreView:
         try:
             node, raw = self._fs.attributes(ino), self._fs.nodes.get(ino)
             content = self._fs.read(ino, 0, min(node.size, THING_MAX + 1))
-            is_empty = raw.content == Content.NONE and ino not in self._fs.nodes.handles
-            is_sealed = is_empty or raw.content == Content.OBJECT
+            is_sealed = raw.content in (Content.OBJECT, Content.NONE)
             return Seen(node.mode & 0o777, node.mtime, content, raw.uid, raw.gid, is_sealed)
         except KcachefsError as error:
             raise Skipped(f"{'/'.join(path)}: cannot be read: {error}") from None

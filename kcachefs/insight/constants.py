@@ -22,7 +22,7 @@ from kcachefs.insight.triton_ir import NOWHERE, Function, Operation, Place
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.])|(?<=[<x])\d+(?=x)")
 _SHAPE = re.compile(r"tensor<[^>]*>+|!tt\.ptr<[^>]*>+")
-_OLD_CONSTANT = re.compile(r"_\((\d+),([^)]*)\)c(?:constexpr_)?(.*?)(?=_\(\d+,|$)")
+_OLD_CONSTANT = re.compile(r"_\((\d{1,9}),[\d, ]{0,64}\)c(?:constexpr_)?(.*?)(?=_\(\d|$)")
 _LEAF = re.compile(r"c(?P<constant>.*?)(?=_(?:c|fp\d|bf\d|i\d|u\d|P|T|S)|T(?:_|$)|$)|(?:fp|bf|i|u|P)[^_]*(?:S[\d_]*S)?")
 
 
@@ -234,20 +234,20 @@ def leaves_of(given: str) -> list[str | None]:
 
     Triton up to 3.6 writes the constants behind all others, each with its position:
 
-    >>> leaves_of("i32__(1,)cconstexpr_128_"), leaves_of("fp32S64S__(0, 1)c8_(0, 0)c4_(2,)cconstexpr_1_d_5_")
+    >>> leaves_of("i32__(1,)cconstexpr_128_"), leaves_of("fp32S64S__(0, 0)c4_(0, 1)c8_(2,)cconstexpr_1_d_5_")
     ([None, '128'], ['4', '8', None, '1.5'])
     """
     types, _, old = given.partition("__(")
     passed = deque(
         None if leaf["constant"] is None else _plain_text(leaf["constant"]) for leaf in _LEAF.finditer(types)
     )
-    constants: dict[int, list[tuple[str, str]]] = {}
+    constants: dict[int, list[str]] = {}
     for one in _OLD_CONSTANT.finditer(f"_({old}"):
-        constants.setdefault(int(one[1][:9]), []).append((one[2], _plain_text(one[3])))
+        constants.setdefault(int(one[1]), []).append(_plain_text(one[2]))
     found: list[str | None] = []
     for position in range(len(passed) + len(constants)):
         if position in constants:
-            found += [value for _, value in sorted(constants[position])]
+            found += constants[position]
         elif passed:
             found.append(passed.popleft())
     return [*found, *passed]

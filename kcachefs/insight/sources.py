@@ -99,9 +99,13 @@ class Source:
         self._starts: dict[tuple[int, int], list[ast.AST]] = {}
         self._by_operand: dict[tuple[int, int], list[ast.AST]] = {}
         """Expressions and statements by where their last operand begins."""
+        self._functions: list[ast.FunctionDef] = []
+        self._indentations: dict[int, int] = {}
         for node in ast.walk(self.tree) if self.tree else ():
             if isinstance(node, ast.expr | ast.stmt):
                 self._starts.setdefault((node.lineno, node.col_offset), []).append(node)
+                if isinstance(node, ast.FunctionDef):
+                    self._functions.append(node)
                 last = _last_operand(node)
                 if last is not None:
                     self._by_operand.setdefault((last.lineno, last.col_offset), []).append(node)
@@ -112,17 +116,21 @@ class Source:
     def nodes_at(self, place: Place) -> list[ast.AST]:
         """What the place stands for, the largest first."""
         found = [] if place.of_operand else self._starts.get((place.line, place.column - 1), [])
-        here = (place.line, place.column)
+        here = (place.line, place.column + (self._indentation(place.line) if place.of_operand else 0))
         return found or self._by_operand.get(here) or self._starts.get(here, [])
+
+    def _indentation(self, line: int) -> int:
+        """How far the function that the line is in is indented: Triton up to 3.7 counts columns without that."""
+        if line not in self._indentations:
+            around = [one for one in self._functions if one.lineno <= line <= (one.end_lineno or 0)]
+            self._indentations[line] = max(around, key=lambda one: one.lineno).col_offset if around else 0
+        return self._indentations[line]
 
     def function_at(self, line: int) -> ast.FunctionDef | None:
         """The function whose `def`, or one of its decorators, is on that line."""
-        for node in self.tree.body if self.tree else ():
-            for one in ast.walk(node) if isinstance(node, ast.ClassDef) else (node,):
-                if isinstance(one, ast.FunctionDef):
-                    first = min((mark.lineno for mark in one.decorator_list), default=one.lineno)
-                    if first <= line <= one.lineno:
-                        return one
+        for one in self._functions:
+            if min((mark.lineno for mark in one.decorator_list), default=one.lineno) <= line <= one.lineno:
+                return one
         return None
 
     def constant(self, name: str) -> Constant | None:

@@ -32,7 +32,7 @@ def read(mount: Path, name: str) -> bytes:
             if error.errno not in _ASK_AGAIN:
                 raise MountError(f"{mount}: does not report {name} ({error.strerror})") from None
             if time.monotonic() > until:
-                raise MountError(f"{mount}: is busy with other users' reports; try again") from None
+                raise MountError(f"{mount}: does not report {name} for now ({error.strerror}); try again") from None
         time.sleep(_PAUSE_SECONDS)
 
 

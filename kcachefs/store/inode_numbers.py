@@ -34,7 +34,7 @@ ALIAS_BITS = 32
 def above_earlier_workers(base: int) -> int:
     """A number to begin with that no earlier worker of the mount has come to: the kernel may still know what they made.
 
-    It grows by a million a second, and is that of a clock that nobody can set back.
+    It is taken from the monotonic clock, in microseconds: nobody can set that back, and no mount outlives a boot.
     """
     return base + time.monotonic_ns() // 1000
 

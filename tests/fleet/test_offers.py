@@ -250,7 +250,7 @@ def test_a_library_that_is_about_to_be_written_is_waited_for(tmp_path: Path, mon
         }
 
 
-def test_an_empty_file_that_came_while_it_waited_is_not_offered(tmp_path: Path, in_no_time: None) -> None:
+def test_an_empty_file_that_came_while_it_waited_is_waited_for(tmp_path: Path, in_no_time: None) -> None:
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
         write(fs, "triton/FIRST/add.cubin", b"first")
         fs.settle()
@@ -264,4 +264,10 @@ def test_an_empty_file_that_came_while_it_waited_is_not_offered(tmp_path: Path, 
         played.offers._rest_seconds = 1000.0
         played.take(under_way, is_done=True)
         played.offers.turn()
-        assert played.offered()[1] == {"cupy/other.cubin": b"whole too"}
+        played_first, files = played.offered()
+        assert files == {"cupy/other.cubin": b"whole too"}
+        played.take(played_first, is_done=True)
+        played.offers._rest_seconds = 0.0
+        played.offers._not_before.clear()
+        played.offers.turn()
+        assert played.offered()[1] == {"cupy/kernel.cubin": b"whole", "cupy/kernel.so": b""}

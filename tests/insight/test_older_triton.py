@@ -1,4 +1,4 @@
-"""Kernels of Triton up to 3.7, which tells places and constants in another way than later versions.
+"""Kernels of older Triton: up to 3.7 it tells places, and up to 3.6 constants, in another way than later versions.
 
 The texts are what Triton 3.6 wrote for the source below. `scripts/triton_versions` compiles kernels with such versions.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from kcachefs.insight.constants import leaves_of
 from kcachefs.insight.kernel_differences import differences
 from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.triton_ir import read
@@ -75,6 +76,18 @@ def compiled(size: int, beta: float) -> TritonKernel:
 def test_a_constant_is_named_and_has_its_own_value(size: int, beta: float, said: str) -> None:
     causes = differences(compiled(size, beta), compiled(64, 1.5), lambda path: (SOURCE, 900.0))
     assert [cause.words for cause in causes] == [said]
+
+
+def test_a_kernel_that_is_indented_is_read_like_any_other() -> None:
+    """Triton counts columns as if it were not."""
+    inside = "def make():\n" + "".join(f"    {line}" if line.strip() else line for line in SOURCE.splitlines(True)[1:])
+    causes = differences(compiled(128, 2.5), compiled(64, 1.5), lambda path: (inside, 900.0))
+    assert [cause.words for cause in causes] == ["constexpr BETA is 2.5, was 1.5, SIZE is 128, was 64 (old.py:13)"]
+
+
+def test_names_made_to_take_long_do_not() -> None:
+    assert leaves_of("i32__(1," + "_(1," * 24_900) == [None]
+    assert len(leaves_of("i32__(1,)c" + "_(1,)c4" * 10_000)) == 10_002
 
 
 def test_without_the_source_the_value_is_told_as_it_is_written() -> None:
