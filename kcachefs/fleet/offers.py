@@ -279,7 +279,8 @@ class Offers:
         return parcels.make(entries, chunks) if entries else -1
 
     def _hold(self, batch: Batch, places: list[Place]) -> None:
-        """Offer these later: each has got an empty file of late, and that is never sealed."""
+        """Offer these later, and not with this batch: each has got an empty file of late, and that is never sealed."""
+        batch.entries = [one for one in batch.entries if one not in places]
         later = Batch(name=secrets.token_hex(8), run=batch.run, compile_ms=0, entries=places)
         self._not_before[later.name] = time.monotonic() + self._rest_seconds
         self._queue.append(later)

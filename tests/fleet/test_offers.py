@@ -199,16 +199,22 @@ def test_what_others_wrote_there_meanwhile_is_not_offered(tmp_path: Path, in_no_
         assert played.offered()[1] == {"cupy/other.cubin": b"ours too"}
 
 
+def offer_and_queue_two(fs: Filesystem, played: Agent) -> Offer:
+    """One entry is on its way, and `kernel` and `other` wait in the queue behind it."""
+    write(fs, "triton/FIRST/add.cubin", b"first")
+    fs.settle()
+    played.offers.turn()
+    under_way, _ = played.offered()
+    write(fs, "cupy/kernel.cubin", b"whole")
+    write(fs, "cupy/other.cubin", b"whole too")
+    fs.settle()
+    played.offers.turn()
+    return under_way
+
+
 def test_what_is_being_written_is_not_offered(tmp_path: Path, in_no_time: None) -> None:
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
-        write(fs, "triton/FIRST/add.cubin", b"first")
-        fs.settle()
-        played.offers.turn()
-        under_way, _ = played.offered()
-        write(fs, "cupy/kernel.cubin", b"whole")
-        write(fs, "cupy/other.cubin", b"whole too")
-        fs.settle()
-        played.offers.turn()  # these wait in the queue
+        under_way = offer_and_queue_two(fs, played)
         ino, _ = fs.create(user(0), find(fs, "cupy"), b"kernel.so", 0o644)
         fs.write(ino, 0, b"hal")
         played.take(under_way, is_done=True)
@@ -252,20 +258,19 @@ def test_a_library_that_is_about_to_be_written_is_waited_for(tmp_path: Path, mon
 
 def test_an_empty_file_that_came_while_it_waited_is_waited_for(tmp_path: Path, in_no_time: None) -> None:
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
-        write(fs, "triton/FIRST/add.cubin", b"first")
-        fs.settle()
-        played.offers.turn()
-        under_way, _ = played.offered()
-        write(fs, "cupy/kernel.cubin", b"whole")
-        write(fs, "cupy/other.cubin", b"whole too")
-        fs.settle()
-        played.offers.turn()  # these wait in the queue
+        under_way = offer_and_queue_two(fs, played)
         fs.create(user(0), find(fs, "cupy"), b"kernel.so", 0o644)
         played.offers._rest_seconds = 1000.0
         played.take(under_way, is_done=True)
         played.offers.turn()
         played_first, files = played.offered()
         assert files == {"cupy/other.cubin": b"whole too"}
+        played.take(played_first, is_done=False)
+        played.offers._not_before[played_first.batch] = 0.0
+        played.offers.turn()
+        played_first, files = played.offered()
+        assert files == {"cupy/other.cubin": b"whole too"}
+        assert played.client.numbers.queue == 2, "each is in the queue once"
         played.take(played_first, is_done=True)
         played.offers._rest_seconds = 0.0
         played.offers._not_before.clear()
