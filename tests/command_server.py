@@ -25,9 +25,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import kcachefs
 from tests import forked_daemons
@@ -182,7 +181,7 @@ def _start(listener: socket.socket) -> tuple[int, socket.socket] | None:
     if pid == 0:
         listener.close()
         connection.close()
-        _become(json.loads(message), *descriptors)
+        forked_daemons.run_and_exit(lambda: _become(json.loads(message), *descriptors))
     for descriptor in descriptors:
         os.close(descriptor)
     connection.send(str(pid).encode())
@@ -195,34 +194,23 @@ def _finish(pid: int, connection: socket.socket) -> None:
         connection.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become(request: dict[str, Any], out: int, err: int, _held: int) -> NoReturn:
-    """Be the command from here on."""
-    code: object = 1
-    try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        os.close(out)
-        os.close(err)
-        os.environ.clear()
-        os.environ.update(request["environment"])
-        tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
-        os.chdir(request["folder"])
-        sys.argv = ["kcachefs", *request["arguments"]]
-        if request["forks_daemons"]:
-            forked_daemons.be_forked()
-        from kcachefs.cli import main
+def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
+    """Be the command until it ends."""
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
+    os.chdir(request["folder"])
+    sys.argv = ["kcachefs", *request["arguments"]]
+    if request["forks_daemons"]:
+        forked_daemons.be_forked()
+    from kcachefs.cli import main
 
-        main()
-        code = 0
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else int(code is not None))
+    main()
 
 
 def _import_commands() -> None:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,7 +44,7 @@ class Forking(subprocess.Popen[Any]):
             return
         self.pid = os.fork()
         if self.pid == 0:
-            _become(wanted)
+            run_and_exit(lambda: _become(wanted))
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(wanted[end] for end in ends))  # type: ignore[attr-defined]
@@ -55,37 +55,44 @@ def be_forked() -> None:
     subprocess.Popen = Forking  # type: ignore[misc]
 
 
-def _become(wanted: Mapping[str, Any]) -> NoReturn:
-    """Be that module from here on."""
+def run_and_exit(run: Callable[[], object]) -> NoReturn:
+    """Call the function and end this process as Python would, without going back to what the parent was doing."""
     code: object = 1
     try:
-        if wanted["start_new_session"]:
-            os.setsid()
-        for standard, end in enumerate(("p2cread", "c2pwrite", "errwrite")):
-            if wanted[end] >= 0:
-                os.dup2(wanted[end], standard)
-        _close_all_but({0, 1, 2, *wanted["pass_fds"]})
-        os.chdir(wanted["cwd"])
-        if wanted["env"] is not None:
-            os.environ.clear()
-            os.environ.update(wanted["env"])
-        _forget_the_parent()
-        _show(wanted["args"], [f"{name}={value}" for name, value in os.environ.items()])
-        _, _, _, module, *arguments = wanted["args"]
-        sys.modules.pop(module, None)
-        sys.argv = ["", *arguments]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        run()
         code = 0
     except SystemExit as end:
         code = end.code
     except BaseException:
         traceback.print_exc()
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _become(wanted: Mapping[str, Any]) -> None:
+    """Be that module until it ends."""
+    if wanted["start_new_session"]:
+        os.setsid()
+    for standard, end in enumerate(("p2cread", "c2pwrite", "errwrite")):
+        if wanted[end] >= 0:
+            os.dup2(wanted[end], standard)
+    _close_all_but({0, 1, 2, *wanted["pass_fds"]})
+    os.chdir(wanted["cwd"])
+    if wanted["env"] is not None:
+        os.environ.clear()
+        os.environ.update(wanted["env"])
+    _forget_the_parent()
+    _show(wanted["args"], [f"{name}={value}" for name, value in os.environ.items()])
+    _, _, _, module, *arguments = wanted["args"]
+    sys.modules.pop(module, None)
+    sys.argv = ["", *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
 
 
 def _close_all_but(kept: set[int]) -> None:

@@ -161,9 +161,12 @@ def _of_plain_installation(executable: str, environ: Mapping[str, str]) -> _Told
     library = os.path.join(prefix, "lib", f"python{version}")
     if not os.path.isfile(os.path.join(library, "os.py")):
         return None
-    sites = [os.path.join(library, "site-packages"), os.path.join(library, "dist-packages")]
-    debian = (os.path.join("local", "lib", f"python{version}"), os.path.join("lib", "python3"))
-    sites += [os.path.join(prefix, folder, "dist-packages") for folder in debian]
+    sites = [
+        os.path.join(library, "site-packages"),
+        os.path.join(library, "dist-packages"),
+        os.path.join(prefix, "local", "lib", f"python{version}", "dist-packages"),
+        os.path.join(prefix, "lib", "python3", "dist-packages"),
+    ]
     users = environ.get("PYTHONUSERBASE") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local")
     sites.append(os.path.join(users, "lib", f"python{version}", "site-packages"))
     return f"cpython-{found[1]}{found[2]}", version, prefix, sites
