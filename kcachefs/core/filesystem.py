@@ -227,11 +227,12 @@ class Filesystem(FileRequests):
         self.store.fold()
 
     def write_down(self) -> None:
-        """Write down what was used since the last time, what it saved, and for whom. Hold no lock."""
+        """Write down what was used since the last time, what it saved, for whom, and what was listed. Hold no lock."""
         self.uses.flush()
         self.runs.flush()
         self.profiles.flush()
         self.history.flush()
+        self._kept_listings.keep()
 
     def let_go_of_orphans(self) -> None:
         """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""

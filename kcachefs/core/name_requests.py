@@ -5,19 +5,18 @@ Called by the engine's thread only. Errors carry an errno.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import stat
 from collections.abc import Iterable
 
 from kcachefs.core.caller import Caller
+from kcachefs.core.listing_requests import ListingRequests
 from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX, FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
 from kcachefs.core.remote import Elsewhere
 from kcachefs.core.report_folder import FOLDER, ReportFolder
 from kcachefs.core.squash import squashed
-from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.errors import FsError
@@ -29,23 +28,19 @@ _RESERVED = (FOLDER, TENANTS)
 _KINDS = (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
-class NameRequests:
-    """What an engine asks about names."""
+class NameRequests(ListingRequests):
+    """What an engine asks about names, beside what it asks about whole folders."""
 
     options: FsOptions
 
     def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas | None) -> None:
-        self.policy = policy
-        self.report = report
+        super().__init__(parts, policy, report)
         self.quotas = quotas
-        self.nodes = parts.nodes
         self._held = parts.nodes.lookups
         self.tree = parts.tree
         self.files = parts.files
         self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
-        self._leaving = parts.lifetimes.leaving
-        self._uses = parts.uses
         self.listed = parts.uses.listed
         """Not empty while a process looks around: only then must an engine `note_use` of what is read."""
         self._replay = parts.replay
@@ -53,7 +48,6 @@ class NameRequests:
         self.room = parts.room
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
-        self.numbers = policy.numbers
         self.elsewhere: Elsewhere | None = None
         """What an engine asks before it tells the kernel of a miss, where there is a remote tier."""
         self._has_policy = type(policy) is not Policy
@@ -92,7 +86,7 @@ class NameRequests:
             if self._leaving and self._is_leaving(parent):
                 return None
             entry = node.entry
-            if entry and (entry == real or entry >= GROUP_BASE):  # what `_is_heartbeat` asks
+            if entry and (entry == real or entry >= GROUP_BASE):  # as in `is_listed_whole`
                 self._uses.look_up(entry, parent, caller)
             if ino == real:  # what `nodes.hold` does
                 held = self._held
@@ -142,43 +136,12 @@ class NameRequests:
         seen = self.policy.shown(ino, node)
         return squashed(self.options.sharing, seen) if self._squashes else seen
 
-    def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
-        """At most `limit` names behind `cookie`; 0 starts from the top."""
-        if ino == REPORT_INO:
-            return self.report.listing(cookie)
-        rows = self.policy.listing(ino, cookie, limit)
-        return [row for row in rows if row[0] <= DOTDOT] if self._leaving and self._is_leaving(ino) else rows
-
-    def _is_leaving(self, folder: int) -> bool:
-        """Whether a folder, or the entry it is in, is being removed: nobody is to see a part of that."""
-        real = folder if folder < VIRTUAL_BASE else self.policy.real_inode(folder)
-        if real is None:
-            return False
-        with contextlib.suppress(FsError):
-            return real in self._leaving or self.nodes.get(real).entry in self._leaving
-        return True
-
-    def note_listing(self, caller: Caller, ino: int) -> None:
-        """The caller lists a folder: looking at what is in it is no use of it."""
-        if ino < VIRTUAL_BASE:
-            self._uses.list_folder(ino, self.nodes.get(ino).entry, caller)
-
     def note_use(self, caller: Caller, ino: int) -> None:
         """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""
         if ino < VIRTUAL_BASE and self.listed:
             node = self.nodes.get(ino)
             if node.entry:  # an unsealed file may be the caller's own, just being written: that is no hit
                 self._uses.use(node.entry, caller, may_hit=node.content == Content.OBJECT)
-
-    def is_listed_whole(self, ino: int) -> bool:
-        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
-        if ino >= VIRTUAL_BASE or not self.policy.lists_attributes or not self.nodes.exists(ino):
-            return False
-        return not _is_heartbeat(ino, self.nodes.get(ino))
-
-    def prefetch(self, inos: Iterable[int]) -> None:
-        """These inodes are about to be asked for: read all of them at once."""
-        self.nodes.prefetch(ino for ino in inos if ino < VIRTUAL_BASE)
 
     def readlink(self, caller: Caller, ino: int) -> bytes:
         return self.policy.readlink(caller, ino)
@@ -273,12 +236,6 @@ class NameRequests:
         self._kernel.name_gone(parent, name)
         for folder in self.policy.also_named_in(parent):
             self._kernel.name_gone(folder, name)
-
-
-def _is_heartbeat(ino: int, node: Inode) -> bool:
-    """Whether a lookup of this inode's name is a use of its entry."""
-    entry = node.entry
-    return entry != 0 and (entry == ino or entry >= GROUP_BASE)
 
 
 def _refuse_reserved(parent: int, name: bytes) -> None:

@@ -8,6 +8,7 @@ from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
 from kcachefs.core.fresh_entries import FreshEntries
 from kcachefs.core.history import History
+from kcachefs.core.kept_listings import KeptListings
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import Lifetimes
 from kcachefs.core.makings import Makings
@@ -74,6 +75,7 @@ class Parts:
             self.table,
             self.replay,
         )
+        self.kept_listings = KeptListings(store, self.nodes, self.tree)
         self.distrust = Distrust(store, self.nodes, self.tree)
         self.walk = Walk(store, self.nodes, self.tree, self.table)
         self.profiles = StartProfiles(store, self.nodes, self.walk)

@@ -53,8 +53,9 @@ class BusyPolling:
         """How long the last poll was allowed to take."""
         self._is_awake = False
         """Whether a request is being carried out: then one of the running threads is ours."""
-        self.allowed = BRIEF_NS
-        """How long to poll at most, as the machine is now."""
+        self.allowed = USUAL_NS if self._processors > 1 else 0
+        """How long to poll at most, as the machine is now. Nobody has looked yet: at first a worker's own threads would
+        look like others, and a program that waited for the mount is about to ask for much."""
 
     def adapt(self) -> None:
         """See how busy the machine is. Any thread, every second or so."""

@@ -214,6 +214,9 @@ def opendir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 
 def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
+    kept = engine.fs.kept_listing(ino, cookie, size)
+    if kept is not None:
+        return kept
     numbers = engine.fs.numbers
     rows = engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX))
     if numbers is not None:

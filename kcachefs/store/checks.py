@@ -15,6 +15,7 @@ from kcachefs.store import ledger, salvage
 from kcachefs.store.checksum import show_key
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.inspection import DIRECTORY, Inspection
+from kcachefs.store.listings import Listing
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.records import (
     META_PRIVATE,
@@ -24,6 +25,7 @@ from kcachefs.store.records import (
     Inode,
     inode_key,
     name_of,
+    names_of,
     names_prefix,
     number_of,
     orphan_key,
@@ -214,6 +216,23 @@ def check_history(look: Inspection) -> None:
             look.found("history", thing, "holds no intact record", "emptied", partial(ring.clear, slot))
 
 
+def check_listings(look: Inspection) -> None:
+    """Every kept listing is intact, and one that its folder has not outlived has the folder's names. Comes last."""
+    listings = look.store.listings
+    for folder in listings.folders():
+        problem = ""
+        try:
+            listing, inode = listings.read(folder), look.inode(folder)
+            if inode is not None and listing.is_of(inode.ctime, inode.size):
+                names = names_of(look.store.catalog.scan(names_prefix(folder)))
+                if listing.raw != Listing.of(folder, inode.parent, inode.ctime, names).raw:
+                    problem = "has other names than its folder"
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        if problem:
+            look.found("listing", listings.path(folder).name, problem, "removed", partial(listings.remove, folder))
+
+
 CHECKS: tuple[Callable[[Inspection], None], ...] = (
     check_records,
     check_accounting,
@@ -228,6 +247,7 @@ CHECKS: tuple[Callable[[Inspection], None], ...] = (
     check_links,
     check_files,
     check_history,
+    check_listings,
 )
 
 

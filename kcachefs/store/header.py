@@ -30,7 +30,7 @@ from kcachefs.store.records import FORMAT
 HEADER = "kcachefs.json"
 OLDEST_FORMAT = 2
 """Stores from this format on can be opened: format 3 only adds dictionaries."""
-FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "spool", "quarantine", "history")
+FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "listings", "spool", "quarantine", "history")
 
 
 class Header(msgspec.Struct, kw_only=True):

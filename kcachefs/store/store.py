@@ -9,6 +9,7 @@
     spool/          files that are not sealed yet, one plain file each
     spool.arena     the slot file: small files that are not sealed yet, one slot each
     quarantine/     what failed verification
+    listings/       listings of large folders, ready to be sent
     history/        what happened: runs, events, tombstones, samples, in files that never grow beyond a bound
 
 docs/format.md describes each of them byte by byte.
@@ -37,6 +38,7 @@ from kcachefs.store.dictionaries import Dictionaries
 from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.header import clear_errors, enter, note_boot, write_header
 from kcachefs.store.history_files import HistoryFiles
+from kcachefs.store.listings import Listings
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
@@ -73,7 +75,7 @@ class Parts(NamedTuple):
     payload: int
     """What is stored of the objects."""
     overhead: int
-    """Records, dictionaries and history."""
+    """Records, dictionaries, listings and history."""
     slack: int
     """Room that nothing is in: deleted objects, free pages of the catalog, slots that are kept for files to come."""
 
@@ -99,6 +101,8 @@ class Store:
             self.spool = Spool(self.path / "spool")
             self.dictionaries = Dictionaries(self.path / "dictionaries")
             self.dictionaries.remove_leftovers()
+            self.listings = Listings(self.path / "listings")
+            self.listings.remove_leftovers()
             self.history = HistoryFiles(self.path)
             undo.callback(self.history.close)
             self.catalog = Catalog(
@@ -209,6 +213,7 @@ class Store:
             "journal": catalog["journal_bytes"],
             "dictionaries": self.dictionaries.allocated_bytes(),
             "history": self.history.allocated_bytes(),
+            "listings": self.listings.allocated_bytes(),
             "unsealed": self.unsealed_bytes(),
         }
 
@@ -216,7 +221,7 @@ class Store:
         """What `used_bytes` consists of, except for unsealed files."""
         catalog, totals, slack = self.catalog.statistics(), self.objects.totals(), self.slots.slack_bytes()
         free = catalog["free_bytes"]
-        kept = self.history.allocated_bytes() + self.dictionaries.allocated_bytes()
+        kept = sum(one.allocated_bytes() for one in (self.history, self.dictionaries, self.listings))
         overhead = catalog["bytes"] - free + catalog["journal_bytes"] + kept
         return Parts(totals.live, overhead, totals.volumes - totals.live + free + slack)
 
@@ -235,6 +240,7 @@ class Store:
             "incoming": {self.volumes.path(number).name for number in self.volumes.incoming()},
             "spool": {self.spool.path(number).name for number in self.spool.numbers()},
             "dictionaries": {self.dictionaries.path(number).name for number in self.dictionaries.numbers()},
+            "listings": {self.listings.path(folder).name for folder in self.listings.folders()},
         }
         return [
             self.path / folder / name

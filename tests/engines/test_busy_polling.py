@@ -115,6 +115,14 @@ def test_it_is_left_alone_while_a_thread_of_ours_works(scene: Scene) -> None:
     assert scene.request(SOON) > 1
 
 
+@pytest.mark.parametrize(("count", "allowed"), [(1, 0), (2, USUAL_NS), (64, USUAL_NS)])
+def test_it_is_allowed_before_anybody_has_looked_who_runs(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, count: int, allowed: int
+) -> None:
+    monkeypatch.setattr(busy_polling, "processors", lambda: count)
+    assert BusyPolling(pipe[0]).allowed == allowed
+
+
 def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[int, int]) -> None:
     for _ in range(100):
         scene.request(SOON)

@@ -354,8 +354,7 @@ class StoreReader:
 
     def dictionary(self, number: int) -> tuple[Fields, bytes]:
         """The head of a dictionary's file, and the dictionary."""
-        raw = self._path("dictionary", number).read_bytes()
-        raw, check = _split(raw, len(raw) - 16)
+        raw, check = _split_end(self._path("dictionary", number).read_bytes(), 16)
         demand(blake3(raw).digest()[:16] == check, "a dictionary fails its check")
         layout = self.page.layouts["dictionary_head"]
         head = layout.read(raw, prefix=True)
@@ -363,12 +362,39 @@ class StoreReader:
         demand(head["number"] == number, "a dictionary has another number")
         return head, zstandard.ZstdDecompressor().decompress(raw[layout.size :])
 
+    def listing(self, folder: int) -> tuple[Fields, list[tuple[bytes, Fields]]]:
+        """The head of a listing's file, and each name with its record."""
+        raw, check = _split_end(self._path("listing", folder).read_bytes(), 4)
+        demand(zlib.crc32(raw) == int.from_bytes(check, "little"), "a listing fails its check")
+        layout, found = self.page.layouts["listing_head"], []
+        head, rest = layout.read(raw, prefix=True), raw[layout.size :]
+        demand(head["magic"] == self.page.constants["listing_magic"], "a listing has another magic")
+        demand(head["folder"] == folder, "a listing has another folder")
+        raw_cookies, rest = _split(rest, 8 * head["records"])
+        raw_starts, records = _split(rest, 4 * (head["records"] + 1))
+        cookies = [int.from_bytes(raw_cookies[at : at + 8], "little") for at in range(0, len(raw_cookies), 8)]
+        starts = [int.from_bytes(raw_starts[at : at + 4], "little") for at in range(0, len(raw_starts), 4)]
+        demand(cookies == sorted(cookies), "the cookies of a listing are out of order")
+        demand((starts[0], starts[-1]) == (0, len(records)), "the records of a listing are not all there are")
+        layout = self.page.layouts["listing_record"]
+        for cookie, start, end in zip(cookies, starts[:-1], starts[1:], strict=True):
+            record = layout.read(records[start:end], prefix=True)
+            demand(record["cookie"] == cookie, "a record of a listing has another cookie")
+            name, padding = _split(records[start + layout.size : end], record["length"])
+            demand(end % 8 == 0 and padding == bytes(len(padding)) and len(padding) < 8, "a record is padded otherwise")
+            found.append((name, record))
+        return head, found
+
     def _volume(self, number: int) -> bytes:
         path = self._path("volume", number)
         return (path if path.exists() else self._path("incoming", number)).read_bytes()
 
     def volume_size(self, number: int) -> int:
         return len(self._volume(number))
+
+
+def _split_end(raw: bytes, length: int) -> tuple[bytes, bytes]:
+    return _split(raw, len(raw) - length)
 
 
 def _split(raw: bytes, length: int) -> tuple[bytes, bytes]:

@@ -31,6 +31,9 @@ from kcachefs.store.history_records import (
     SampleRowRecord,
     TombstoneRecord,
 )
+from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.listings import Listing
+from kcachefs.store.records import name_key, names_of, names_prefix, unpack_name
 from tests.cli.scene import Scene, scene
 from tests.store.kill import stop
 from tests.waiting import until
@@ -85,6 +88,9 @@ class Shown:
 
 LEARNED, LEARNED_FROM = 32768, 123_456_789
 """The number of a dictionary, and the bytes that the store is said to have held when it was made."""
+
+LISTED, LISTED_CHANGED = b"triton/KEY", -123_456_789
+"""A folder whose listing is kept, and the time at which it is said to have been changed last."""
 
 
 @contextmanager
@@ -149,6 +155,7 @@ def _remember_more(path: Path) -> None:
     with Store(path) as store:
         samples = [random.Random(number % 40).randbytes(2000) for number in range(1000)]
         assert store.dictionaries.learn(samples, LEARNED_FROM) == LEARNED
+        _keep_listing(store)
         store.history.runs.append(RunRecord(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, b"argv").pack())
         store.history.profiles.append(ProfileRecord(b"0123456789abcdef", 1, b"\2\0\0\0\0\0\0\0").pack())
         store.history.events.append(EventRecord(1, 2, 3, 4, b"pathdetail").pack())
@@ -162,6 +169,16 @@ def _remember_more(path: Path) -> None:
         began = MakingRecord.unpack(raw).began
         with store.transaction() as txn:
             txn.put(key, MakingRecord(began, 2, 3, 4, 5, 6, 2, MakingRecord.REMADE).pack())
+
+
+def _keep_listing(store: Store) -> None:
+    folder, parent = ROOT_INO, ROOT_INO
+    for name in LISTED.split(b"/"):
+        raw = store.catalog.get(name_key(folder, name))
+        assert raw is not None
+        folder, parent = unpack_name(raw)[0], folder
+    names = names_of(store.catalog.scan(names_prefix(folder)))
+    store.listings.put(Listing.of(folder, parent, LISTED_CHANGED, names))
 
 
 def _use(place: Scene) -> Shown:

@@ -22,13 +22,14 @@ from kcachefs.store import (
     history_records,
     inode_numbers,
     journal,
+    listings,
     object_records,
     records,
     slots,
 )
 from tests.disks import need_root
 from tests.store.format_reader import Fields, Page, StoreReader
-from tests.store.mounted_stores import LEARNED, LEARNED_FROM, Shown, stores
+from tests.store.mounted_stores import LEARNED, LEARNED_FROM, LISTED, LISTED_CHANGED, Shown, stores
 
 TEXT = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
 
@@ -48,6 +49,7 @@ def check(page: Page, shown: Shown) -> StoreReader:
     check_files(reader, shown)
     check_objects(reader, shown)
     check_dictionaries(reader)
+    check_listing(reader)
     check_unsealed(reader, shown)
     check_entries(reader, shown)
     check_statistics(reader, shown)
@@ -60,6 +62,22 @@ def check_dictionaries(reader: StoreReader) -> None:
     head, learned = reader.dictionary(LEARNED)
     assert head["plain"] == LEARNED_FROM
     assert zstandard.ZstdCompressionDict(learned).dict_id() == LEARNED
+
+
+def check_listing(reader: StoreReader) -> None:
+    tree = reader.tree()
+    folder, inode = tree[LISTED]
+    head, records = reader.listing(folder)
+    expected = {b".": (folder, 1), b"..": (tree[LISTED.rpartition(b"/")[0]][0], 2)}
+    for key, value in reader.table("n"):
+        if key["parent"] == folder:
+            expected[key["name"]] = (value["ino"], key["cookie"])
+    assert len(expected) > 5
+    assert {name: (record["ino"], record["cookie"]) for name, record in records} == expected
+    assert [record["type"] for _, record in records[:2]] == [4, 4]
+    for name, record in records[2:]:
+        assert record["type"] == tree[LISTED + b"/" + name][1]["mode"] >> 12
+    assert (head["records"], head["changed"]) == (inode["size"] + 2, LISTED_CHANGED)
 
 
 def check_files(reader: StoreReader, shown: Shown) -> None:
@@ -356,6 +374,7 @@ def test_constants_are_those_of_the_page() -> None:
         "deleted": journal._DELETED,
         "trailer_magic": frames._MAGIC,
         "dictionary_magic": dictionaries._MAGIC,
+        "listing_magic": listings._MAGIC,
         "root": inode_numbers.ROOT_INO,
         "group_base": inode_numbers.GROUP_BASE,
     }
@@ -372,7 +391,7 @@ def test_every_layout_of_the_page_is_used_and_every_used_one_is_there() -> None:
     page = Page(TEXT)
     used = {name for pair in page.tables.values() for name in pair} | set(page.meta.values())
     used |= {"segment_header", "journal_record", "change", "frame_row", "trailer", "ring_record", "sample_row"}
-    used |= {"dictionary_head"}
+    used |= {"dictionary_head", "listing_head", "listing_record"}
     used |= {body for body, _, _ in page.rings.values()}
     used = {name for name in used if not name.startswith("see ")}
     assert set(page.layouts) == used

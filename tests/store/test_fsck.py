@@ -15,6 +15,7 @@ from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.listings import Listing
 from kcachefs.store.object_records import (
     META_VOLUME,
     TOTALS_KEY,
@@ -320,6 +321,13 @@ def test_a_damaged_dictionary(path: Path) -> None:
     assert (path / "quarantine" / f"stray-{number:08x}.dict").exists()
 
 
+def test_a_damaged_listing(path: Path) -> None:
+    with Store(path, Options(background=False)) as store:
+        store.listings.put(Listing.of(ROOT_INO, ROOT_INO, 1, []))
+        damage.flip(store.listings.path(ROOT_INO), 0, 10)
+    repaired(path, "listing", victim_survives=True)
+
+
 def test_every_check_has_been_seen_to_fail() -> None:
     """Each check has a test above with at least one inconsistency. Add a check, and you add its test to this list."""
     assert [check.__name__ for check in CHECKS] == [
@@ -336,6 +344,7 @@ def test_every_check_has_been_seen_to_fail() -> None:
         "check_links",
         "check_files",
         "check_history",
+        "check_listings",
     ]
 
 

@@ -1,0 +1,76 @@
+"""The requests about whole folders: what is in them, and that somebody looks at it.
+
+Called by the engine's thread only. Errors carry an errno.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from kcachefs.core.caller import Caller
+from kcachefs.core.parts import Parts
+from kcachefs.core.policies.policy import Policy
+from kcachefs.core.report_folder import ReportFolder
+from kcachefs.core.tree import DOTDOT, Row
+from kcachefs.errors import FsError
+from kcachefs.store.inode_numbers import GROUP_BASE, REPORT_INO, ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.records import Inode
+
+
+class ListingRequests:
+    """What an engine asks about whole folders."""
+
+    def __init__(self, parts: Parts, policy: Policy, report: ReportFolder) -> None:
+        self.policy = policy
+        self.report = report
+        self.nodes = parts.nodes
+        self.numbers = policy.numbers
+        self._uses = parts.uses
+        self._leaving = parts.lifetimes.leaving
+        self._kept_listings = parts.kept_listings
+        self._lists_all = type(policy).listing is Policy.listing and policy.numbers is None
+        """Whether every caller is shown a folder's names as they are."""
+
+    def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
+        """At most `limit` names behind `cookie`; 0 starts from the top."""
+        if ino == REPORT_INO:
+            return self.report.listing(cookie)
+        rows = self.policy.listing(ino, cookie, limit)
+        return [row for row in rows if row[0] <= DOTDOT] if self._leaving and self._is_leaving(ino) else rows
+
+    def kept_listing(self, ino: int, cookie: int, size: int) -> bytes | None:
+        """The same in the kernel's layout, in `size` bytes, if the listing of this folder was kept."""
+        if not self._lists_all or ino == ROOT_INO or ino >= VIRTUAL_BASE or (self._leaving and self._is_leaving(ino)):
+            return None
+        return self._kept_listings.part(ino, cookie, size)
+
+    def _is_leaving(self, folder: int) -> bool:
+        """Whether a folder, or the entry it is in, is being removed: nobody is to see a part of that."""
+        real = folder if folder < VIRTUAL_BASE else self.policy.real_inode(folder)
+        if real is None:
+            return False
+        with contextlib.suppress(FsError):
+            return real in self._leaving or self.nodes.get(real).entry in self._leaving
+        return True
+
+    def note_listing(self, caller: Caller, ino: int) -> None:
+        """The caller lists a folder: looking at what is in it is no use of it."""
+        if ino < VIRTUAL_BASE:
+            self._uses.list_folder(ino, self.nodes.get(ino).entry, caller)
+
+    def is_listed_whole(self, ino: int) -> bool:
+        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
+        if ino >= VIRTUAL_BASE or not self.policy.lists_attributes or not self.nodes.exists(ino):
+            return False
+        return not _is_heartbeat(ino, self.nodes.get(ino))
+
+    def prefetch(self, inos: Iterable[int]) -> None:
+        """These inodes are about to be asked for: read all of them at once."""
+        self.nodes.prefetch(ino for ino in inos if ino < VIRTUAL_BASE)
+
+
+def _is_heartbeat(ino: int, node: Inode) -> bool:
+    """Whether a lookup of this inode's name is a use of its entry."""
+    entry = node.entry
+    return entry != 0 and (entry == ino or entry >= GROUP_BASE)

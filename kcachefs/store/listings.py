@@ -1,0 +1,170 @@
+"""Listings of large folders in the layout that the kernel takes, so that nobody waits for their names one by one.
+
+A listing is made of what the catalog says, and good as long as its folder has the time of change and the number of
+names that it was made with. A store is complete without them: one that is missing, damaged or out of date is made
+again. They are few and small: beyond `TOTAL_MAX` bytes the oldest go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import struct
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from zlib import crc32
+
+from kcachefs.bounded import BoundedDict
+
+LISTING_MAX = 1 << 20
+"""Bytes of one listing: some 15,000 names."""
+TOTAL_MAX = 8 << 20
+"""Bytes of all of them on the disk."""
+_IN_MEMORY = 8
+
+_MAGIC = b"kclistng"
+_HEAD = struct.Struct("<8sQqI")  # magic, folder, when it was changed last, how many records
+_RECORD = struct.Struct("<QQII")  # inode, cookie, length of the name, type; then the name, padded to 8 bytes
+_CHECK = struct.Struct("<I")  # the CRC-32 of all before it
+_NAME = re.compile(r"[0-9a-f]{16}")
+_FOLDER = stat.S_IFDIR >> 12
+_DOTS = 2
+"""Records beside those of names: `.` and `..`."""
+
+Row = tuple[int, bytes, int, int]
+"""Cookie, name, inode, type."""
+
+
+class Listing:
+    """A listing as it is stored: `raw`. ValueError if that is damaged."""
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) < _HEAD.size + _CHECK.size or crc32(raw[: -_CHECK.size]) != _CHECK.unpack(raw[-_CHECK.size :])[0]:
+            raise ValueError("it fails its check")
+        magic, self.folder, self._changed, count = _HEAD.unpack_from(raw)
+        starts = _HEAD.size + 8 * count
+        records = starts + 4 * (count + 1)
+        if magic != _MAGIC or records > len(raw) - _CHECK.size:
+            raise ValueError("it is no listing")
+        view = memoryview(raw)
+        self.raw = raw
+        self._cookies = view[_HEAD.size : starts].cast("Q")
+        self._starts = view[starts:records].cast("I")
+        self._records = view[records : -_CHECK.size]
+
+    @classmethod
+    def of(cls, folder: int, parent: int, changed: int, names: Sequence[Row]) -> Listing:
+        """The listing of a folder with these names, in the order of their cookies, when it was changed last then."""
+        rows = [(1, b".", folder, _FOLDER), (2, b"..", parent, _FOLDER), *names]
+        records = [
+            _RECORD.pack(ino, cookie, len(name), kind) + name + bytes(-len(name) % 8)
+            for cookie, name, ino, kind in rows
+        ]
+        cookies = array("Q", [row[0] for row in rows])
+        starts = array("I", accumulate(map(len, records), initial=0))
+        head = _HEAD.pack(_MAGIC, folder, changed, len(rows))
+        body = b"".join((head, cookies.tobytes(), starts.tobytes(), *records))
+        return cls(body + _CHECK.pack(crc32(body)))
+
+    def is_of(self, changed: int, names: int) -> bool:
+        """Whether it is that of a folder with so many names that was changed last then."""
+        return self._changed == changed and len(self._cookies) == names + _DOTS
+
+    def part(self, cookie: int, size: int) -> bytes:
+        """The records behind `cookie`, as many as fit into `size` bytes."""
+        begin = self._starts[bisect_right(self._cookies, cookie)]
+        end = self._starts[bisect_right(self._starts, begin + size) - 1]
+        return self._records[begin:end].tobytes()
+
+
+class Listings:
+    """The listings of one store. Any thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._lock = threading.Lock()
+        """One thread at a time changes the files. None is needed to read: each is replaced as a whole."""
+        self._loaded: BoundedDict[int, Listing] = BoundedDict(_IN_MEMORY)
+        self._sizes: dict[int, int] = {}
+        """Of the files, by folder, the oldest first."""
+        with contextlib.suppress(FileNotFoundError):
+            found = [(os.stat(directory / name), name) for name in os.listdir(directory) if _NAME.fullmatch(name)]
+            found.sort(key=lambda pair: pair[0].st_mtime_ns)
+            self._sizes = {int(name, 16): status.st_blocks * 512 for status, name in found}
+
+    def remove_leftovers(self) -> None:
+        """Remove what a kill left of a listing that was being written. Nobody else may have the store open."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.directory):
+                if name.endswith(".new") and _NAME.fullmatch(name.removesuffix(".new")):
+                    os.unlink(self.directory / name)
+
+    def path(self, folder: int) -> Path:
+        return self.directory / f"{folder:016x}"
+
+    def folders(self) -> list[int]:
+        """The folders that there is a listing of, good or not."""
+        return list(self._sizes)
+
+    def get(self, folder: int) -> Listing | None:
+        found = self._loaded.get(folder)
+        if found is None and folder in self._sizes:
+            try:
+                found = self.read(folder)
+                self._loaded[folder] = found
+            except (OSError, ValueError):
+                self.remove(folder)
+        return found
+
+    def read(self, folder: int) -> Listing:
+        """The listing on the disk. OSError or ValueError if it is missing or damaged."""
+        found = Listing(self.path(folder).read_bytes())
+        if found.folder != folder:
+            raise ValueError("it is that of another folder")
+        return found
+
+    def put(self, listing: Listing) -> None:
+        """Keep a listing, unless it is too long. OSError if the disk is full."""
+        if len(listing.raw) > LISTING_MAX:
+            return
+        folder = listing.folder
+        path = self.path(folder)
+        new = path.with_name(f"{path.name}.new")
+        with self._lock:
+            self._loaded.pop(folder, None)
+            self._sizes.pop(folder, None)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self.directory, 0o700)
+            try:
+                # Not synced: one that a power cut spoils fails its check.
+                fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with open(fd, "wb") as file:
+                    file.write(listing.raw)
+                os.replace(new, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.unlink(new)
+                raise
+            self._sizes[folder] = os.stat(path).st_blocks * 512
+            while sum(self._sizes.values()) > TOTAL_MAX:
+                self._remove(next(iter(self._sizes)))
+
+    def remove(self, folder: int) -> None:
+        with self._lock:
+            self._remove(folder)
+
+    def allocated_bytes(self) -> int:
+        """What they take on the disk."""
+        return sum(list(self._sizes.values()))
+
+    def _remove(self, folder: int) -> None:
+        self._loaded.pop(folder, None)
+        self._sizes.pop(folder, None)
+        with contextlib.suppress(OSError):
+            os.unlink(self.path(folder))
