@@ -8,7 +8,17 @@ from blake3 import blake3
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.errors import ObjectDamaged
-from kcachefs.store.frames import FRAME_SIZE, TRAILER, Codec, Frame, decode_tail, frame_check, tail_length
+from kcachefs.store.frames import (
+    FRAME_SIZE,
+    TRAILER,
+    TRAILER_DIGEST,
+    Codec,
+    Frame,
+    decode_tail,
+    frame_check,
+    stored_max,
+    tail_length,
+)
 from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.volumes import Volumes
 
@@ -30,22 +40,29 @@ class FrameReader:
         """By the object's place: after repacking, an object has its frames elsewhere."""
 
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
-        """The plain bytes of one frame."""
-        return self.read_both(digest, record, index)[0]
+        """The plain bytes of one frame, compared with its checksum if it has one, else with its digest."""
+        if record.frames == 1:
+            raw = self._read_single(record)
+            plain, is_checked = self._codec.decode_frame(memoryview(raw)[: -TRAILER.size], record.plain)
+            if (raw[TRAILER_DIGEST] if is_checked else blake3(plain).digest()) != digest:
+                raise ObjectDamaged("the bytes do not match the digest")
+            return plain
+        frame, stored = self._read_one_of_many(digest, record, index)
+        plain, is_checked = self._codec.decode_frame(stored, frame.plain)
+        if not is_checked and frame_check(plain) != frame.check:
+            raise ObjectDamaged(f"frame {index} does not match its digest")
+        return plain
 
     def read_both(self, digest: bytes, record: ObjectRecord, index: int) -> tuple[bytes, bytes]:
-        """The plain bytes of one frame, and the frame as it is stored."""
+        """The plain bytes of one frame, compared with its digest, and the frame as it is stored."""
         if record.frames == 1:
-            if not TRAILER.size <= record.length <= TRAILER.size + FRAME_SIZE:
-                raise ObjectDamaged("its record claims a length that no object of one frame has")
-            stored = self._volumes.read(record.volume, record.offset, record.length - TRAILER.size)
-            plain = self._codec.decode_frame(stored, record.plain)
+            stored = self._read_single(record)[: -TRAILER.size]
+            plain, _ = self._codec.decode_frame(stored, record.plain)
             if blake3(plain).digest() != digest:
                 raise ObjectDamaged("the bytes do not match the digest")
             return plain, stored
-        frame = self._table(digest, record)[index]
-        stored = self._volumes.read(record.volume, record.offset + frame.offset, frame.stored)
-        plain = self._codec.decode_frame(stored, frame.plain)
+        frame, stored = self._read_one_of_many(digest, record, index)
+        plain, _ = self._codec.decode_frame(stored, frame.plain)
         if frame_check(plain) != frame.check:
             raise ObjectDamaged(f"frame {index} does not match its digest")
         return plain, stored
@@ -73,15 +90,25 @@ class FrameReader:
         tail = self._volumes.read(record.volume, record.offset + record.length - length, length)
         return decode_tail(tail, digest, record.length)
 
-    def is_raw(self, digest: bytes, record: ObjectRecord) -> bool:
-        """Whether no frame of an object could be compressed."""
-        return all(frame.stored == frame.plain for frame in self.read_table(digest, record))
+    def is_incompressible(self, digest: bytes, record: ObjectRecord) -> bool:
+        """Whether no frame of an object got shorter."""
+        return all(frame.stored >= frame.plain for frame in self.read_table(digest, record))
 
     def forget(self, record: ObjectRecord) -> None:
         self._tables.pop(record.place, None)
 
     def clear(self) -> None:
         self._tables.clear()
+
+    def _read_single(self, record: ObjectRecord) -> bytes:
+        """The frame of an object that has one, and its trailer."""
+        if not TRAILER.size <= record.length <= stored_max(FRAME_SIZE) + TRAILER.size:
+            raise ObjectDamaged("its record claims a length that no object of one frame has")
+        return self._volumes.read(record.volume, record.offset, record.length)
+
+    def _read_one_of_many(self, digest: bytes, record: ObjectRecord, index: int) -> tuple[Frame, bytes]:
+        frame = self._table(digest, record)[index]
+        return frame, self._volumes.read(record.volume, record.offset + frame.offset, frame.stored)
 
     def _table(self, digest: bytes, record: ObjectRecord) -> list[Frame]:
         table = self._tables.get(record.place)

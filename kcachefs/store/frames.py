@@ -3,12 +3,15 @@
     frame 0 │ frame 1 │ … │ table: (u32 stored length, 16-byte digest) per frame, if more than one │ trailer
 
 Each frame holds up to FRAME_SIZE plain bytes and is decoded by itself, so a page fault in a mapped library decodes one
-frame and not the file. A frame is compressed with zstd unless that gains too little; a frame that is as long as its
-plain bytes is raw. A compressed frame may name a dictionary (`dictionaries.py`).
+frame and not the file. A frame is one of zstd's, with zstd's checksum; it may name a dictionary (`dictionaries.py`). A
+frame that is as long as its plain bytes is raw: so are those of a few bytes, which would get much longer.
 
-Nothing is returned unchecked. An object of one frame is checked against its BLAKE3 digest on every decode. A frame of a
-larger object is checked against its own digest in the table, and the trailer ends with a check over the table and the
-object's digest. There is no second, cheaper checksum: BLAKE3 takes a fraction of what decompressing takes.
+Nothing is returned unchecked. Decoding compares a frame with its checksum, and the trailer behind it, or the table that
+led to it, says that it is this object's. What has no checksum, because it is raw or from before format 4, is compared
+with BLAKE3: an object of one frame with its digest, a frame of a larger one with its own in the table. The trailer ends
+with a check over the table and the object's digest. Whoever writes an object anew or checks the store compares all of
+it with BLAKE3; for each read that would take longer than the rest of it where BLAKE3 has no wide registers to work in
+(benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ FRAME_SIZE = 256 << 10
 DEFAULT_LEVEL = 3
 
 TRAILER = struct.Struct("<4sIQQ32s8s")  # magic, frames, plain length, length as stored, digest, check of all before it
+TRAILER_DIGEST = slice(-40, -8)
+"""Where the digest is, counted from the end."""
 _MAGIC = b"KOB1"
 _ROW = struct.Struct("<I16s")
 
@@ -65,24 +70,24 @@ class Codec:
         self._local = _Contexts()
 
     def encode_frame(self, plain: bytes, dictionary: int = 0) -> bytes:
-        """The frame as stored: compressed, or unchanged if compression gains less than a sixteenth.
-
-        `dictionary` is the number of the one to use; 0 for none.
-        """
+        """The frame as stored. `dictionary` is the number of the one to use; 0 for none."""
         compressor = self._local.compressors.get(dictionary)
         if compressor is None:
             learned = self._dictionary(dictionary) if dictionary else None
-            compressor = zstandard.ZstdCompressor(level=self._level, dict_data=learned, write_checksum=False)
+            compressor = zstandard.ZstdCompressor(level=self._level, dict_data=learned, write_checksum=True)
             self._local.compressors[dictionary] = compressor
         packed: bytes = compressor.compress(plain)
-        return packed if len(packed) < len(plain) - len(plain) // 16 else plain
+        return plain if len(packed) > stored_max(len(plain)) or len(packed) == len(plain) else packed
 
-    def decode_frame(self, stored: bytes, plain_length: int) -> bytes:
-        """The plain bytes, not checked yet. ObjectDamaged if zstd cannot decode them, or not to so few."""
+    def decode_frame(self, stored: bytes | memoryview, plain_length: int) -> tuple[bytes, bool]:
+        """The plain bytes, and whether a checksum showed that they are what was stored.
+
+        ObjectDamaged if zstd cannot decode them, not to so few, or not to what was stored.
+        """
         if not 0 <= plain_length <= FRAME_SIZE:  # a few bytes can claim to be a terabyte
             raise ObjectDamaged("a frame claims to be longer than a frame can be")
         if len(stored) == plain_length:
-            return stored
+            return bytes(stored), False
         try:
             claims = zstandard.get_frame_parameters(stored)
             if claims.content_size != plain_length:
@@ -95,7 +100,7 @@ class Codec:
             plain: bytes = decompressor.decompress(stored)
         except zstandard.ZstdError as error:
             raise ObjectDamaged(f"a frame does not decode: {error}") from None
-        return plain
+        return plain, claims.has_checksum
 
     def _dictionary(self, number: int) -> zstandard.ZstdCompressionDict:
         if self._dictionaries is None:
@@ -109,6 +114,11 @@ class _Contexts(threading.local):
     def __init__(self) -> None:
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
         self.decompressors: dict[int, zstandard.ZstdDecompressor] = {}
+
+
+def stored_max(plain: int) -> int:
+    """The most that a frame of so many plain bytes takes: what zstd cannot compress gets a few bytes longer."""
+    return plain + (plain >> 8)
 
 
 def split(data: bytes) -> Sequence[bytes]:
@@ -177,7 +187,7 @@ def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
     for index in range(trailer.frames):
         stored, frame_digest = _ROW.unpack_from(tail, index * _ROW.size)
         size = FRAME_SIZE if index < trailer.frames - 1 else trailer.plain - FRAME_SIZE * (trailer.frames - 1)
-        if not 0 < size <= FRAME_SIZE or stored > size:
+        if not 0 < size <= FRAME_SIZE or stored > stored_max(size):
             raise ObjectDamaged("the frames do not add up to the object")
         frames.append(Frame(offset, stored, size, frame_digest))
         offset += stored

@@ -29,7 +29,7 @@ from kcachefs.store.records import FORMAT
 
 HEADER = "kcachefs.json"
 OLDEST_FORMAT = 2
-"""Stores from this format on can be opened: format 3 only adds dictionaries."""
+"""Stores from this format on can be opened: format 3 only adds dictionaries, and format 4 checksums of frames."""
 FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "listings", "spool", "quarantine", "history")
 
 

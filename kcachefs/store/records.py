@@ -47,7 +47,7 @@ from typing import ClassVar, Self
 
 from blake3 import blake3
 
-FORMAT = 3
+FORMAT = 4
 """Written into every store; a store with another number is refused."""
 
 TENANTS = b".tenants"

@@ -210,7 +210,7 @@ def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
 
 def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, record: ObjectRecord) -> Steps:
     """Write an object to a volume of its own, frame by frame. One that does not shrink stays where it is."""
-    if objects.frames.is_raw(digest, record):
+    if objects.frames.is_incompressible(digest, record):
         _mark_packed(objects, digest, record)
         return
     number = _begin(objects, batch)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+import random
 
 import pytest
+import zstandard
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +25,7 @@ from kcachefs.store.frames import (
     frames_of,
     last_frame,
     split,
+    stored_max,
     tail_length,
 )
 
@@ -30,7 +33,7 @@ from kcachefs.store.frames import (
 @given(st.binary(max_size=5000), st.integers(1, 30), st.integers(-5, 19))
 def test_a_frame_comes_back(data: bytes, times: int, level: int) -> None:
     codec = Codec(level)
-    assert codec.decode_frame(codec.encode_frame(data * times), len(data) * times) == data * times
+    assert codec.decode_frame(codec.encode_frame(data * times), len(data) * times)[0] == data * times
 
 
 @pytest.mark.parametrize("size", [0, 1, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])
@@ -38,16 +41,57 @@ def test_the_last_frame_begins_where_the_others_end(size: int) -> None:
     assert last_frame(size) == sum(map(len, split(bytes(size))[:-1]))
 
 
-def test_what_does_not_shrink_is_stored_raw() -> None:
-    data = os.urandom(10_000)
-    assert Codec().encode_frame(data) == data
+@pytest.mark.parametrize("size", [4096, 10_000, FRAME_SIZE])
+def test_what_does_not_shrink_has_a_checksum_all_the_same(size: int) -> None:
+    data = os.urandom(size)
+    stored = Codec().encode_frame(data)
+    assert len(data) < len(stored) <= stored_max(size)
+    assert Codec().decode_frame(stored, size) == (data, True)
     assert len(Codec().encode_frame(bytes(10_000))) < 100
+
+
+def test_a_few_bytes_are_stored_raw() -> None:
+    for size in range(300):
+        data = os.urandom(size)
+        assert Codec().encode_frame(data) == data
+        assert Codec().decode_frame(data, size) == (data, False)
+
+
+def test_a_frame_that_would_be_as_long_as_its_bytes_is_raw() -> None:
+    """Otherwise nobody could tell it from one."""
+    chosen, met = random.Random(1), False
+    for _ in range(2000):
+        data = chosen.randbytes(600) + bytes(chosen.randrange(40))
+        packed = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data)
+        stored = Codec().encode_frame(data)
+        assert len(stored) != len(data) or stored == data
+        assert Codec().decode_frame(stored, len(data))[0] == data
+        met |= len(packed) == len(data)
+    assert met
+
+
+@pytest.mark.parametrize("data", [b"kernel " * 300, random.Random(2).randbytes(2000)], ids=["text", "noise"])
+def test_any_bit_that_changes_in_a_frame_is_noticed(data: bytes) -> None:
+    stored = Codec().encode_frame(data)
+    for bit in range(8 * len(stored)):
+        flipped = bytearray(stored)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            plain, is_checked = Codec().decode_frame(bytes(flipped), len(data))
+        except ObjectDamaged:
+            continue
+        assert plain == data or not is_checked
+
+
+def test_a_frame_from_before_there_were_checksums_is_not_taken_for_checked() -> None:
+    stored = zstandard.ZstdCompressor(level=3, write_checksum=False).compress(b"kernel " * 300)
+    assert Codec().decode_frame(stored, 2100) == (b"kernel " * 300, False)
 
 
 @given(st.binary(max_size=300), st.integers(0, 400))
 def test_a_frame_of_the_wrong_length_or_no_frame_at_all_is_damage(stored: bytes, length: int) -> None:
     try:
-        plain = Codec().decode_frame(stored, length)
+        plain, _ = Codec().decode_frame(stored, length)
     except ObjectDamaged:
         return
     assert len(plain) == length

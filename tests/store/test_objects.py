@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import zstandard
 from blake3 import blake3
 
 from kcachefs.errors import ObjectDamaged, ObjectMissing
 from kcachefs.store import Options, Store
-from kcachefs.store.frames import FRAME_SIZE, last_frame
+from kcachefs.store.frames import FRAME_SIZE, TRAILER, Codec, last_frame
 from kcachefs.store.fsck import run
 from kcachefs.store.ledger import Staged
 from kcachefs.store.objects import IN_MEMORY_MAX, SHARED_MAX
@@ -139,10 +140,57 @@ def test_a_range_decodes_only_its_frames(store: Store, caplog: pytest.LogCapture
     data = os.urandom(4 * FRAME_SIZE)
     digest = put(store, data)
     place = record(store, digest)
-    damage.flip(store.volumes.path(place.volume), place.offset + 3 * FRAME_SIZE, 10)
+    damage.flip(store.volumes.path(place.volume), place.offset + 3 * FRAME_SIZE + 1000, 10)
     assert store.objects.read(digest, FRAME_SIZE - 5, 10) == data[FRAME_SIZE - 5 : FRAME_SIZE + 5]
     with pytest.raises(ObjectDamaged):
         store.objects.read(digest, 3 * FRAME_SIZE, 10)
+
+
+def test_another_object_in_its_place_is_not_taken_for_it(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    mine, other = put(store, os.urandom(5000)), put(store, os.urandom(5000))
+    copy(store, other, mine, record(store, mine).length)
+    with pytest.raises(ObjectDamaged, match="do not match the digest"):
+        store.objects.get(mine)
+
+
+def test_what_has_a_good_checksum_and_other_bytes_is_found_by_fsck_and_not_written_anew(store: Store) -> None:
+    """No accident does this: a whole frame of another object before the trailer of this one."""
+    mine, other = put(store, os.urandom(5000)), put(store, os.urandom(5000))
+    copy(store, other, mine, record(store, mine).length - TRAILER.size)
+    with pytest.raises(ObjectDamaged, match="do not match the digest"):
+        store.objects.frames.read_both(mine, record(store, mine), 0)
+    store.close()
+    assert [finding.check for finding in run(store.path).findings] == ["digest"]
+
+
+def copy(store: Store, source: bytes, target: bytes, length: int) -> None:
+    """Write the first bytes of one stored object over those of another."""
+    theirs, mine = record(store, source), record(store, target)
+    with open(store.volumes.path(mine.volume), "r+b") as volume:
+        volume.seek(mine.offset)
+        volume.write(store.volumes.read(theirs.volume, theirs.offset, length))
+
+
+@pytest.mark.parametrize("size", [300, 20_000, FRAME_SIZE, 3 * FRAME_SIZE + 7])
+@pytest.mark.parametrize("kind", ["text", "noise"])
+def test_objects_from_before_there_were_checksums_are_read_and_compared_with_their_digests(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, size: int, kind: str
+) -> None:
+    def encode(codec: Codec, plain: bytes, dictionary: int = 0) -> bytes:
+        packed = zstandard.ZstdCompressor(level=3, write_checksum=False).compress(plain)
+        return packed if len(packed) < len(plain) - len(plain) // 16 else plain
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Codec, "encode_frame", encode)
+        data = (b"a line of a kernel\n" * size)[:size] if kind == "text" else os.urandom(size)
+        digest = put(store, data)
+    assert store.objects.get(digest) == data
+    assert store.objects.verify(digest)
+    store.objects.cache.clear()
+    place = record(store, digest)
+    damage.flip(store.volumes.path(place.volume), place.offset + 20, 1)
+    with pytest.raises(ObjectDamaged):
+        store.objects.get(digest)
 
 
 @pytest.mark.parametrize("size", [5, FRAME_SIZE - 1, FRAME_SIZE, FRAME_SIZE + 1, 3 * FRAME_SIZE, 3 * FRAME_SIZE + 7])

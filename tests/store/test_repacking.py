@@ -17,6 +17,7 @@ from kcachefs.store.compaction import sparse_volumes
 from kcachefs.store.fsck import run
 from kcachefs.store.header import HEADER
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord
+from kcachefs.store.records import FORMAT
 from kcachefs.store.repacking import repack, unpacked_bytes
 from tests.store import damage, tree
 from tests.store.format_reader import Page, StoreReader
@@ -259,7 +260,7 @@ def test_a_store_of_the_format_before_dictionaries_is_opened_and_goes_on(tmp_pat
     header = json.loads((path / HEADER).read_bytes())
     (path / HEADER).write_text(json.dumps({**header, "format": 2}))
     with Store(path, Options(background=False)) as store:
-        assert json.loads((path / HEADER).read_bytes())["format"] == 3
+        assert json.loads((path / HEADER).read_bytes())["format"] == FORMAT
         assert not store.lost_power
         repack_all(store)
         assert store.dictionaries.numbers()
