@@ -25,7 +25,7 @@ REST_NS = 2 * 10**9
 """How long a folder must not have changed: one that is being filled or emptied changes again at once."""
 _WANTED_MAX = 16
 _PAGE = 256
-_RECORD_BYTES = 48
+_RECORD_BYTES = 44
 """What a name takes in a listing at least, with its place in the index."""
 
 
