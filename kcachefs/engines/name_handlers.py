@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 _HEADER = p.IN_HEADER.size
 _NAMES_MAX, _ENTRIES_MAX = 256, 24
 """Names in one reply, and with their attributes: all other requests wait while it is put together."""
+_LARGE, _FIRST_ENTRIES_MAX = 64, 8
+"""From so many names on, a folder's first reply has attributes of fewer. The kernel always wants them there, a program
+that lists a large folder seldom does; the kernel asks for the others' only once somebody has used these."""
 _REMOVED_MAX = 32
 """Inodes removed because one request forgets them; more of them go later, because all other requests wait."""
 
@@ -227,7 +230,8 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
     fs, out, room = engine.fs, [], size
-    rows = fs.listing(ino, cookie, min(size // 160 + 2, _ENTRIES_MAX))
+    most = _ENTRIES_MAX if cookie or fs.attributes(ino).size < _LARGE else _FIRST_ENTRIES_MAX
+    rows = fs.listing(ino, cookie, min(size // 160 + 2, most))
     fs.prefetch(child for _, _, child, _ in rows)
     for position, name, child, kind in rows:
         record = pack_name(position, name, child if fs.numbers is None else fs.numbers.hide(child), kind)

@@ -2,7 +2,7 @@
 
 A listing is made of what the catalog says, and good as long as its folder has the time of change and the number of
 names that it was made with. A store is complete without them: one that is missing, damaged or out of date is made
-again. They are few and small: beyond `TOTAL_MAX` bytes the oldest go.
+again. They are few and small: beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from kcachefs.bounded import BoundedDict
 
 LISTING_MAX = 1 << 20
 """Bytes of one listing: some 15,000 names."""
-TOTAL_MAX = 8 << 20
-"""Bytes of all of them on the disk."""
+TOTAL_MAX, FILES_MAX = 8 << 20, 256
+"""Bytes of all of them on the disk, and how many there are."""
 _IN_MEMORY = 8
 
 _MAGIC = b"kclistng"
@@ -94,7 +94,8 @@ class Listings:
         self._sizes: dict[int, int] = {}
         """Of the files, by folder, the oldest first."""
         with contextlib.suppress(FileNotFoundError):
-            found = [(os.stat(directory / name), name) for name in os.listdir(directory) if _NAME.fullmatch(name)]
+            names = [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
+            found = [(status, name) for name in names if (status := _read_ahead(directory / name)) is not None]
             found.sort(key=lambda pair: pair[0].st_mtime_ns)
             self._sizes = {int(name, 16): status.st_blocks * 512 for status, name in found}
 
@@ -152,7 +153,7 @@ class Listings:
                     os.unlink(new)
                 raise
             self._sizes[folder] = os.stat(path).st_blocks * 512
-            while sum(self._sizes.values()) > TOTAL_MAX:
+            while sum(self._sizes.values()) > TOTAL_MAX or len(self._sizes) > FILES_MAX:
                 self._remove(next(iter(self._sizes)))
 
     def remove(self, folder: int) -> None:
@@ -168,3 +169,19 @@ class Listings:
         self._sizes.pop(folder, None)
         with contextlib.suppress(OSError):
             os.unlink(self.path(folder))
+
+
+def _read_ahead(path: Path) -> os.stat_result | None:
+    """Have the disk start on a file, so that whoever lists its folder soon need not wait. None if it is no file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
+        return status
+    finally:
+        os.close(fd)

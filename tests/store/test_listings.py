@@ -129,6 +129,27 @@ def test_the_oldest_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pyte
     assert all((again.get(folder) is None) == (folder not in left) for folder in range(20))
 
 
+def test_so_many_are_kept_however_small_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listings, "FILES_MAX", 5)
+    kept = Listings(tmp_path)
+    for folder in range(8):
+        kept.put(listing(1, folder=folder))
+    assert kept.folders() == [3, 4, 5, 6, 7]
+    assert len(os.listdir(tmp_path)) == 5
+
+
+def test_what_is_no_file_is_no_listing_and_keeps_nothing_waiting(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    Store(store).close()
+    folder = store / "listings"
+    os.mkfifo(folder / f"{1:016x}")
+    (folder / f"{2:016x}").mkdir()
+    (folder / f"{3:016x}").symlink_to("/etc/passwd")
+    with Store(store, Options(background=False)) as opened:
+        assert opened.listings.folders() == []
+        assert len(opened.strays()) == 3
+
+
 def test_one_that_is_too_long_is_not_kept(tmp_path: Path) -> None:
     Listings(tmp_path).put(listing(12_000))
     assert os.listdir(tmp_path) == []
