@@ -1,6 +1,6 @@
 """Listings of large folders that are kept for the next time, so that a listing with nothing cached is quick.
 
-Reading a folder from the catalog takes the interpreter some 2 µs a name. Once somebody has listed a folder of
+Reading a folder from the catalog takes the interpreter a while for each name. Once somebody has listed a folder of
 `NAMES_MIN` names or more, and it has rested since its last change, its listing is written down in the kernel's own
 layout (`store/listings.py`) and sent as it is from then on, until the folder changes.
 """
@@ -12,6 +12,7 @@ import time
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.room import Room
 from kcachefs.core.tree import DOTDOT, Row, Tree
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Store
@@ -25,33 +26,45 @@ REST_NS = 2 * 10**9
 """How long a folder must not have changed: one that is being filled or emptied changes again at once."""
 _WANTED_MAX = 16
 _PAGE = 256
-_RECORD_BYTES = 44
-"""What a name takes in a listing at least, with its place in the index."""
+_UNFIT_MAX = 256
+_SHARE = 256
+"""All listings take at most this part of the quota."""
+_RECORD_BYTES, _OTHER_BYTES = 36, 256
+"""What a name takes in a listing beside itself, and more than the rest of a listing takes."""
 
 
 class KeptListings:
     """The kept listings of one filesystem. The engine's thread asks for them, another writes them down."""
 
-    def __init__(self, store: Store, nodes: Nodes, tree: Tree) -> None:
+    def __init__(self, store: Store, nodes: Nodes, tree: Tree, room: Room) -> None:
+        self._catalog = store.catalog
         self._listings = store.listings
         self._nodes = nodes
         self._tree = tree
+        self._room = room
         self._wanted: BoundedDict[int, None] = BoundedDict(_WANTED_MAX)
         """Folders that were listed name by name."""
+        self._unfit: BoundedDict[int, int] = BoundedDict(_UNFIT_MAX)
+        """When folders were changed last whose listings cannot be kept."""
+        self._drop_lost()
 
     def part(self, folder: int, cookie: int, size: int) -> bytes | None:
         """What the kernel is to be told of a folder behind `cookie`, in `size` bytes; None if it is not known."""
         node = self._nodes.get(folder)
-        if node.size < NAMES_MIN:
+        if node.size < NAMES_MIN or self._catalog.damaged:  # a name whose record is damaged is gone, and not listed
             return None
         listing = self._listings.get(folder)
         if listing is not None and listing.is_of(node.ctime, node.size):
             return listing.part(cookie, size)
-        self._wanted[folder] = None
+        if self._unfit.get(folder) != node.ctime:
+            self._wanted[folder] = None
         return None
 
     def keep(self) -> None:
-        """Write down the listings that were asked for in vain, of folders that rest."""
+        """Write down the listings that were asked for in vain, of folders that rest. None while room is short."""
+        if not self._room.has_room.is_set():
+            self._listings.trim(0)
+            return
         for folder in list(self._wanted):
             try:
                 if self._is_done_with(folder):
@@ -63,17 +76,36 @@ class KeptListings:
     def _is_done_with(self, folder: int) -> bool:
         node = self._nodes.get(folder)
         changed, names = node.ctime, node.size
-        if names < NAMES_MIN or names * _RECORD_BYTES > LISTING_MAX:
+        if names < NAMES_MIN:
             return True
         if 0 <= time.time_ns() - changed < REST_NS:
             return False
-        rows: list[Row] = []
-        while page := self._tree.listing(folder, rows[-1][0] if rows else DOTDOT, _PAGE):
-            rows += page
-            time.sleep(0)  # somebody's request may be waiting for the interpreter
+        rows = self._rows(folder)
         node = self._nodes.get(folder)
         if (node.ctime, node.size) != (changed, names):
             return False
-        if len(rows) == names:  # not if a name's record is damaged: that one may come back
-            self._listings.put(Listing.of(folder, node.parent, changed, rows))
+        if rows is None or len(rows) != names:  # too long; or the record of a name is damaged
+            self._unfit[folder] = changed
+            return True
+        self._listings.put(Listing.of(folder, node.parent, changed, rows))
+        self._listings.trim(self._room.limits.max_size // _SHARE)
+        self._drop_lost()
         return True
+
+    def _rows(self, folder: int) -> list[Row] | None:
+        """The names of a folder; None if there are too many to be kept."""
+        rows: list[Row] = []
+        size = 0
+        while page := self._tree.listing(folder, rows[-1][0] if rows else DOTDOT, _PAGE):
+            rows += page
+            size += sum(_RECORD_BYTES + (len(name) + 7) // 8 * 8 for _, name, _, _ in page)
+            if size > LISTING_MAX - _OTHER_BYTES:
+                return None
+            time.sleep(0)  # somebody's request may be waiting for the interpreter
+        return rows
+
+    def _drop_lost(self) -> None:
+        """Remove the listings of folders that are gone."""
+        for folder in self._listings.folders():
+            if not self._nodes.exists(folder):
+                self._listings.remove(folder)

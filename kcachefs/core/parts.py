@@ -75,7 +75,6 @@ class Parts:
             self.table,
             self.replay,
         )
-        self.kept_listings = KeptListings(store, self.nodes, self.tree)
         self.distrust = Distrust(store, self.nodes, self.tree)
         self.walk = Walk(store, self.nodes, self.tree, self.table)
         self.profiles = StartProfiles(store, self.nodes, self.walk)
@@ -95,6 +94,7 @@ class Parts:
             store, self.nodes, self.table, self.membership, self.lifetimes, self.tree, self.walk, kernel
         )
         self.room = Room(store, self.namespaces, options.limits)
+        self.kept_listings = KeptListings(store, self.nodes, self.tree, self.room)
 
 
 def _accounts(store: Store, options: FsOptions, nodes: Nodes) -> Accounts | None:

@@ -82,7 +82,7 @@ class ContentStore:
         return self._link(self._store.objects.stage_frames(chain(head, frames)))
 
     def get(self, digest: Digest) -> bytes:
-        """All of an object's bytes. Raises ObjectMissing, or ObjectDamaged if they do not match the digest."""
+        """All of an object's bytes. Raises ObjectMissing, or ObjectDamaged if they are not what was stored."""
         return self._store.objects.get(self._present(digest))
 
     def read(self, digest: Digest, offset: int, size: int) -> bytes:

@@ -9,6 +9,7 @@ from blake3 import blake3
 from kcachefs.bounded import BoundedDict
 from kcachefs.errors import ObjectDamaged
 from kcachefs.store.frames import (
+    CHECKSUM_SIZE,
     FRAME_SIZE,
     TRAILER,
     TRAILER_DIGEST,
@@ -40,31 +41,29 @@ class FrameReader:
         """By the object's place: after repacking, an object has its frames elsewhere."""
 
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
-        """The plain bytes of one frame, compared with its checksum if it has one, else with its digest."""
+        """The plain bytes of one frame, compared with its checksum if it has one, else with its hash."""
         if record.frames == 1:
             raw = self._read_single(record)
             plain, is_checked = self._codec.decode_frame(memoryview(raw)[: -TRAILER.size], record.plain)
-            if (raw[TRAILER_DIGEST] if is_checked else blake3(plain).digest()) != digest:
-                raise ObjectDamaged("the bytes do not match the digest")
+            if not (is_checked and raw[TRAILER_DIGEST] == digest):
+                _compare(plain, digest)
             return plain
         frame, stored = self._read_one_of_many(digest, record, index)
         plain, is_checked = self._codec.decode_frame(stored, frame.plain)
-        if not is_checked and frame_check(plain) != frame.check:
-            raise ObjectDamaged(f"frame {index} does not match its digest")
+        if not (is_checked and stored[-CHECKSUM_SIZE:] == frame.check[:CHECKSUM_SIZE]):
+            _compare_frame(plain, stored, frame)
         return plain
 
     def read_both(self, digest: bytes, record: ObjectRecord, index: int) -> tuple[bytes, bytes]:
-        """The plain bytes of one frame, compared with its digest, and the frame as it is stored."""
+        """The plain bytes of one frame, compared with its hash, and the frame as it is stored."""
         if record.frames == 1:
             stored = self._read_single(record)[: -TRAILER.size]
             plain, _ = self._codec.decode_frame(stored, record.plain)
-            if blake3(plain).digest() != digest:
-                raise ObjectDamaged("the bytes do not match the digest")
+            _compare(plain, digest)
             return plain, stored
         frame, stored = self._read_one_of_many(digest, record, index)
         plain, _ = self._codec.decode_frame(stored, frame.plain)
-        if frame_check(plain) != frame.check:
-            raise ObjectDamaged(f"frame {index} does not match its digest")
+        _compare_frame(plain, stored, frame)
         return plain, stored
 
     def check(self, digest: bytes, record: ObjectRecord) -> None:
@@ -115,3 +114,13 @@ class FrameReader:
         if table is None:
             table = self._tables[record.place] = self.read_table(digest, record)
         return table
+
+
+def _compare(plain: bytes, digest: bytes) -> None:
+    if blake3(plain).digest() != digest:
+        raise ObjectDamaged("the bytes do not match the digest")
+
+
+def _compare_frame(plain: bytes, stored: bytes, frame: Frame) -> None:
+    if frame_check(plain, stored) != frame.check:
+        raise ObjectDamaged("a frame is not the one in its object's table")

@@ -1,17 +1,17 @@
 """How an object is laid out in its volume: independent frames, a table of them, a trailer.
 
-    frame 0 │ frame 1 │ … │ table: (u32 stored length, 16-byte digest) per frame, if more than one │ trailer
+    frame 0 │ frame 1 │ … │ table: (u32 stored length, 16-byte check) per frame, if more than one │ trailer
 
 Each frame holds up to FRAME_SIZE plain bytes and is decoded by itself, so a page fault in a mapped library decodes one
 frame and not the file. A frame is one of zstd's, with zstd's checksum; it may name a dictionary (`dictionaries.py`). A
 frame that is as long as its plain bytes is raw: so are those of a few bytes, which would get much longer.
 
-Nothing is returned unchecked. Decoding compares a frame with its checksum, and the trailer behind it, or the table that
-led to it, says that it is this object's. What has no checksum, because it is raw or from before format 4, is compared
-with BLAKE3: an object of one frame with its digest, a frame of a larger one with its own in the table. The trailer ends
-with a check over the table and the object's digest. Whoever writes an object anew or checks the store compares all of
-it with BLAKE3; for each read that would take longer than the rest of it where BLAKE3 has no wide registers to work in
-(benchmarks/README.md).
+Nothing is returned unchecked. Decoding compares a frame with its checksum. That it is the right frame is known from the
+table, which has the checksum too, or from the trailer behind the only frame, which has the object's digest. What has no
+checksum, because it is raw or from before format 4, is compared with BLAKE3: the only frame with the object's digest,
+another with the hash in its row. The trailer ends with a check over the table and the object's digest. Repacking and
+fsck compare everything with BLAKE3. A read does not: where BLAKE3 has no wide registers to work in, it takes longer
+than the rest of the read (benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ DEFAULT_LEVEL = 3
 TRAILER = struct.Struct("<4sIQQ32s8s")  # magic, frames, plain length, length as stored, digest, check of all before it
 TRAILER_DIGEST = slice(-40, -8)
 """Where the digest is, counted from the end."""
+CHECKSUM_SIZE = 4
 _MAGIC = b"KOB1"
 _ROW = struct.Struct("<I16s")
 
@@ -160,8 +161,15 @@ def frames_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
             return
 
 
-def frame_check(plain: bytes) -> bytes:
-    return blake3(plain).digest(16)
+def frame_check(plain: bytes, stored: bytes) -> bytes:
+    """What a row of the table says of a frame: its checksum, if it has one, and as much of its hash as fits."""
+    return (frame_checksum(stored, len(plain)) + blake3(plain).digest(16))[:16]
+
+
+def frame_checksum(stored: bytes, plain_length: int) -> bytes:
+    """zstd's checksum at the end of a frame; nothing if the frame has none."""
+    has_one = len(stored) != plain_length and zstandard.get_frame_parameters(stored).has_checksum
+    return stored[-CHECKSUM_SIZE:] if has_one else b""
 
 
 def encode_tail(digest: bytes, plain: int, rows: Sequence[tuple[int, bytes]]) -> bytes:

@@ -2,7 +2,8 @@
 
 A listing is made of what the catalog says, and good as long as its folder has the time of change and the number of
 names that it was made with. A store is complete without them: one that is missing, damaged or out of date is made
-again. They are few and small: beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go.
+again. They are few and small: beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go. So what was read stays in
+memory.
 """
 
 from __future__ import annotations
@@ -20,13 +21,10 @@ from itertools import accumulate
 from pathlib import Path
 from zlib import crc32
 
-from kcachefs.bounded import BoundedDict
-
 LISTING_MAX = 1 << 20
 """Bytes of one listing: some 15,000 names."""
 TOTAL_MAX, FILES_MAX = 8 << 20, 256
 """Bytes of all of them on the disk, and how many there are."""
-_IN_MEMORY = 8
 
 _MAGIC = b"kclistng"
 _HEAD = struct.Struct("<8sQqI")  # magic, folder, when it was changed last, how many records
@@ -60,7 +58,7 @@ class Listing:
 
     @classmethod
     def of(cls, folder: int, parent: int, changed: int, names: Sequence[Row]) -> Listing:
-        """The listing of a folder with these names, in the order of their cookies, when it was changed last then."""
+        """That of a folder with these names, in the order of their cookies, which was last changed at `changed`."""
         rows = [(1, b".", folder, _FOLDER), (2, b"..", parent, _FOLDER), *names]
         records = [
             _RECORD.pack(ino, cookie, len(name), kind) + name + bytes(-len(name) % 8)
@@ -73,7 +71,7 @@ class Listing:
         return cls(body + _CHECK.pack(crc32(body)))
 
     def is_of(self, changed: int, names: int) -> bool:
-        """Whether it is that of a folder with so many names that was changed last then."""
+        """Whether it is that of a folder with so many names that was last changed at `changed`."""
         return self._changed == changed and len(self._cookies) == names + _DOTS
 
     def part(self, cookie: int, size: int) -> bytes:
@@ -89,11 +87,11 @@ class Listings:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._lock = threading.Lock()
-        """One thread at a time changes the files. None is needed to read: each is replaced as a whole."""
-        self._loaded: BoundedDict[int, Listing] = BoundedDict(_IN_MEMORY)
+        """One thread at a time changes the files. No lock is needed to read: each file is replaced as a whole."""
+        self._loaded: dict[int, Listing] = {}
         self._sizes: dict[int, int] = {}
         """Of the files, by folder, the oldest first."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # a store is complete without them
             names = [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
             found = [(status, name) for name in names if (status := _read_ahead(directory / name)) is not None]
             found.sort(key=lambda pair: pair[0].st_mtime_ns)
@@ -101,7 +99,7 @@ class Listings:
 
     def remove_leftovers(self) -> None:
         """Remove what a kill left of a listing that was being written. Nobody else may have the store open."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             for name in os.listdir(self.directory):
                 if name.endswith(".new") and _NAME.fullmatch(name.removesuffix(".new")):
                     os.unlink(self.directory / name)
@@ -125,7 +123,11 @@ class Listings:
 
     def read(self, folder: int) -> Listing:
         """The listing on the disk. OSError or ValueError if it is missing or damaged."""
-        found = Listing(self.path(folder).read_bytes())
+        with open(_open_file(self.path(folder)), "rb") as file:
+            raw = file.read(LISTING_MAX + 1)
+        if len(raw) > LISTING_MAX:
+            raise ValueError("it is longer than a listing can be")
+        found = Listing(raw)
         if found.folder != folder:
             raise ValueError("it is that of another folder")
         return found
@@ -148,12 +150,18 @@ class Listings:
                 with open(fd, "wb") as file:
                     file.write(listing.raw)
                 os.replace(new, path)
+                self._sizes[folder] = os.stat(path).st_blocks * 512
             except OSError:
+                self._remove(folder)
                 with contextlib.suppress(OSError):
                     os.unlink(new)
                 raise
-            self._sizes[folder] = os.stat(path).st_blocks * 512
-            while sum(self._sizes.values()) > TOTAL_MAX or len(self._sizes) > FILES_MAX:
+        self.trim(TOTAL_MAX)
+
+    def trim(self, most: int) -> None:
+        """Remove the oldest until the others take at most so many bytes, and are few enough."""
+        with self._lock:
+            while self._sizes and (sum(self._sizes.values()) > most or len(self._sizes) > FILES_MAX):
                 self._remove(next(iter(self._sizes)))
 
     def remove(self, folder: int) -> None:
@@ -171,17 +179,23 @@ class Listings:
             os.unlink(self.path(folder))
 
 
+def _open_file(path: Path) -> int:
+    """A descriptor of a plain file. ValueError if it is anything else."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError("it is no file")
+    return fd
+
+
 def _read_ahead(path: Path) -> os.stat_result | None:
     """Have the disk start on a file, so that whoever lists its folder soon need not wait. None if it is no file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
+        fd = _open_file(path)
+    except (OSError, ValueError):
         return None
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-        return status
+        os.posix_fadvise(fd, 0, LISTING_MAX, os.POSIX_FADV_WILLNEED)
+        return os.fstat(fd)
     finally:
         os.close(fd)

@@ -99,7 +99,7 @@ class Objects:
             for frame in frames:
                 hasher.update(frame)
                 stored = self._codec.encode_frame(frame)
-                rows.append((len(stored), frame_check(frame)))
+                rows.append((len(stored), frame_check(frame, stored)))
                 write_all(fd, stored, self.volumes.path(number))
                 plain += len(frame)
             rows = rows or [(0, b"")]
@@ -301,7 +301,7 @@ class Objects:
             return Staged(digest, length, end=plain[-1])
         stored = [self._codec.encode_frame(frame) for frame in plain]
         rows = (
-            [(len(s), frame_check(p)) for s, p in zip(stored, plain, strict=True)]
+            [(len(s), frame_check(p, s)) for s, p in zip(stored, plain, strict=True)]
             if len(stored) > 1
             else [(len(stored[0]), b"")]
         )

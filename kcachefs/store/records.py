@@ -48,7 +48,7 @@ from typing import ClassVar, Self
 from blake3 import blake3
 
 FORMAT = 4
-"""Written into every store; a store with another number is refused."""
+"""Written into every store; `header.py` says which others are opened."""
 
 TENANTS = b".tenants"
 """The folder in the root that holds a tree of namespaces for each user who has one of their own."""

@@ -234,7 +234,7 @@ def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord,
         after = before
         if len(before) < len(plain) and not record.flags & ObjectRecord.PACKED:
             after = min(codec.encode_frame(plain, dictionary), before, key=len)
-        rows.append((len(after), frame_check(plain) if record.frames > 1 else b""))
+        rows.append((len(after), frame_check(plain, after) if record.frames > 1 else b""))
         yield after
     yield encode_tail(digest, record.plain, rows)
 

@@ -11,6 +11,7 @@ import pytest
 
 from kcachefs.core import Filesystem, kept_listings
 from kcachefs.core.kept_listings import NAMES_MIN
+from kcachefs.core.limits import Limits
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines.replies import pack_names
 from kcachefs.store import Options, Store, fsck
@@ -132,11 +133,7 @@ def test_a_folder_with_a_damaged_name_is_not_kept(tmp_path: Path) -> None:
     with opened(path) as fs:
         parent = filled(fs)
     with Store(path, Options(background=False)) as store:
-        key = store.catalog.keys(names_prefix(parent))[50]
-        with store.catalog._folded.env.begin(write=True) as txn:
-            raw = bytearray(txn.get(key) or b"")
-            raw[0] ^= 1
-            txn.put(key, bytes(raw))
+        _damage_a_name(store, parent)
         fs = Filesystem(store)
         assert fs.kept_listing(parent, 0, ALL) is None
         fs.write_down()
@@ -156,6 +153,96 @@ def test_where_nothing_can_be_written_nothing_is_kept_and_nobody_harmed(tmp_path
         (tmp_path / "store" / "listings").unlink()
         fs.write_down()
         assert fs.kept_listing(parent, 0, ALL) is not None
+
+
+def test_a_name_whose_record_is_damaged_later_is_not_listed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as fs:
+        parent = filled(fs)
+        kept(fs, parent)
+    with Store(path, Options(background=False)) as store:
+        fs = Filesystem(store)
+        assert fs.kept_listing(parent, 0, ALL) is not None
+        name = _damage_a_name(store, parent)
+        assert fs.lookup(ROOT, parent, name) is None
+        assert fs.kept_listing(parent, 0, ALL) is None
+        assert name not in [row[1] for row in fs.listing(parent, 0, 1000)]
+    assert "listing" not in [finding.check for finding in fsck.run(path).findings]
+    assert fsck.run(path, repair=True).exit_code == 1
+    assert fsck.run(path).findings == []
+
+
+def test_what_cannot_be_kept_is_not_tried_again_before_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        parent = filled(fs)
+        listing = fs.tree.listing
+        asked: list[int] = []
+
+        def note_and_list(ino: int, cookie: int, limit: int) -> list[tuple[int, bytes, int, int]]:
+            asked.append(ino)
+            return listing(ino, cookie, limit)
+
+        monkeypatch.setattr(fs.tree, "listing", note_and_list)
+        fits = len(Listing.of(parent, 1, 0, listing(parent, DOTDOT, 1000)).raw)
+        for most, is_kept in ((fits + 300, True), (fits - 1, False)):
+            monkeypatch.setattr(kept_listings, "LISTING_MAX", most)
+            fs.unlink(ROOT, parent, b"name 5")
+            fs.forget(fs.create(ROOT, parent, b"name 5", 0o644)[0], 1)
+            assert fs.kept_listing(parent, 0, ALL) is None
+            fs.write_down()
+            assert (fs.kept_listing(parent, 0, ALL) is not None) == is_kept
+            asked.clear()
+            fs.write_down()
+            assert asked == []
+
+
+def test_those_of_folders_that_are_gone_go(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        gone, stays = filled(fs, path="triton/gone"), filled(fs, path="triton/stays")
+        kept(fs, gone)
+        for number in range(100):
+            fs.unlink(ROOT, gone, b"name %d" % number)
+        fs.rmdir(ROOT, find(fs, "triton"), b"gone")
+        fs.forget(gone, 1)
+        kept(fs, stays)
+        assert fs.store.listings.folders() == [stays]
+        fs.store.listings.put(Listing.of(gone, 1, 0, []))
+    with opened(tmp_path / "store") as fs:
+        assert fs.store.listings.folders() == [stays]
+
+
+def test_while_room_is_short_none_are_kept(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs:
+        one, other = filled(fs, path="triton/one"), filled(fs, path="triton/other")
+        kept(fs, one)
+        fs.kept_listing(other, 0, ALL)
+        fs.room.has_room.clear()
+        fs.write_down()
+        assert fs.store.listings.folders() == []
+        fs.room.has_room.set()
+        fs.write_down()
+        assert fs.store.listings.folders() == [other]
+
+
+def test_they_take_a_small_part_of_the_quota(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", Limits(max_size=4 << 20)) as fs:
+        for number in range(4):
+            parent = filled(fs, path=f"triton/folder {number}")
+            fs.kept_listing(parent, 0, ALL)
+            fs.write_down()
+            assert fs.store.listings.allocated_bytes() <= 16 << 10
+        assert fs.store.listings.folders() == [find(fs, "triton/folder 2"), find(fs, "triton/folder 3")]
+
+
+def _damage_a_name(store: Store, folder: int) -> bytes:
+    key = store.catalog.keys(names_prefix(folder))[50]
+    with store.catalog._folded.env.begin(write=True) as txn:
+        raw = bytearray(txn.get(key) or b"")
+        raw[0] ^= 1
+        txn.put(key, bytes(raw))
+    return key[17:]
 
 
 # --- through a mount --------------------------------------------------------------------------------------------------

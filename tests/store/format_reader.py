@@ -342,7 +342,9 @@ class StoreReader:
             length = min(size, left)
             frame = stored if len(stored) == length else self._decoded(stored)
             demand(len(frame) == length, f"a frame has {len(frame)} bytes instead of {length}")
-            demand(row["check"] in (None, blake3(frame).digest()[:16]), "a frame fails its check")
+            checksum = b"" if len(stored) == length else stored[-4:]
+            demand(zstandard.get_frame_parameters(stored).has_checksum if checksum else True, "a frame has no checksum")
+            demand(row["check"] in (None, (checksum + blake3(frame).digest())[:16]), "a frame fails its check")
             left -= length
             yield frame
         demand((left, raw) == (0, b""), "the frames are not the whole object")

@@ -104,7 +104,7 @@ def test_an_object_is_cut_into_frames_and_found_again(size: int) -> None:
     assert b"".join(frames) == data
     assert b"".join(frames_of(io.BytesIO(data).read)) == data
     digest = blake3(data).digest()
-    tail = encode_tail(digest, size, [(len(frame), frame_check(frame)) for frame in frames])
+    tail = encode_tail(digest, size, [(len(frame), frame_check(frame, frame)) for frame in frames])
     assert len(tail) == tail_length(len(frames))
     table = decode_tail(tail, digest, size + len(tail))
     assert [data[frame.offset : frame.offset + frame.stored] for frame in table] == list(frames)

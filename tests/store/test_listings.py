@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import struct
@@ -148,6 +149,46 @@ def test_what_is_no_file_is_no_listing_and_keeps_nothing_waiting(tmp_path: Path)
     with Store(store, Options(background=False)) as opened:
         assert opened.listings.folders() == []
         assert len(opened.strays()) == 3
+
+
+def test_a_huge_file_is_no_listing_and_goes(tmp_path: Path) -> None:
+    kept = Listings(tmp_path)
+    kept.put(listing())
+    os.truncate(kept.path(FOLDER), 1 << 40)
+    assert Listings(tmp_path).get(FOLDER) is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_could_not_be_written_leaves_nothing_that_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Listings(tmp_path)
+    kept.put(listing(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", _no_space)
+        with pytest.raises(OSError, match="full"):
+            kept.put(listing(200))
+    assert (kept.allocated_bytes(), os.listdir(tmp_path)) == (0, [])
+    kept.put(listing(200))
+    assert kept.get(FOLDER) is not None
+
+
+def _no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_a_store_opens_whatever_is_in_the_place_of_listings(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    Store(path).close()
+    (path / "listings" / f"{FOLDER:016x}.new").mkdir()
+    Store(path).close()
+    (path / "listings" / f"{FOLDER:016x}.new").rmdir()
+    (path / "listings").rmdir()
+    (path / "listings").write_bytes(b"")
+    with Store(path, Options(background=False)) as store:
+        assert store.listings.folders() == []
+        with pytest.raises(OSError, match=r"listings|directory"):
+            store.listings.put(listing())
 
 
 def test_one_that_is_too_long_is_not_kept(tmp_path: Path) -> None:

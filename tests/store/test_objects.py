@@ -163,6 +163,42 @@ def test_what_has_a_good_checksum_and_other_bytes_is_found_by_fsck_and_not_writt
     assert [finding.check for finding in run(store.path).findings] == ["digest"]
 
 
+@pytest.mark.parametrize("kind", ["noise", "text"])
+def test_another_frame_in_its_place_is_not_taken_for_it(
+    store: Store, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """Frames of noise are all of one length, so those of two objects lie at the same places."""
+    data = [
+        os.urandom(4 * FRAME_SIZE) if kind == "noise" else b"".join(b"%d" % n * FRAME_SIZE for n in range(x, x + 4))
+        for x in (1, 5)
+    ]
+    mine, other = put(store, data[0]), put(store, data[1])
+    place, theirs = record(store, mine), record(store, other)
+    first, second = store.objects.frames.read_table(mine, place)[:2]
+    assert first.stored == second.stored
+    path = store.volumes.path(place.volume)
+    before = path.read_bytes()
+    swapped = bytearray(before)
+    begin, middle, end = place.offset, place.offset + second.offset, place.offset + second.offset + second.stored
+    swapped[begin:end] = before[middle:end] + before[begin:middle]
+    foreign = bytearray(before)
+    foreign[begin:middle] = store.volumes.read(theirs.volume, theirs.offset, first.stored)
+    for damaged in (swapped, foreign):
+        path.write_bytes(damaged)
+        with pytest.raises(ObjectDamaged):
+            store.objects.frames.read(mine, place, 0)
+        assert store.objects.frames.read(mine, place, 2) == data[0][2 * FRAME_SIZE : 3 * FRAME_SIZE]
+    path.write_bytes(before)
+    assert store.objects.get(mine) == data[0]
+
+
+def test_a_damaged_trailer_behind_intact_bytes_harms_nobody(store: Store) -> None:
+    digest = put(store, data := os.urandom(5000))
+    place = record(store, digest)
+    damage.flip(store.volumes.path(place.volume), place.offset + place.length - TRAILER.size + 30, 1)
+    assert store.objects.get(digest) == data
+
+
 def copy(store: Store, source: bytes, target: bytes, length: int) -> None:
     """Write the first bytes of one stored object over those of another."""
     theirs, mine = record(store, source), record(store, target)
