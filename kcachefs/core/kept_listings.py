@@ -46,7 +46,7 @@ class KeptListings:
         """Folders that were listed name by name."""
         self._unfit: BoundedDict[int, int] = BoundedDict(_UNFIT_MAX)
         """When folders were changed last whose listings cannot be kept."""
-        self._drop_lost()
+        self._tidy()
 
     def part(self, folder: int, cookie: int, size: int) -> bytes | None:
         """What the kernel is to be told of a folder behind `cookie`, in `size` bytes; None if it is not known."""
@@ -88,8 +88,7 @@ class KeptListings:
             self._unfit[folder] = changed
             return True
         self._listings.put(Listing.of(folder, node.parent, changed, rows))
-        self._listings.trim(self._room.limits.max_size // _SHARE)
-        self._drop_lost()
+        self._tidy()
         return True
 
     def _rows(self, folder: int) -> list[Row] | None:
@@ -104,8 +103,9 @@ class KeptListings:
             time.sleep(0)  # somebody's request may be waiting for the interpreter
         return rows
 
-    def _drop_lost(self) -> None:
-        """Remove the listings of folders that are gone."""
+    def _tidy(self) -> None:
+        """Remove the listings of folders that are gone, and those that take too much of the quota."""
+        self._listings.trim(self._room.limits.max_size // _SHARE)
         for folder in self._listings.folders():
             if not self._nodes.exists(folder):
                 self._listings.remove(folder)
