@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,8 +26,10 @@ from kcachefs.core.caller import NOBODY
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
+from kcachefs.engines.request_buffer import SLOTS
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
+from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.records import Content, inode_key
 
 HEADER = p.IN_HEADER.size
@@ -476,15 +479,25 @@ def test_a_file_whose_spool_file_is_gone_is_dropped_and_not_served_empty(line: L
     assert line.write_file(b"file", b"again") != node
 
 
-def test_an_interrupted_request_is_answered_once(line: Line) -> None:
-    content = os.urandom(1 << 16) * 1024
+def test_an_interrupted_request_is_answered_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = SLOTS - 8  # more than threads of the pool, and not so many that they are done at once
+    content = os.urandom(1 << 16) * (count * p.MAX_REQUEST >> 16)
     node = line.write_file(b"large", content)
     line.fs.settle()
+    frames, told = line.fs.store.objects.frames, threading.Event()
+    read = frames.read
+
+    def read_once_told(digest: bytes, record: ObjectRecord, index: int) -> bytes:
+        assert told.wait(60)
+        return read(digest, record, index)
+
+    monkeypatch.setattr(frames, "read", read_once_told)
     waiting = {}
     for start in range(0, len(content), p.MAX_REQUEST):
         waiting[line.feed(Op.READ, node, p.READ_IN.pack(0, start, 1 << 16) + bytes(20))] = start
     for unique in list(waiting)[::2]:
         line.feed(Op.INTERRUPT, 0, p.INTERRUPT_IN.pack(unique))
+    told.set()
     interrupted = 0
     while waiting:
         assert select.select([line.kernel], [], [], 60)[0]
