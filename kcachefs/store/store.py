@@ -200,7 +200,7 @@ class Store:
         self.catalog.keep_reserve()
 
     def used_bytes(self) -> int:
-        """What the store takes on disk by its own records: volumes, catalog, journal, history, what is not sealed."""
+        """What the store takes on disk, by its own records; `bytes_by_kind` says what counts."""
         return sum(self.bytes_by_kind().values())
 
     def bytes_by_kind(self) -> dict[str, int]:
