@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
+
 need_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 
 
@@ -42,7 +44,10 @@ class Disk:
             os.truncate(self._ballast, max(0, self._ballast.stat().st_size - leave))
 
     def make_room(self) -> None:
+        size = self._ballast.stat().st_blocks * 512
         self._ballast.unlink()
+        # While the kernel still writes it back, its blocks are taken.
+        until(lambda: self.free >= min(size // 2, 256 << 10), "blocks of the ballast are free")
 
     def remount_read_only(self) -> None:
         _run("mount", "-o", "remount,ro", str(self.path))
