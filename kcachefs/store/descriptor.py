@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 
@@ -32,15 +33,27 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def replace_file(path: Path, raw: bytes) -> None:
-    """Replace a small file, for its owner alone. A kill or a power cut leaves the old one or the new one."""
+def replace_file(path: Path, raw: bytes, *, sync: bool = True) -> None:
+    """Replace a small file, for its owner alone. A kill leaves the old one or the new one.
+
+    With `sync`, so does a power cut.
+    """
     new = path.with_name(f"{path.name}.new")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if os.write(fd, raw) != len(raw):
             raise OSError(errno.ENOSPC, "short write")
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.replace(new, path)
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
+
+
+def remove_half_written(directory: Path, name: re.Pattern[str]) -> None:
+    """Remove what a kill left of `replace_file`, of files of such names. Nobody else may have the store open."""
+    for found in os.listdir(directory):
+        if found.endswith(".new") and name.fullmatch(found.removesuffix(".new")):
+            os.unlink(directory / found)

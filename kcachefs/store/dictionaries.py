@@ -22,7 +22,7 @@ import zstandard
 from blake3 import blake3
 
 from kcachefs.errors import ObjectDamaged
-from kcachefs.store.descriptor import replace_file, sync_directory
+from kcachefs.store.descriptor import remove_half_written, replace_file, sync_directory
 
 SIZE = 256 << 10
 """Plain bytes of a dictionary; a third of that is what it takes on disk."""
@@ -109,9 +109,7 @@ class Dictionaries:
     def remove_leftovers(self) -> None:
         """Remove what a kill left of a dictionary that was being written. Nobody else may have the store open."""
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.directory):
-                if _NAME.fullmatch(name.removesuffix(".new")) and name.endswith(".new"):
-                    os.unlink(self.directory / name)
+            remove_half_written(self.directory, _NAME)
 
     def problem(self, number: int) -> str:
         """What is wrong with a dictionary on the disk; empty if nothing is."""

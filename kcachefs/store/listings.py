@@ -21,6 +21,8 @@ from itertools import accumulate
 from pathlib import Path
 from zlib import crc32
 
+from kcachefs.store.descriptor import remove_half_written, replace_file
+
 LISTING_MAX = 1 << 20
 """Bytes of one listing: some 15,000 names."""
 TOTAL_MAX, FILES_MAX = 8 << 20, 256
@@ -100,9 +102,7 @@ class Listings:
     def remove_leftovers(self) -> None:
         """Remove what a kill left of a listing that was being written. Nobody else may have the store open."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(self.directory):
-                if name.endswith(".new") and _NAME.fullmatch(name.removesuffix(".new")):
-                    os.unlink(self.directory / name)
+            remove_half_written(self.directory, _NAME)
 
     def path(self, folder: int) -> Path:
         return self.directory / f"{folder:016x}"
@@ -138,23 +138,17 @@ class Listings:
             return
         folder = listing.folder
         path = self.path(folder)
-        new = path.with_name(f"{path.name}.new")
         with self._lock:
             self._loaded.pop(folder, None)
             self._sizes.pop(folder, None)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.directory, 0o700)
             try:
-                # Not synced: one that a power cut spoils fails its check.
-                fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                with open(fd, "wb") as file:
-                    file.write(listing.raw)
-                os.replace(new, path)
+                replace_file(path, listing.raw, sync=False)  # one that a power cut spoils fails its check
                 self._sizes[folder] = os.stat(path).st_blocks * 512
             except OSError:
                 self._remove(folder)
-                with contextlib.suppress(OSError):
-                    os.unlink(new)
+                self.remove_leftovers()
                 raise
         self.trim(TOTAL_MAX)
 
