@@ -183,8 +183,9 @@ class Evictor:
                 self._room.check()
 
     def _reclaim(self) -> None:
-        """Give the bytes of deleted objects back to the disk: of the emptiest volumes, and of fuller ones at need."""
+        """Give back to the disk what free slots keep and what deleted objects take: of the emptiest volumes first."""
         self._store.fold()
+        self._store.slots.trim()
         for share in COMPACTION_SHARES:
             totals = self._store.objects.totals()
             # Where the disk is the limit, a part of the quota may be more than all that is stored.

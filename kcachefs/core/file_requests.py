@@ -136,9 +136,11 @@ class FileRequests(NameRequests):
             raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
         if may_wait:
             with self.quotas.room_for(ino, offset + len(data)) if self.quotas is not None else _ANY_ROOM:
-                if not self.room.has_room.is_set():
-                    return self._write_when_crowded(ino, offset, data)
-                return self.write(ino, offset, data, may_wait=False)
+                if self.room.has_room.is_set():
+                    with contextlib.suppress(NoSpace):
+                        return self.write(ino, offset, data, may_wait=False)
+                    self.room.check()
+                return self._write_when_crowded(ino, offset, data)
         written = self.files.write(ino, offset, data)
         self._unchecked += written
         if self._unchecked > PRESSURE_BYTES:

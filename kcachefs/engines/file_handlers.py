@@ -6,6 +6,7 @@ sent otherwise or never.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 
@@ -15,7 +16,7 @@ from kcachefs.engines import protocol as p
 from kcachefs.engines.exchange import Exchange
 from kcachefs.engines.protocol import Fattr
 from kcachefs.engines.replies import OPENED, OPENED_UNCACHED, pack_attributes
-from kcachefs.errors import RequestGarbled
+from kcachefs.errors import NoSpace, RequestGarbled
 
 _NS = 1_000_000_000
 _HEADER = p.IN_HEADER.size
@@ -104,7 +105,8 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     # Out of the page cache the header says uid 0, which did not write it.
     fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino, offset + size)
     if fs.is_quick_to_write(ino, offset + size):
-        return p.WRITE_OUT.pack(fs.write(ino, offset, data, may_wait=False), 0)
+        with contextlib.suppress(NoSpace):  # the disk is full: the write waits for room
+            return p.WRITE_OUT.pack(fs.write(ino, offset, data, may_wait=False), 0)
     copy = bytes(data)
     engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=True, holds=size)
     return None

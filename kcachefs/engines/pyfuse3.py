@@ -7,6 +7,7 @@ matters who writes.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
@@ -304,7 +305,8 @@ class Operations(pyfuse3.Operations):
         ino, writer = self.handles.of(fh)
         self.fs.authorize_write(writer, ino, off + len(buf))
         if self.fs.is_quick_to_write(ino, off + len(buf)):
-            return self.fs.write(ino, off, buf, may_wait=False)
+            with contextlib.suppress(NoSpace):  # the disk is full: the write waits for room
+                return self.fs.write(ino, off, buf, may_wait=False)
         return await trio.to_thread.run_sync(self.fs.write, ino, off, buf)
 
     @_guarded

@@ -111,6 +111,7 @@ class Catalog:
         *,
         freed: Callable[[list[bytes]], None] = lambda keys: None,
         before_fold: Callable[[], None] = lambda: None,
+        make_room: Callable[[], None] = lambda: None,
         map_size: int = DEFAULT_MAP_SIZE,
     ) -> None:
         self.lock = threading.RLock()
@@ -119,6 +120,7 @@ class Catalog:
         self._fold_lock = threading.Lock()
         self._freed = freed
         self._before_fold = before_fold
+        self._make_room = make_room
         self._pending = Overlay()
         self._folding = Overlay()
         quarantine = directory / "quarantine"
@@ -239,7 +241,11 @@ class Catalog:
             raise StoreClosed("the store is closed")
         observer = self.observer
         prepared = observer.prepare(changes) if observer is not None else None
-        self._journal.append(changes)
+        try:
+            self._journal.append(changes)
+        except NoSpace:
+            self._make_room()
+            self._journal.append(changes)
         self._pending.update(changes)
         if observer is not None:
             observer.done(prepared)

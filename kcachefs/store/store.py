@@ -106,7 +106,11 @@ class Store:
             self.history = HistoryFiles(self.path)
             undo.callback(self.history.close)
             self.catalog = Catalog(
-                self.path, freed=self._freed, before_fold=self.volumes.sync, map_size=options.map_size
+                self.path,
+                freed=self._freed,
+                before_fold=self.volumes.sync,
+                make_room=lambda: self.slots.trim() if self._opened else None,
+                map_size=options.map_size,
             )
             undo.callback(self.catalog.close, fold=False)
             self._recover()

@@ -18,7 +18,7 @@ from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import TURN_SECONDS
 from kcachefs.core.limits import Limits
 from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES
-from kcachefs.core.user_eviction import HIGH_WATER
+from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER
 from kcachefs.core.walk import Name
 from kcachefs.errors import UsageError
 from kcachefs.store.records import entry_key, pack_number, temporary_key
@@ -37,7 +37,7 @@ from tests.core.trees import (
     user,
     write,
 )
-from tests.disks import ext4, need_root
+from tests.disks import Disk, ext4, need_root
 from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -56,6 +56,7 @@ def alive(fs: Filesystem) -> list[str]:
 
 def shrink(fs: Filesystem, share: float) -> None:
     """Evict as if the quota were this share of what is stored."""
+    fs.store.slots.trim()  # what free slots keep would go first
     used = fs.store.used_bytes()
     fs.room.limits = Limits(max_size=int(used * share), grace=0.0, min_free=0)
     while fs.evictor.turn():
@@ -105,6 +106,47 @@ def test_a_disk_that_is_short_of_room_costs_only_the_oldest_entries(tmp_path: Pa
         assert "A" not in alive(fs)
         assert {"G", "H"} <= set(alive(fs)), "room of what went was given back before more had to go"
         assert fs.room.excess(1.0) <= 0
+
+
+def test_what_free_slots_keep_goes_before_any_entry(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        for key in "ABCD":
+            kernel(fs, key, 200_000)
+        fs.settle()
+        used, slack = fs.store.used_bytes(), fs.store.slots.slack_bytes()
+        assert slack > used // 4
+        fs.room.limits = Limits(max_size=int((used - slack) / LOW_WATER) + 4096, grace=0.0, min_free=0)
+        assert fs.room.excess(1.0) > 0
+        assert fs.evictor.turn() == 0
+        assert alive(fs) == ["A", "B", "C", "D"]
+        assert fs.room.excess(LOW_WATER) <= 0
+
+
+@need_root
+def test_a_write_that_finds_the_disk_full_waits_until_something_is_evicted(small_disk: Disk) -> None:
+    limits = Limits(max_size=1 << 40, grace=0.0, min_free=2 << 20)
+    with opened(small_disk.path / "store", limits) as fs:
+        filled(fs, *"ABCDEFGH", size=100_000)
+        ino = write(fs, "triton/new/file", b"")
+        small_disk.fill()
+        assert fs.room.has_room.is_set(), "nobody has noticed yet"
+        stop = threading.Event()
+
+        def evict() -> None:
+            while not stop.wait(0.01):
+                fs.evictor.turn()
+
+        evictor = threading.Thread(target=evict)
+        evictor.start()
+        try:
+            content = os.urandom(500_000)
+            assert fs.write(ino, 0, content) == len(content)
+        finally:
+            stop.set()
+            evictor.join()
+        assert fs.read(ino, 0, len(content)) == content
+        assert "A" not in alive(fs)
+        small_disk.make_room()
 
 
 def test_a_pinned_entry_stays_and_grows_old_again_when_let_go(tmp_path: Path) -> None:
@@ -587,6 +629,7 @@ def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
         assert all(fs.store.catalog.get(entry_key(entry)) for entry in entries)
         assert not fs.evictor.evict(entries[0]), "nothing of it was there"
         assert fs.store.catalog.get(entry_key(entries[0])) is None
+        fs.store.slots.trim()
         fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0)
         assert fs.evictor.turn(seconds=60) == 1
         assert alive(fs) == ["B", "kept"]

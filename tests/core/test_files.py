@@ -259,7 +259,7 @@ def test_a_file_that_does_not_fit_where_it_is_to_be_written_stays_whole(small_di
         small_disk.fill(leave=300 << 10)
         for _ in range(3):
             with pytest.raises(NoSpace):
-                fs.write(ino, SLOT_SIZE, b"more")
+                fs.write(ino, SLOT_SIZE, b"more", may_wait=False)
         assert fs.store.spool.allocated_bytes() == 0
         assert fs.read(ino, 0, SLOT_SIZE) == content
         small_disk.make_room()

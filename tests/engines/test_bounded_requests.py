@@ -15,6 +15,7 @@ from kcachefs.core.lifetimes import TOGETHER_MAX
 from kcachefs.engines import direct, name_handlers
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
+from kcachefs.errors import NoSpace
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
 from tests.engines.test_protocol import Line
@@ -144,6 +145,27 @@ def test_what_one_user_s_writes_hold_while_they_wait_for_room_is_bounded(
     line.fs.room.has_room.set()
     line.engine._waiting.shutdown(wait=True)
     assert {(unique, number) for number, unique, _ in line.replies()} == {(unique, 0) for unique in waiting}
+
+
+def test_a_write_that_finds_the_disk_full_waits_for_room_in_another_thread(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, asked = line.write_file(b"file", b"content"), []
+    write = line.fs.files.write
+
+    def write_when_there_is_room(ino: int, offset: int, data: bytes | memoryview) -> int:
+        asked.append(threading.current_thread().name)
+        if len(asked) < 3:
+            raise NoSpace("the disk is full")
+        return write(ino, offset, data)
+
+    monkeypatch.setattr(line.fs.files, "write", write_when_there_is_room)
+    assert line.fs.room.has_room.is_set()
+    body = p.WRITE_IN.pack(0, 0, 3) + bytes(20) + b"new"
+    assert line.ask(Op.WRITE, node, body) == (0, p.WRITE_OUT.pack(3, 0))
+    assert asked[0] == threading.current_thread().name
+    assert all("kcachefs-wait" in name for name in asked[1:])
+    assert line.read_file(node) == b"newtent"
 
 
 def test_the_kernel_is_told_to_write_in_small_pieces(line: Line) -> None:

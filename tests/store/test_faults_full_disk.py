@@ -15,6 +15,8 @@ import pytest
 from kcachefs.errors import NoSpace, errno_of, exit_code_of, or_no_space
 from kcachefs.store import ContentStore, Options, Store
 from kcachefs.store.fsck import run
+from kcachefs.store.journal import RESERVE
+from kcachefs.store.slots import SLOT_SIZE
 from tests.disks import Disk, ext4, need_root, tmpfs
 from tests.store import tree
 from tests.store.objects import delete, put
@@ -131,6 +133,29 @@ def test_appending_to_the_journal(small_disk: Disk) -> None:
     assert all(kept.store.catalog.get(name) == bytes(2000) for name in tree_names)
     kept.store.fold()
     assert all(kept.store.catalog.get(name) == bytes(2000) for name in tree_names)
+    kept.check(path)
+
+
+def test_what_free_slots_keep_is_the_journals_when_the_disk_is_full(small_disk: Disk) -> None:
+    path = small_disk.path / "store"
+    kept = Kept(Store(path, OPTIONS))
+    slots = [kept.store.slots.take() for _ in range(4)]
+    for slot in slots:
+        kept.store.slots.write(slot, 0, os.urandom(SLOT_SIZE))
+    for slot in slots:
+        kept.store.slots.free(slot)
+    small_disk.fill()
+    written: list[bytes] = []
+
+    def name_a_file(number: int) -> None:
+        with kept.store.transaction() as txn:
+            txn.put(b"y%d" % number, bytes(2000))
+        written.append(b"y%d" % number)
+
+    until_full(name_a_file)
+    assert len(written) * 2000 > RESERVE + 2 * SLOT_SIZE
+    small_disk.make_room()
+    assert all(kept.store.catalog.get(name) == bytes(2000) for name in written)
     kept.check(path)
 
 
