@@ -172,12 +172,13 @@ class Evictor:
         return self.grace_seconds if is_within else min(self.grace_seconds, SHORT_GRACE_SECONDS)
 
     def seal(self, until: float) -> None:
-        """Seal what waits, a little at a time: until the slots are given back, its bytes are on the disk twice."""
+        """Seal what waits, a little at a time."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self._sealer.waiting() and time.monotonic() < until:
                 if self._room.is_disk_nearly_full() and self.anything_left():
                     return  # what can be evicted makes room first
-                self._sealer.seal_waiting(min(until, time.monotonic() + 0.02))
+                # Until the slots are given back, what is sealed takes room that the disk may not have.
+                self._sealer.seal_waiting(min(until, time.monotonic() + 0.02), self._room.is_disk_nearly_full)
                 self._store.fold()
                 self._store.slots.trim()
                 self._room.check()

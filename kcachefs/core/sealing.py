@@ -89,11 +89,13 @@ class Sealer:
         """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
         return self._queue.is_pressing()
 
-    def seal_waiting(self, until: float) -> None:
-        """Seal what waits even if it has not rested, until that moment: the quota is near."""
+    def seal_waiting(self, until: float, is_enough: Callable[[], bool]) -> None:
+        """Seal what waits even if it has not rested, until that moment or until it is enough: the quota is near."""
         waiting = len(self._queue)
         while waiting > 0 and time.monotonic() < until and (taken := self.seal_next(0)):
             waiting -= taken
+            if is_enough():
+                return
 
     def seal_next(self, rest_seconds: float = REST_SECONDS) -> int:
         """Seal the files that have waited longest, if they have rested that long: a few small ones, or a large one.

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kcachefs.core import Filesystem, sealing
+from kcachefs.core.limits import Limits
 from kcachefs.core.sealing import TOGETHER_MAX
 from kcachefs.errors import NoSpace, ObjectMissing
 from kcachefs.store.journal import encode_record
@@ -33,7 +36,7 @@ from tests.core.trees import (
     user,
     write,
 )
-from tests.disks import Disk, need_root
+from tests.disks import Disk, ext4, need_root
 from tests.waiting import PATIENCE
 
 
@@ -371,3 +374,31 @@ def test_the_books_are_the_same_as_when_each_is_sealed_alone(
             seen.append(books(fs))
     assert len(seen[0]) > 50
     assert seen[0] == seen[1] == seen[2]
+
+
+@need_root
+def test_on_a_disk_that_is_nearly_full_sealing_gives_room_back_before_it_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_limits = Limits(max_size=1 << 40, grace=0.0, min_free=0)
+    with ext4(tmp_path, "disk", megabytes=48) as disk, opened(disk.path / "store", no_limits) as fs:
+        for number in itertools.count():
+            if disk.free < 7 << 20:
+                break
+            write(fs, f"triton/{number}/kernel.ptx", os.urandom(60_000))
+        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=8 << 20)
+        seal_next, free = fs.sealer.seal_next, []
+
+        def seal_and_look(rest_seconds: float) -> int:
+            taken = seal_next(rest_seconds)
+            free.append(disk.free)
+            return taken
+
+        monkeypatch.setattr(fs.sealer, "seal_next", seal_and_look)
+        now = time.monotonic()
+        with monkeypatch.context() as no_time_passes:
+            no_time_passes.setattr(sealing, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
+            fs.evictor.seal(now + PATIENCE)
+        assert fs.sealer.waiting() == 0
+        assert len(free) > 10
+        assert min(free) > 3 << 20
