@@ -15,8 +15,10 @@ from collections import deque
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
-QUEUE_MAX = 4096
-"""When this many files wait, some are sealed whatever else is going on: of the user who has most of them."""
+QUEUE_MAX = 16384
+"""When this many files wait, some are sealed whatever else is going on: of the user who has most of them. So many are
+written in some three seconds; a burst that had to share the interpreter with the sealer before its end took twice as
+long (benchmarks/README.md)."""
 PATIENCE_SECONDS = 10.0
 """How long a file waits at most for requests to pause: a compiler's burst of writes goes first."""
 
