@@ -87,9 +87,11 @@ class SealQueue:
         with self._lock:
             return [ino for files in self._waiting.values() for ino, _ in files]
 
-    def unsealed(self) -> set[int]:
-        """Every file that waits, is mutable or is being sealed."""
-        return {*list(self._queued), *list(self.mutable), *list(self._sealing)}
+    def unsealed(self, uid: int) -> set[int]:
+        """Every file that was a user's when it began to wait, and everybody's that is mutable or being sealed."""
+        with self._lock:
+            waiting = [ino for ino, _ in self._waiting.get(uid, ())]
+        return {*waiting, *list(self.mutable), *list(self._sealing)}
 
     # --- changes: the catalog's lock is held --------------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ class Sealer:
     def unsealed_bytes(self, uid: int) -> int:
         """How many bytes of a user's files are not sealed yet."""
         total = 0
-        for ino in self._queue.unsealed():
+        for ino in self._queue.unsealed(uid):
             with contextlib.suppress(FsError, RecordDamaged):
                 node = self._files.attributes(ino)
                 if node.uid == uid and node.content in (Content.SLOT, Content.SPOOL):

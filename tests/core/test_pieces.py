@@ -26,7 +26,7 @@ from kcachefs.store import fsck
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
 from kcachefs.store.records import Content
-from tests.core.trees import ROOT, exists, find, folder, opened, rename, user, write
+from tests.core.trees import LARGE, ROOT, exists, find, folder, opened, rename, user, write
 
 CHANGES_MAX = 10 * PIECE
 """Records that one transaction may change."""
@@ -388,6 +388,18 @@ def test_users_take_turns_in_sealing(fs: Filesystem) -> None:
     assert fs.sealer.seal_next(0) == TOGETHER_MAX
     assert {fs.nodes.get(find(fs, f"jax/a{number}-cache")).content for number in range(5)} == {Content.OBJECT}
     assert fs.sealer.waiting() == 55 - 2 * TOGETHER_MAX
+
+
+def test_the_unsealed_bytes_of_a_user_are_told(fs: Filesystem) -> None:
+    changed = write(fs, "jax/a-changed", LARGE, user(1))
+    fs.settle()
+    fs.write(changed, 0, b"x")  # it is mutable from now on
+    for number in range(20):
+        write(fs, f"jax/b{number}-cache", b"B" * 1000, user(2))
+    write(fs, "jax/a-cache", b"A" * 700, user(1))
+    assert [fs.sealer.unsealed_bytes(uid) for uid in (1, 2, 3)] == [700 + len(LARGE), 20_000, 0]
+    fs.settle()
+    assert [fs.sealer.unsealed_bytes(uid) for uid in (1, 2, 3)] == [len(LARGE), 0, 0]
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
