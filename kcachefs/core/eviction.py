@@ -185,7 +185,7 @@ class Evictor:
 
     def _reclaim(self) -> None:
         """Give back to the disk what free slots keep and what deleted objects take: of the emptiest volumes first."""
-        self._store.fold()
+        self._store.fold()  # which trims the slots itself where the disk is full
         self._store.slots.trim()
         for share in COMPACTION_SHARES:
             totals = self._store.objects.totals()

@@ -139,7 +139,9 @@ class FileRequests(NameRequests):
                 if self.room.has_room.is_set():
                     with contextlib.suppress(NoSpace):
                         return self.write(ino, offset, data, may_wait=False)
-                    self.room.check()
+                    if self.room.check():  # the limits hold: eviction would not begin
+                        self.store.slots.trim()
+                        return self.write(ino, offset, data, may_wait=False)
                 return self._write_when_crowded(ino, offset, data)
         written = self.files.write(ino, offset, data)
         self._unchecked += written
@@ -150,9 +152,10 @@ class FileRequests(NameRequests):
 
     def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
         """Try again: sealing needs room before it frees any, and may have taken the last; then that can be evicted."""
+        until = time.monotonic() + self.room.patience_seconds
         for _ in range(CROWDED_TRIES):
             owner = self.nodes.get(ino).uid
-            self.room.wait(owner)
+            self.room.wait(owner, until)
             if self.quotas is not None:
                 self.quotas.check_barred(owner)
             if self.room.is_full:

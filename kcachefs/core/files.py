@@ -317,7 +317,7 @@ class Files:
                 self._counts.abandon(txn, node)
             self._unsealed.let_go(txn, ino, node, gone=True)
             set_content(node, Content.NONE)
-            self._queue.gone(txn, ino)
+            self._queue.gone(txn, ino, node.uid)
 
 
 def check_allocation(mode: int, offset: int, length: int) -> None:

@@ -41,6 +41,8 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 _REPORTS = 64
+FULL_TRIES = 8
+"""So often in a row nothing fits on a full disk until what waits is left unsealed."""
 _PAUSE_TIMES = 20
 """How many times longer than making a report took no other is made for the same user."""
 COUNT_SECONDS = 0.2
@@ -217,9 +219,18 @@ class Filesystem(FileRequests):
         What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
         """
         self.runs.catch_up()
+        failed = 0
         for _ in range(self.sealer.waiting()):
             try:
                 self.sealer.seal_next(0)
+                failed = 0
+            except NoSpace as error:
+                failed += 1
+                if failed == FULL_TRIES:
+                    log.error(
+                        "%d files could not be sealed, and are left as they are: %s", self.sealer.waiting(), error
+                    )
+                    break
             except Exception as error:
                 log.error("a file could not be sealed, and is left as it is: %s", error)
         self.sealer.finish()

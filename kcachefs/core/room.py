@@ -27,6 +27,9 @@ HARDLY_FREE = 0.5
 ENOUGH_FREE = 1.1
 """A shortage is over at this many times `min_free`: eviction stops near it, and each turn would be told in the log."""
 
+UNSEALED_LEAST, UNSEALED_PART = 32 << 20, 16
+"""Files that are not sealed yet may take so many bytes, or that part of a limit, before sealing hurries."""
+
 
 class Room:
     """What is left of one filesystem's limits. Any thread."""
@@ -95,9 +98,8 @@ class Room:
         """How long a write waits for room at most."""
         return WAIT_WHEN_FULL_SECONDS
 
-    def wait(self, uid: int) -> None:
-        """Wait, with a write to a file of that user's, until there is room or nothing is left to be evicted."""
-        until = time.monotonic() + WAIT_WHEN_FULL_SECONDS
+    def wait(self, uid: int, until: float) -> None:
+        """Wait, with a write to a file of that user's, until there is room, nothing is left to be evicted, or then."""
         self.waiting.append(uid)
         try:
             while not self.has_room.wait(WAIT_SECONDS) and not self.is_full and time.monotonic() < until:
@@ -108,6 +110,12 @@ class Room:
     def wait_long(self) -> bool:
         """Wait until there is room; returns whether there is."""
         return self.has_room.is_set() or (not self.is_full and self.has_room.wait(WAIT_WHEN_FULL_SECONDS))
+
+    def holds_much_unsealed(self) -> bool:
+        """Whether files that wait to be compressed take so much of a limit that entries would have to go for them."""
+        limits = self.limits
+        least = min(limits.max_size, limits.max_size_per_uid or limits.max_size)
+        return self._store.unsealed_bytes() > max(UNSEALED_LEAST, least // UNSEALED_PART)
 
     def is_disk_nearly_full(self) -> bool:
         return self._free_bytes() < self.limits.min_free * HARDLY_FREE

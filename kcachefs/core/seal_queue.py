@@ -116,14 +116,14 @@ class SealQueue:
         node.flags |= Inode.MUTABLE
         self.mutable.add(ino)
 
-    def gone(self, txn: Transaction, ino: int) -> None:
+    def gone(self, txn: Transaction, ino: int, uid: int) -> None:
         """A file goes for good, if the transaction succeeds."""
         if ino in self.mutable:
             txn.undo(lambda: self.mutable.add(ino))
             self.mutable.discard(ino)
         if ino in self._sealing:
             self._sealing[ino] = True
-            txn.undo(lambda: self.add(ino, time.monotonic()))
+            txn.undo(lambda: self.add(ino, time.monotonic(), uid))
 
     # --- being sealed -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.uses import Uses
-from kcachefs.errors import FsError, RecordDamaged, or_no_space
+from kcachefs.errors import FsError, NoSpace, RecordDamaged, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import (
@@ -91,9 +91,13 @@ class Unsealed:
     def write_slot(self, ino: int, node: Inode, offset: int, data: bytes | memoryview) -> None:
         with self._nodes.change() as txn:
             slot = self._slot(txn, ino, node)
-            if offset > node.size:
-                self._slots.zero(slot, node.size, offset)
-            self._slots.write(slot, offset, data)
+            try:
+                if offset > node.size:
+                    self._slots.zero(slot, node.size, offset)
+                self._slots.write(slot, offset, data)
+            except NoSpace:  # a part of it may have been written, and took the last blocks of the disk
+                self._slots.shrunk(slot, node.size)
+                raise
             node.size = max(node.size, offset + len(data))
             self._slot_changed(txn, ino, node)
 

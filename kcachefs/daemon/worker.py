@@ -217,7 +217,7 @@ class Worker:
                 await trio.sleep(IDLE_PAUSE)  # what is written meanwhile has to rest for longer
                 continue
             more = False
-            if answered <= BUSY_REQUESTS or self.fs.sealer.is_pressing():
+            if answered <= BUSY_REQUESTS or self.fs.sealer.is_pressing() or self.fs.room.holds_much_unsealed():
                 more = await trio.to_thread.run_sync(self._seal_turn)
             await trio.sleep(SEAL_PAUSE / 10 if more else SEAL_PAUSE)
 

@@ -323,9 +323,16 @@ class Catalog:
             self._freed(deleted)
 
     def _write_or_make_room(self, changes: Changes, mark: Mark) -> None:
-        try:
-            self._folded.write(changes, mark)
-        except NoSpace:
-            with self.lock:
-                self._journal.give_reserve_back()
-            self._folded.write(changes, mark)
+        for make_room in (self._make_room, self._give_reserve_back):
+            try:
+                self._folded.write(changes, mark)
+                return
+            except NoSpace:
+                make_room()
+        self._folded.write(changes, mark)
+        with self.lock:
+            self._journal.reserve_what_is_left()
+
+    def _give_reserve_back(self) -> None:
+        with self.lock:
+            self._journal.give_reserve_back()

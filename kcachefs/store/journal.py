@@ -123,7 +123,7 @@ class Journal:
         except OSError as error:
             raise or_no_space(error, path) from error
         try:
-            _reserve(fd, RESERVE)
+            is_reserved = _reserve(fd, RESERVE)
             header = _encode_header(number)
             if os.write(fd, header) != len(header):
                 raise OSError(errno.ENOSPC, "short write")
@@ -134,6 +134,8 @@ class Journal:
         self.give_reserve_back()
         self._segments[number] = Descriptor(fd)
         self._number, self.length, self._rests = number, len(header), False
+        if not is_reserved:
+            self.reserve_what_is_left()
         return self.end
 
     def give_reserve_back(self) -> None:
@@ -141,6 +143,12 @@ class Journal:
         if self._number in self._segments:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._newest, self.length)
+
+    def reserve_what_is_left(self) -> None:
+        """Reserve as much of a full disk as there is, before anybody else takes it: deletions will need it."""
+        for part in (1, 2, 4, 8):
+            if _reserve(self._newest, self.length + RESERVE // part):
+                return
 
     def rest(self) -> None:
         """Keep no more than a small reserve until the next segment, unless the disk is short of room."""
@@ -295,8 +303,11 @@ def _checksum(number: int, body: bytes) -> int:
     return zlib.crc32(body, number & 0xFFFFFFFF)
 
 
-def _reserve(fd: int, length: int) -> None:
+def _reserve(fd: int, length: int) -> bool:
     # os.posix_fallocate would change the size, and the size says where the log ends. Not every filesystem can do this,
     # and a full one will not: then `append` fails when the space is needed.
-    with contextlib.suppress(OSError):
+    try:
         libc.fallocate(fd, libc.FALLOC_FL_KEEP_SIZE, 0, length)
+    except OSError:
+        return False
+    return True

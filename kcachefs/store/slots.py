@@ -43,6 +43,9 @@ class SlotFile:
         taken = set(used)
         self._next = max(taken, default=-1) + 1
         self._free = [slot for slot in range(self._next) if slot not in taken]
+        self._unknown = len(self._free)
+        """Free slots at the end of the list that an earlier process may have left blocks in. Of those that were freed
+        since, the last `KEEP` may have some."""
         if not taken:
             os.ftruncate(self._fd, 0)
 
@@ -75,8 +78,9 @@ class SlotFile:
             if len(self._free) == self._next:
                 self._free, self._next = [], 0
                 os.ftruncate(self._fd, 0)
-            for slot in self._free:
+            for slot in self._free[-max(KEEP, self._unknown) :]:
                 self._punch(slot)
+            self._unknown = 0
 
     def shrunk(self, slot: int, size: int) -> None:
         """The file in a slot has so many bytes only: give the blocks behind them back."""

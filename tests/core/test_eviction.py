@@ -149,6 +149,65 @@ def test_a_write_that_finds_the_disk_full_waits_until_something_is_evicted(small
         small_disk.make_room()
 
 
+@need_root
+def test_a_write_gets_what_free_slots_keep_where_no_room_is_to_be_left_free(small_disk: Disk) -> None:
+    with opened(small_disk.path / "store", Limits(max_size=1 << 40, grace=0.0, min_free=0)) as fs:
+        for key in "ABC":
+            kernel(fs, key, 100_000)
+        fs.settle()
+        ino = write(fs, "triton/new/file", b"")
+        small_disk.fill()
+        content = os.urandom(500_000)
+        assert fs.write(ino, 0, content) == len(content)
+        assert fs.read(ino, 0, len(content)) == content
+        assert alive(fs) == ["A", "B", "C"]
+        small_disk.make_room()
+
+
+@need_root
+def test_a_turn_makes_room_where_even_a_fold_finds_none(tmp_path: Path) -> None:
+    limits = Limits(max_size=1 << 40, grace=0.0, min_free=2 << 20)
+    with ext4(tmp_path, "disk", megabytes=48) as disk, opened(disk.path / "store", limits) as fs:
+        for number in range(40):
+            write(fs, f"triton/{number}/kernel.ptx", os.urandom(200_000))
+        fs.settle()
+        disk.fill()
+        for number in range(1500):  # a fold of these needs more than the reserve
+            folder(fs, f"triton/new{number}/kernel")
+        slack = fs.store.slots.slack_bytes()
+        assert slack > 4 << 20
+        fs.evictor.turn()
+        assert disk.free > slack // 2
+        disk.make_room()
+
+
+def test_files_that_wait_are_sealed_in_time_for_the_strictest_limit(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        for number in range(40):
+            write(fs, f"triton/K/{number}", os.urandom(1 << 20))
+        assert not fs.room.holds_much_unsealed()
+        for limits in (Limits(max_size=600 << 20), Limits(max_size=1 << 40, max_size_per_uid=600 << 20)):
+            fs.room.limits = limits
+            assert fs.room.holds_much_unsealed()
+        fs.room.limits = Limits(max_size=800 << 20)
+        assert not fs.room.holds_much_unsealed()
+
+
+@need_root
+def test_settling_on_a_full_disk_gives_up_and_says_so_once(small_disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(small_disk.path / "store", Limits(max_size=1 << 40, grace=0.0, min_free=0)) as fs:
+        for number in range(300):
+            write(fs, f"triton/K/{number}", os.urandom(4000))
+        fs.store.fold()
+        small_disk.fill(leave=100_000)
+        fs.settle()
+        assert fs.sealer.waiting() > 200
+        assert len([line for line in caplog.messages if "could not be sealed" in line]) == 1
+        small_disk.make_room()
+        fs.settle()
+        assert fs.sealer.waiting() == 0
+
+
 def test_a_pinned_entry_stays_and_grows_old_again_when_let_go(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCDEF", size=200_000)

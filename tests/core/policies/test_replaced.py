@@ -15,8 +15,8 @@ KILLS = 3
 pytestmark = [pytest.mark.mount, needs_root]
 
 
-def work(root: Path, mine: bytes, stop: Path) -> int:
-    """Publish, read back and list until told to stop."""
+def work(root: Path, mine: bytes, stop: Path, begun: int) -> int:
+    """Publish, read back and list until told to stop. The descriptor `begun` gets a byte after the first round."""
     rounds = 0
     while not stop.exists():
         entry = root / "triton" / f"{mine.decode()}{rounds % 5}"
@@ -27,6 +27,8 @@ def work(root: Path, mine: bytes, stop: Path) -> int:
         assert module.read_bytes() == mine * (rounds % 50 + 1)
         assert entry.name in os.listdir(root / "triton")
         rounds += 1
+        if rounds == 1:
+            os.write(begun, b"x")
     return rounds
 
 
@@ -36,8 +38,17 @@ def test_users_go_on_while_the_worker_is_killed(options: tuple[str, ...]) -> Non
     with mounted("direct", "--policy", *options) as mount:
         root, stop = mount.mountpoint, mount.mountpoint.parent / "stop"
         triton_put(root / "triton" / "BASE", "kernel.cubin", b"base")
-        with Child(lambda: work(root, b"a", stop), ALICE) as alice, Child(lambda: work(root, b"b", stop), BOB) as bob:
-            for _ in range(KILLS):
+        reader, begun = os.pipe()
+        with (
+            open(reader, "rb", buffering=0) as begins,
+            open(begun, "wb", buffering=0),
+            Child(lambda: work(root, b"a", stop, begun), ALICE) as alice,
+            Child(lambda: work(root, b"b", stop, begun), BOB) as bob,
+        ):
+            replace_worker(mount)
+            for _ in range(2):
+                assert begins.read(1) == b"x"
+            for _ in range(KILLS - 1):
                 replace_worker(mount)
             stop.touch()
             assert alice.result() > 0
