@@ -112,10 +112,10 @@ class Room:
         return self.has_room.is_set() or (not self.is_full and self.has_room.wait(WAIT_WHEN_FULL_SECONDS))
 
     def holds_much_unsealed(self) -> bool:
-        """Whether files that wait to be compressed take so much of a limit that entries would have to go for them."""
+        """Whether small files that wait to be compressed take so much of a limit that entries would go for them."""
         limits = self.limits
         least = min(limits.max_size, limits.max_size_per_uid or limits.max_size)
-        return self._store.unsealed_bytes() > max(UNSEALED_LEAST, least // UNSEALED_PART)
+        return self._store.slots.allocated_bytes() > max(UNSEALED_LEAST, least // UNSEALED_PART)
 
     def is_disk_nearly_full(self) -> bool:
         return self._free_bytes() < self.limits.min_free * HARDLY_FREE
