@@ -34,6 +34,7 @@ from tests.core.trees import (
     look_up,
     opened,
     rename,
+    shrink,
     user,
     write,
 )
@@ -52,15 +53,6 @@ def filled(fs: Filesystem, *keys: str, size: int = 20_000) -> None:
 
 def alive(fs: Filesystem) -> list[str]:
     return sorted(info.path.rpartition("/")[2] for info in Administration(fs).ls(names=False))
-
-
-def shrink(fs: Filesystem, share: float) -> None:
-    """Evict as if the quota were this share of what is stored."""
-    fs.store.slots.trim()  # what free slots keep would go first
-    used = fs.store.used_bytes()
-    fs.room.limits = Limits(max_size=int(used * share), grace=0.0, min_free=0)
-    while fs.evictor.turn():
-        pass
 
 
 def test_nothing_goes_while_the_quota_holds(tmp_path: Path) -> None:

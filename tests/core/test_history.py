@@ -21,7 +21,7 @@ from kcachefs.core.insight_info import MadeEntry, RunInfo, path_hash
 from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace, ObjectDamaged, UsageError
 from kcachefs.store import Options, Store, fsck
-from tests.core.trees import READER, ROOT, WRITER, find, folder, look_up, opened, rename, user, write
+from tests.core.trees import READER, ROOT, WRITER, find, folder, look_up, opened, rename, shrink, user, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 SECOND = 10**9
@@ -379,19 +379,12 @@ def test_a_run_that_replaces_its_own_file_rewrites_nothing(tmp_path: Path) -> No
 # --- what went --------------------------------------------------------------------------------------------------------
 
 
-def shrink(fs: Filesystem) -> None:
-    fs.store.slots.trim()  # what free slots keep would go first
-    fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0)
-    while fs.evictor.turn():
-        pass
-    fs.room.limits = NO_GRACE
-
-
 def test_what_is_compiled_again_after_it_made_room_is_counted(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         for key in "AB":
             made(fs, f"triton/{key}", 1.0, size=300_000)
-        shrink(fs)
+        shrink(fs, 0.8)
+        fs.room.limits = NO_GRACE
         gone = [key for key in "AB" if not fs.tree.find(find(fs, "triton"), key.encode())]
         assert gone == ["A"]
         made(fs, "triton/NEW", 1.0)

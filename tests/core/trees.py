@@ -129,6 +129,14 @@ def write(fs: Filesystem, path: str, data: bytes, caller: Caller = ROOT) -> int:
     return ino
 
 
+def shrink(fs: Filesystem, share: float) -> None:
+    """Evict as if the quota were this share of what is stored."""
+    fs.store.slots.trim()  # what free slots keep would go first
+    fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * share), grace=0.0, min_free=0)
+    while fs.evictor.turn():
+        pass
+
+
 def look_up(fs: Filesystem, path: str, pid: int, uid: int = 0) -> int:
     """What the kernel asks when a process opens a path that is new to it; it forgets it at once."""
     ino = ROOT_INO

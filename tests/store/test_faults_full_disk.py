@@ -52,9 +52,20 @@ class Kept:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.objects: dict[bytes, bytes] = {}
+        self.records: list[bytes] = []
 
     def put(self, data: bytes) -> None:
         self.objects[put(self.store, data)] = data
+
+    def put_record(self, number: int) -> None:
+        """A record of 2,000 bytes: it is in the journal and the catalog alone."""
+        key = b"y%d" % number
+        with self.store.transaction() as txn:
+            txn.put(key, bytes(2000))
+        self.records.append(key)
+
+    def has_records(self) -> bool:
+        return all(self.store.catalog.get(key) == bytes(2000) for key in self.records)
 
     def check(self, path: Path) -> None:
         """All of it is there, in the open store, in a reopened one, and fsck finds nothing."""
@@ -118,21 +129,14 @@ def test_appending_to_the_journal(small_disk: Disk) -> None:
     kept = Kept(Store(path, OPTIONS))
     kept.put(noise(0))
     small_disk.fill()
-    tree_names: list[bytes] = []
-
-    def name_a_file(number: int) -> None:
-        with kept.store.transaction() as txn:
-            txn.put(b"y%d" % number, bytes(2000))
-        tree_names.append(b"y%d" % number)
-
-    error = until_full(name_a_file)
+    error = until_full(kept.put_record)
     assert ".log" in str(error)
-    assert tree_names, "the space reserved for the journal was not there"
+    assert kept.records, "the space reserved for the journal was not there"
     small_disk.make_room()
-    name_a_file(999_999)
-    assert all(kept.store.catalog.get(name) == bytes(2000) for name in tree_names)
+    kept.put_record(999_999)
+    assert kept.has_records()
     kept.store.fold()
-    assert all(kept.store.catalog.get(name) == bytes(2000) for name in tree_names)
+    assert kept.has_records()
     kept.check(path)
 
 
@@ -145,17 +149,10 @@ def test_what_free_slots_keep_is_the_journals_when_the_disk_is_full(small_disk: 
     for slot in slots:
         kept.store.slots.free(slot)
     small_disk.fill()
-    written: list[bytes] = []
-
-    def name_a_file(number: int) -> None:
-        with kept.store.transaction() as txn:
-            txn.put(b"y%d" % number, bytes(2000))
-        written.append(b"y%d" % number)
-
-    until_full(name_a_file)
-    assert len(written) * 2000 > RESERVE + 2 * SLOT_SIZE
+    until_full(kept.put_record)
+    assert len(kept.records) * 2000 > RESERVE + 2 * SLOT_SIZE
     small_disk.make_room()
-    assert all(kept.store.catalog.get(name) == bytes(2000) for name in written)
+    assert kept.has_records()
     kept.check(path)
 
 
