@@ -10,6 +10,8 @@ import logging
 import os
 import socket
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,8 +22,6 @@ from kcachefs.daemon import registry
 from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of
 
 if TYPE_CHECKING:
-    import trio
-
     from kcachefs.core.administration import Administration
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PEER = struct.Struct("iII")
 _LINE_MAX = 1 << 20
+AT_ONCE = 40
+"""How many requests are carried out at a time."""
+RETRY_SECONDS = 1.0
+"""How long to wait when no connection can be taken."""
 
 
 class Request(msgspec.Struct):
@@ -46,16 +50,55 @@ class Reply(msgspec.Struct):
     exit_code: int = 0
 
 
-async def serve(path: Path, administration: Administration, task_status: trio.TaskStatus[None]) -> None:
-    """Reply on the socket at `path`, where nothing may be yet, until cancelled."""
-    import trio  # here, because whoever only asks can do without
+class ControlSocket:
+    """Replies on the socket at `path`, where nothing may be yet. Every connection has a thread of its own."""
 
-    with trio.socket.from_stdlib_socket(_listener(path)) as listener:
-        task_status.started()
-        async with trio.open_nursery() as nursery:
-            while True:
-                connection, _ = await listener.accept()
-                nursery.start_soon(_serve_connection, trio.SocketStream(connection), administration)
+    def __init__(self, path: Path, administration: Administration) -> None:
+        self._listener = _listener(path)
+        self._administration = administration
+        self._turns = threading.Semaphore(AT_ONCE)
+        self._closing = False
+        self._thread = threading.Thread(target=self._accept, name="kcachefs-control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more requests, and return when those at hand are done with."""
+        self._closing = True
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes `_accept`
+        self._thread.join()
+        self._listener.close()
+        for _ in range(AT_ONCE):
+            self._turns.acquire()
+        self._turns.release(AT_ONCE)  # who still waits is turned away
+
+    def _accept(self) -> None:
+        while not self._closing:
+            try:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), name="kcachefs-command", daemon=True).start()
+            except (OSError, RuntimeError) as error:  # no descriptor or no thread to be had
+                if not self._closing:
+                    log.error("a connection to the control socket failed: %s", error)
+                    time.sleep(RETRY_SECONDS)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):  # who asked has left
+            line = b""
+            while not line.endswith(b"\n") and len(line) < _LINE_MAX:
+                chunk = connection.recv(1 << 16)
+                if not chunk:
+                    break
+                line += chunk
+            if not _may_ask(connection):  # checked after reading: closing on a peer that still writes would lose it
+                reply = Reply(error="not your mount", exit_code=6)
+            else:
+                with self._turns:
+                    if self._closing:
+                        return
+                    reply = _reply_to(line, self._administration)
+            connection.sendall(msgspec.json.encode(reply) + b"\n")
 
 
 def _listener(path: Path) -> socket.socket:
@@ -84,27 +127,8 @@ def _short_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-async def _serve_connection(stream: trio.SocketStream, administration: Administration) -> None:
-    import trio
-
-    async with stream:
-        with contextlib.suppress(trio.BrokenResourceError):
-            line = b""
-            while not line.endswith(b"\n") and len(line) < _LINE_MAX:
-                chunk = await stream.receive_some()
-                if not chunk:
-                    break
-                line += chunk
-            if not _may_ask(stream):  # checked after reading: closing on a peer that still writes would lose the reply
-                await stream.send_all(msgspec.json.encode(Reply(error="not your mount", exit_code=6)) + b"\n")
-                return
-            reply = await trio.to_thread.run_sync(_reply_to, line, administration)
-            await stream.send_all(msgspec.json.encode(reply) + b"\n")
-
-
-def _may_ask(stream: trio.SocketStream) -> bool:
-    raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    assert isinstance(raw, bytes)
+def _may_ask(connection: socket.socket) -> bool:
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     uid = _PEER.unpack(raw)[1]
     return uid in (0, os.getuid())
 

@@ -1,8 +1,8 @@
 """The daemon's log: one line per event, as text or JSON, rate-limited; and the signals that control it.
 
-SIGHUP reopens the log file after it was rotated. SIGUSR1 logs what the process is doing: its state, the stack of every
-thread, and every trio task. A thread of its own takes both signals and waits for nothing else, so they are answered
-even when all other threads hang. The supervisor forwards them to its worker.
+SIGHUP reopens the log file after it was rotated. SIGUSR1 logs what the process is doing: its state, and the stack of
+every thread. A thread of its own takes both signals and waits for nothing else, so they are answered even when all
+other threads hang. The supervisor forwards them to its worker.
 
 Both processes log to standard error, which in the background is the log file. So tracebacks and the interpreter's last
 words end up in it too, and reopening the log means putting another file in place of standard error.
@@ -23,12 +23,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kcachefs.printable import printable
-
-if TYPE_CHECKING:
-    import trio  # the supervisor does not need it at run time
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +59,6 @@ class Log:
         """Called with every signal after it was answered here."""
         self.state: Callable[[], Facts] = dict
         """What SIGUSR1 logs besides the stacks. Must take no lock: all threads may be waiting for that one."""
-        self.root_task: trio.lowlevel.Task | None = None
 
     def watch(self) -> None:
         """Answer signals until the process ends. Runs in a thread of its own."""
@@ -115,8 +111,7 @@ class Log:
         """Log what this process is doing."""
         facts: dict[str, Any] = {"uptime_s": round(time.monotonic() - self._started, 1), **self.state()}
         stacks = dict(_thread_stacks())
-        tasks = list(_task_stacks(self.root_task)) if self.root_task is not None else []
-        log.info("state of the %s", self._source, extra={"facts": {**facts, "threads": stacks, "tasks": tasks}})
+        log.info("state of the %s", self._source, extra={"facts": {**facts, "threads": stacks}})
 
 
 def start(
@@ -313,14 +308,6 @@ def _thread_stacks() -> Iterator[tuple[str, list[str]]]:
     for number, frame in sys._current_frames().items():
         if number != threading.get_ident():
             yield names.get(number) or str(number), _lines(traceback.walk_stack(frame))
-
-
-def _task_stacks(task: trio.lowlevel.Task) -> Iterator[dict[str, Any]]:
-    """The stacks of a task and its children, read while the loop runs: a task that is just starting may be missing."""
-    yield {"name": task.name, "stack": _lines(reversed(list(task.iter_await_frames())))}
-    for nursery in list(task.child_nurseries):
-        for child in sorted(nursery.child_tasks, key=lambda child: child.name):
-            yield from _task_stacks(child)
 
 
 def _lines(frames: Any) -> list[str]:

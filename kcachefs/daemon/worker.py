@@ -1,4 +1,4 @@
-"""The worker: opens the store and serves the mount. The engine has a thread of its own; trio runs everything else.
+"""The worker: opens the store and serves the mount. The engine has a thread of its own, and so has every chore.
 
 It is started before it is needed and waits to be told to begin (`worker_protocol.py`).
 
@@ -17,20 +17,21 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import trio
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.sealing import REST_SECONDS
-from kcachefs.daemon import control, logs, memory, privileges, registry
+from kcachefs.daemon import logs, memory, privileges, registry
+from kcachefs.daemon.chores import Chores, growth_of
 from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.confinement import confine
+from kcachefs.daemon.control import ControlSocket
 from kcachefs.daemon.idle_work import IdleWork
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.live_settings import as_changed
@@ -55,6 +56,8 @@ from kcachefs.store.header import make_directory
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kcachefs.fleet.client import FleetClient
     from kcachefs.fleet.offers import Offers
 
@@ -75,6 +78,8 @@ TRIM_PAUSE = 1.0
 OFFER_PAUSE = 2.0
 OFFER_SECONDS = 8.0
 """How long an unmount waits until what was compiled is published."""
+ENGINE_ENDED = 0
+"""What the main thread is told beside the numbers of signals."""
 NICENESS = -5
 """What the scheduler is told, if we may. The lowest is -20, and programs have 0."""
 
@@ -112,6 +117,10 @@ class Worker:
         self._socket = control_socket
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
+        self._failure: BaseException | None = None
+        """Why the engine ended, if not because the mount is gone."""
+        self._requests_since_seal = growth_of(self._kernel.request_count)
+        self._requests_since_collect = growth_of(self._kernel.request_count)
         self._fleet: FleetClient | None = None
         self._offers: Offers | None = None
         if config.fleet is not None:
@@ -130,28 +139,35 @@ class Worker:
         self.engine = make_engine(self.fs)
         self._idle_work = IdleWork(self.fs, self._kernel.request_count)
 
-    async def run(self, supervisor: socket.socket) -> None:
+    def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal asks to finish."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_signals, nursery.cancel_scope)
-            nursery.start_soon(self._seal)
-            nursery.start_soon(self._collect)
-            nursery.start_soon(self._every, QUIET_PAUSE, "sealing", self.fs.sealer.seal_quiet)
-            nursery.start_soon(self._every, FLUSH_PAUSE, "recording uses", self.fs.write_down)
-            nursery.start_soon(self._every, EVICT_PAUSE, "eviction", self.fs.evictor.turn)
-            nursery.start_soon(self._every, REAP_PAUSE, "reaping", self.fs.reaper.reap)
-            nursery.start_soon(self._every, ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
-            nursery.start_soon(self._every, TRIM_PAUSE, "trimming memory", self._trim)
-            await nursery.start(control.serve, self._socket, self.commands)
+        chores, control = Chores(), ControlSocket(self._socket, self.commands)
+        with self._wakeups() as told:
+            self._start(chores)
+            control.start()
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
-            nursery.start_soon(self._send_heartbeats, supervisor)
             self._idle_work.start()
             if self._fleet is not None:
                 self._fleet.start()
-            if self._offers is not None:
-                nursery.start_soon(self._every, OFFER_PAUSE, "publishing", self._offers.turn)
-            await self.engine.run()
-            nursery.cancel_scope.cancel()
+            threading.Thread(target=self._serve, name="kcachefs-engine", daemon=True).start()
+            self._wait(told, supervisor)
+            self.engine.stop()
+            chores.stop()
+            control.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _start(self, chores: Chores) -> None:
+        chores.repeat(0, "sealing", self._seal)
+        chores.every(COLLECT_PAUSE, "collecting garbage", self._collect)
+        chores.every(QUIET_PAUSE, "sealing what is quiet", self.fs.sealer.seal_quiet)
+        chores.every(FLUSH_PAUSE, "recording uses", self.fs.write_down)
+        chores.every(EVICT_PAUSE, "eviction", self.fs.evictor.turn)
+        chores.every(REAP_PAUSE, "reaping", self.fs.reaper.reap)
+        chores.every(ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
+        chores.every(TRIM_PAUSE, "trimming memory", self._trim)
+        if self._offers is not None:
+            chores.every(OFFER_PAUSE, "publishing", self._offers.turn)
 
     def state(self) -> dict[str, Any]:
         """What the worker is doing, for the log. Takes no lock."""
@@ -178,13 +194,56 @@ class Worker:
             self._fleet.close()
         self.store.close()
 
-    async def _watch_signals(self, scope: trio.CancelScope) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGUSR2) as signals:
-            async for number in signals:
-                if number == signal.SIGUSR2:
-                    self._hand_over()
+    @contextlib.contextmanager
+    def _wakeups(self) -> Iterator[socket.socket]:
+        """A socket that receives the number of every signal that Python handles, and when the engine has ended.
+
+        It stays open: the engine may end later than we stop waiting for it.
+        """
+        told, self._wakeup = socket.socketpair()
+        self._wakeup.setblocking(False)
+        before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGUSR2)}
+        signal.set_wakeup_fd(self._wakeup.fileno())
+        try:
+            yield told
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _serve(self) -> None:
+        try:
+            self.engine.serve()
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._wakeup.send(bytes([ENGINE_ENDED]))
+
+    def _wait(self, told: socket.socket, supervisor: socket.socket) -> None:
+        """Send heartbeats until the engine has ended or a signal asks to finish.
+
+        A heartbeat is due every second, unless the engine is stuck in one request.
+        """
+        request, since = None, time.monotonic()
+        told.settimeout(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
+        while True:
+            try:
+                number = told.recv(1)[0]
+            except TimeoutError:
+                told.settimeout(min(HEARTBEAT_SECONDS, self._hang_seconds / 4))
+                current, now = self.engine.request_at_hand(), time.monotonic()
+                if current is None or current is not request:
+                    request, since = current, now
+                if now - since < self._hang_seconds:
+                    with contextlib.suppress(OSError):  # a worker goes on without a supervisor
+                        supervisor.sendall(HEARTBEAT)
+                continue
+            if number == signal.SIGUSR2:
+                self._hand_over()
+            if number == signal.SIGTERM:
                 log.info("told to finish")
-                scope.cancel()
+            if number in (signal.SIGTERM, ENGINE_ENDED):
+                return
 
     def _hand_over(self) -> None:
         """Exit at once, as if killed: what was acknowledged is safe, and the kernel resends the rest."""
@@ -195,31 +254,18 @@ class Worker:
         logging.shutdown()
         os._exit(REPLACED)
 
-    async def _send_heartbeats(self, supervisor: socket.socket) -> None:
-        """Send a heartbeat every second, unless the engine's thread is stuck in one request."""
-        request, since = None, time.monotonic()
-        await trio.sleep(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
-        with contextlib.suppress(OSError):  # a worker goes on without a supervisor
-            while True:
-                current, now = self.engine.request_at_hand(), time.monotonic()
-                if current is None or current is not request:
-                    request, since = current, now
-                if now - since < self._hang_seconds:
-                    supervisor.sendall(HEARTBEAT)
-                await trio.sleep(min(HEARTBEAT_SECONDS, self._hang_seconds / 4))
+    def _seal(self) -> float:
+        """Seal while no requests come, or when too much is waiting: requests need the interpreter more.
 
-    async def _seal(self) -> None:
-        """Seal while no requests come, or when too much is waiting: requests need the interpreter more."""
-        before = 0
-        while True:
-            before, answered = self._kernel.request_count(), self._kernel.request_count() - before
-            if not self.fs.sealer.waiting():
-                await trio.sleep(IDLE_PAUSE)  # what is written meanwhile has to rest for longer
-                continue
-            more = False
-            if answered <= BUSY_REQUESTS or self.fs.sealer.is_pressing() or self.fs.room.holds_much_unsealed():
-                more = await trio.to_thread.run_sync(self._seal_turn)
-            await trio.sleep(SEAL_PAUSE / 10 if more else SEAL_PAUSE)
+        Returns when to look again, in seconds.
+        """
+        came = self._requests_since_seal()
+        if not self.fs.sealer.waiting():
+            return IDLE_PAUSE  # what is written meanwhile has to rest for longer
+        more = False
+        if came <= BUSY_REQUESTS or self.fs.sealer.is_pressing() or self.fs.room.holds_much_unsealed():
+            more = self._seal_turn()
+        return SEAL_PAUSE / 10 if more else SEAL_PAUSE
 
     def _seal_turn(self) -> bool:
         until = time.monotonic() + SEAL_TURN
@@ -236,22 +282,13 @@ class Worker:
         memory.trim(self.store.path.resolve() / "catalog" / "data.mdb")
         self._heap.trim()
 
-    async def _collect(self) -> None:
+    def _collect(self) -> None:
         """Collect cyclic garbage while nobody is working, and under load only the youngest generation."""
-        before = 0
-        while True:
-            await trio.sleep(COLLECT_PAUSE)
-            before, answered = self._kernel.request_count(), self._kernel.request_count() - before
-            gc.collect(2 if answered <= BUSY_REQUESTS else 0)
+        gc.collect(2 if self._requests_since_collect() <= BUSY_REQUESTS else 0)
 
-    async def _every(self, pause: float, what: str, work: Callable[[], object]) -> None:
-        while True:
-            await trio.sleep(pause)
-            try:
-                await trio.to_thread.run_sync(work)
-            except Exception as error:
-                known = isinstance(error, KcachefsError | OSError)
-                log.error("%s failed and will be tried again: %s", what, error, exc_info=not known)
+
+def _ignore(number: int, frame: object) -> None:
+    """For signals whose numbers arrive through `Worker._wakeups`."""
 
 
 def volume_size(config: MountConfig) -> int:
@@ -342,14 +379,9 @@ def main() -> None:
         own_log.state = worker.state
         gc.freeze()
         gc.disable()  # a collection in the middle of a request would slow it down; `_collect` waits for a pause
-
-        async def run() -> None:
-            own_log.root_task = trio.lowlevel.current_root_task()
-            await worker.run(supervisor)
-
         # While it serves, SIGTERM means finish; it must not kill a worker that is writing everything to disk already.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        trio.run(run)
+        worker.run(supervisor)
     worker.close()
     # After a signal the engine's thread may still wait in the kernel; nothing is left for it to do.
     logging.shutdown()

@@ -22,8 +22,11 @@ ENGINES = ("direct", "pyfuse3")
 class Engine(Protocol):
     """What the worker asks of an engine."""
 
-    async def run(self) -> None:
+    def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""
+
+    def stop(self) -> None:
+        """Called from another thread, while the filesystem is mounted: no more need be answered."""
 
     def request_at_hand(self) -> object:
         """What it is working on; None while it waits. The same answer for long means that it hangs."""
@@ -38,7 +41,8 @@ def prepare_engine(
     """
     if name == "pyfuse3":
         try:
-            from kcachefs.engines.pyfuse3 import Pyfuse3Engine, Pyfuse3Kernel
+            from kcachefs.engines.pyfuse3 import Pyfuse3Engine
+            from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel
         except ImportError as error:
             raise MountError(f"--engine pyfuse3: {error}; install it with: pip install 'kcachefs[pyfuse3]'") from None
         through_libfuse = Pyfuse3Kernel()

@@ -33,8 +33,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import trio
-
 from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
@@ -115,10 +113,6 @@ class DirectEngine:
         """The opcode of the request at hand, if `serve` counts how long it takes; 0: another thread does, or nobody."""
         self._polling = BusyPolling(device)
 
-    async def run(self) -> None:
-        """`serve`, in a thread of its own."""
-        await trio.to_thread.run_sync(self.serve, abandon_on_cancel=True)
-
     def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""
         self._kernel.notifier.start()
@@ -169,6 +163,9 @@ class DirectEngine:
                 self.feed(request, resent=True)
                 self._requests.answered()
             self._requests.release(slot)
+
+    def stop(self) -> None:
+        """Nothing can wake the thread that serves: it waits in the kernel, and ends with the process."""
 
     def request_at_hand(self) -> object:
         """What `serve` works on; None while it waits. Asked every second: the same for long means that it hangs."""

@@ -12,6 +12,7 @@ import errno
 import functools
 import logging
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -22,12 +23,12 @@ import trio
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import NOBODY, Caller
 from kcachefs.core.files import is_damage
-from kcachefs.core.kernel import Kernel
 from kcachefs.core.options import FOREVER_SECONDS as FOREVER
 from kcachefs.core.options import PREFERRED_SIZE
 from kcachefs.core.remote import MISS_SECONDS
-from kcachefs.core.request_times import Latency, RequestTimes
+from kcachefs.core.request_times import RequestTimes
 from kcachefs.core.tree import DOTDOT
+from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel, same
 from kcachefs.errors import FsError, NoSpace, errno_of
 from kcachefs.store.inode_numbers import REPORT_INO, VIRTUAL_BASE
 from kcachefs.store.records import Inode
@@ -43,29 +44,6 @@ _OF_BYTES = ("read", "write", "setattr", "fsync")
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
-class Pyfuse3Kernel(Kernel):
-    """The kernel as pyfuse3 reaches it."""
-
-    def __init__(self) -> None:
-        self.counts: dict[str, int] = {}
-        self.times: dict[str, RequestTimes] = {}
-        self.shown: Callable[[int], int] = _same
-        """The number by which the kernel knows an inode."""
-
-    def name_gone(self, parent: int, name: bytes) -> None:
-        # pyfuse3 sends it from a thread of its own.
-        pyfuse3.invalidate_entry_async(self.shown(parent), name, ignore_enoent=True)
-
-    def requests(self) -> dict[str, int]:
-        return dict(self.counts)
-
-    def latencies(self) -> dict[str, Latency]:
-        return {name: times.as_latency() for name, times in list(self.times.items())}
-
-    def request_count(self) -> int:
-        return sum(self.counts.values())
-
-
 class Pyfuse3Engine:
     """Serves one filesystem on an open /dev/fuse descriptor."""
 
@@ -76,16 +54,52 @@ class Pyfuse3Engine:
         if fs.numbers is not None:
             kernel.shown = fs.numbers.hide
         pyfuse3.init(Operations(fs, kernel), f"/dev/fd/{device}", set())
+        self._scope = trio.CancelScope()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._began = threading.Event()
+        self._ended = threading.Event()
+        self._turned = threading.Event()
+        """Set by the loop when it comes to what `request_at_hand` asked of it."""
+        self._turned.set()
 
-    async def run(self) -> None:
-        """Answer requests until the filesystem is unmounted."""
+    def serve(self) -> None:
+        """Answer requests until the filesystem is unmounted, or `stop` is called."""
         try:
-            await pyfuse3.main()
+            trio.run(self._main)
+        finally:
+            self._began.set()
+            self._ended.set()
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._began.set()
+        try:
+            with self._scope:
+                await pyfuse3.main()
         finally:
             pyfuse3.close(unmount=False)
 
-    def request_at_hand(self) -> None:
-        """A handler that hangs keeps trio's loop, and with it the worker's sign of life."""
+    def stop(self) -> None:
+        self._began.wait()
+        self._in_loop(self._scope.cancel)
+        self._ended.wait()
+
+    def request_at_hand(self) -> object:
+        """A handler that hangs keeps trio's loop: what we wait for from the loop, if we asked and it did not come."""
+        if not self._turned.is_set():
+            return self._turned
+        self._turned = threading.Event()
+        if not self._in_loop(self._turned.set):
+            self._turned.set()
+        return None
+
+    def _in_loop(self, function: Callable[[], object]) -> bool:
+        """Have trio's thread call it; returns whether there is a loop."""
+        with contextlib.suppress(trio.RunFinishedError):
+            if self._token is not None:
+                self._token.run_sync_soon(function)
+                return True
+        return False
 
 
 def _guarded(method: _Method) -> _Method:
@@ -149,8 +163,8 @@ class Operations(pyfuse3.Operations):
         self.fs = fs
         self.counts = kernel.counts
         self.times = kernel.times
-        self._shown = fs.numbers.hide if fs.numbers is not None else _same
-        self.real = fs.numbers.real if fs.numbers is not None else _same
+        self._shown = fs.numbers.hide if fs.numbers is not None else same
+        self.real = fs.numbers.real if fs.numbers is not None else same
         """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""
         self.handles = Handles()
         self._fetching = trio.CapacityLimiter(_FETCHING_THREADS)
@@ -361,10 +375,6 @@ async def _look_up(
         # libfuse does not say when a caller is killed: it waits until the delivery ends.
         await trio.to_thread.run_sync(delivery.wait, abandon_on_cancel=True, limiter=fetching)
     return fs.lookup(caller, parent, name)
-
-
-def _same(number: int) -> int:
-    return number
 
 
 def _caller(context: Any) -> Caller:

@@ -193,14 +193,14 @@ def test_a_reload_runs_the_code_that_is_installed_now(base: Path, installed: Pat
 def test_a_reload_of_code_that_cannot_start_changes_nothing(base: Path, installed: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         before = state(mount)
-        change(installed / "daemon" / "worker.py", "import trio", "import no_such_thing")
+        change(installed / "daemon" / "worker.py", "import msgspec", "import no_such_thing")
         refused = reload(mount.mountpoint)
         assert refused.returncode == 4
         assert "did not start, the old one keeps serving" in refused.stderr
         assert refused.stderr.count("\n") == 1
         (mount.mountpoint / "triton" / "file").write_bytes(b"content")
         assert state(mount).worker_pid == before.worker_pid
-        change(installed / "daemon" / "worker.py", "import no_such_thing", "import trio")
+        change(installed / "daemon" / "worker.py", "import no_such_thing", "import msgspec")
         assert reload(mount.mountpoint).returncode == 0
 
 

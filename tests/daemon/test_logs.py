@@ -149,7 +149,7 @@ def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene)
     log, supervisor = log_of(scene), state(scene)["supervisor_pid"]
     kill_worker(scene)
     os.kill(supervisor, signal.SIGUSR1)
-    until(lambda: '"state of the %s"' in log.read_text() and '"tasks"' in log.read_text().splitlines()[-1])
+    until(lambda: '"state of the %s"' in log.read_text() and '"eviction"' in log.read_text().splitlines()[-1])
     scene.umount()
     told = objects(log)
     first, last = told[0], told[-1]
@@ -308,13 +308,44 @@ def test_sigusr1_writes_down_what_both_processes_are_doing(scene: Scene, engine:
     assert worker["requests"]["create"] >= 2
     assert worker["files"]["waiting_for_sealing"] >= 1
     assert worker["inodes"]["known_to_the_kernel"] >= 1
-    assert any(task["name"].endswith("Worker._seal") for task in worker["tasks"])
-    assert any("worker.py" in line for task in worker["tasks"] for line in task["stack"])
-    assert any("trio" in line for line in worker["threads"]["MainThread"])
-    if engine == "direct":
-        assert any("DirectEngine.serve" in line for stack in worker["threads"].values() for line in stack)
+    assert any("Chores._work" in line for line in worker["threads"]["sealing"])
+    assert any("Worker._wait" in line for line in worker["threads"]["MainThread"])
+    serving = {"direct": "DirectEngine.serve", "pyfuse3": "Pyfuse3Engine.serve"}
+    assert any("Worker._serve" in line for line in worker["threads"]["kcachefs-engine"])
+    assert any(serving[engine] in line for line in worker["threads"]["kcachefs-engine"])
     assert (folder / "file").read_text() == "text"
     assert state(scene)["restarts"] == 0
+
+
+HANGING = """
+import sys
+if "kcachefs.daemon.worker" in sys.orig_argv:
+    import time
+    from kcachefs.core import Filesystem
+    look_up = Filesystem.lookup
+    def lookup(self, caller, parent, name, *more, **named):
+        while name == b"hangs":
+            time.sleep(0.1)
+        return look_up(self, caller, parent, name, *more, **named)
+    Filesystem.lookup = lookup
+"""
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_a_request_that_never_ends_is_noticed_though_all_else_goes_on(scene: Scene, engine: str) -> None:
+    (scene.folder / "sitecustomize.py").write_text(HANGING)
+    scene.environment["PYTHONPATH"] = f"{scene.folder}:{scene.environment['PYTHONPATH']}"
+    folder = scene.mount("--engine", engine, "--hang-timeout", "1")
+    log = log_of(scene)
+    asking = subprocess.Popen(["stat", folder / "hangs"], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: "no heartbeat for 1 s" in log.read_text())
+        until(lambda: "in lookup" in log.read_text().partition("Fatal Python error: Aborted")[2])
+    finally:
+        subprocess.run(["umount", "-l", scene.mountpoint], check=False)
+        asking.kill()
+        asking.wait(PATIENCE)
 
 
 @pytest.mark.mount

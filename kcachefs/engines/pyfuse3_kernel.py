@@ -1,0 +1,37 @@
+"""The kernel as pyfuse3 reaches it: what the filesystem tells it, and what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyfuse3
+
+from kcachefs.core.kernel import Kernel
+from kcachefs.core.request_times import Latency, RequestTimes
+
+
+class Pyfuse3Kernel(Kernel):
+    """Sends notifications through libfuse, and keeps count of the requests."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.times: dict[str, RequestTimes] = {}
+        self.shown: Callable[[int], int] = same
+        """The number by which the kernel knows an inode."""
+
+    def name_gone(self, parent: int, name: bytes) -> None:
+        # pyfuse3 sends it from a thread of its own.
+        pyfuse3.invalidate_entry_async(self.shown(parent), name, ignore_enoent=True)
+
+    def requests(self) -> dict[str, int]:
+        return dict(self.counts)
+
+    def latencies(self) -> dict[str, Latency]:
+        return {name: times.as_latency() for name, times in list(self.times.items())}
+
+    def request_count(self) -> int:
+        return sum(self.counts.values())
+
+
+def same(number: int) -> int:
+    return number

@@ -1,0 +1,151 @@
+"""The control socket: who is slow, silent or gone keeps nobody else from an answer, and no command is cut off."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcachefs.daemon import control
+from kcachefs.daemon.control import AT_ONCE, ControlSocket
+from kcachefs.errors import DaemonError
+from tests.waiting import PATIENCE, until
+
+
+class Commands:
+    """An administration whose commands take as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.at_work = 0
+        self.most_at_work = 0
+        self.go_on = threading.Event()
+        self._lock = threading.Lock()
+
+    def stats(self) -> str:
+        return "at once"
+
+    def gc(self) -> str:
+        with self._lock:
+            self.at_work += 1
+            self.most_at_work = max(self.most_at_work, self.at_work)
+        self.go_on.wait(PATIENCE)
+        with self._lock:
+            self.at_work -= 1
+        return "done"
+
+    def reset(self) -> str:
+        return "x" * (4 << 20)
+
+
+@pytest.fixture
+def commands() -> Commands:
+    return Commands()
+
+
+@pytest.fixture(name="open_socket")
+def an_open_socket(tmp_path: Path, commands: Any) -> Iterator[tuple[Path, ControlSocket]]:
+    path = tmp_path / "control.sock"
+    served = ControlSocket(path, commands)
+    served.start()
+    try:
+        yield path, served
+    finally:
+        commands.go_on.set()
+        if path.exists():
+            served.close()
+
+
+def connected(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.settimeout(PATIENCE)
+    try:
+        made.connect(str(path))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def test_clients_that_say_nothing_keep_nobody_waiting(open_socket: tuple[Path, ControlSocket]) -> None:
+    path, _ = open_socket
+    with ExitStack() as silent:
+        for _ in range(2 * AT_ONCE):
+            silent.enter_context(connected(path))
+        half = silent.enter_context(connected(path))
+        half.sendall(b'{"verb": ')
+        assert json.loads(control.ask(path, "stats", {}, seconds=PATIENCE)) == "at once"
+        half.sendall(b'"stats"}\n')
+        assert json.loads(half.recv(1 << 16))["result"] == "at once"
+
+
+def test_a_client_that_reads_no_reply_keeps_nobody_waiting(open_socket: tuple[Path, ControlSocket]) -> None:
+    path, served = open_socket
+    with ExitStack() as deaf:
+        for _ in range(AT_ONCE + 1):
+            deaf.enter_context(connected(path)).sendall(b'{"verb": "reset"}\n')
+        assert json.loads(control.ask(path, "stats", {}, seconds=PATIENCE)) == "at once"
+        served.close()  # nor a worker that ends
+        path.unlink()
+
+
+def test_a_client_that_left_is_no_failure(
+    open_socket: tuple[Path, ControlSocket], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = open_socket
+    for line in (b"", b'{"verb": ', b'{"verb": "reset"}\n'):
+        with connected(path) as client:
+            client.sendall(line)
+    assert json.loads(control.ask(path, "stats", {}, seconds=PATIENCE)) == "at once"
+    assert caplog.records == []
+
+
+def test_so_many_commands_are_carried_out_at_a_time(
+    open_socket: tuple[Path, ControlSocket], commands: Commands
+) -> None:
+    path, _ = open_socket
+    with ExitStack() as asked:
+        clients = [asked.enter_context(connected(path)) for _ in range(AT_ONCE + 5)]
+        for client in clients:
+            client.sendall(b'{"verb": "gc"}\n')
+        until(lambda: commands.at_work == AT_ONCE)
+        commands.go_on.set()
+        assert {json.loads(client.recv(1 << 16))["result"] for client in clients} == {"done"}
+    assert commands.most_at_work == AT_ONCE
+
+
+def test_to_close_is_to_wait_for_the_command_at_hand_and_take_no_other(
+    open_socket: tuple[Path, ControlSocket], commands: Commands
+) -> None:
+    path, served = open_socket
+    with connected(path) as client, connected(path) as late:
+        client.sendall(b'{"verb": "gc"}\n')
+        until(lambda: commands.at_work == 1)
+        closing = threading.Thread(target=served.close)
+        closing.start()
+
+        def is_refused() -> bool:
+            try:
+                connected(path).close()
+            except ConnectionError:
+                return True
+            return False
+
+        until(is_refused)
+        late.sendall(b'{"verb": "gc"}\n')
+        assert closing.is_alive()
+        assert commands.at_work == 1
+        commands.go_on.set()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+        assert json.loads(client.recv(1 << 16))["result"] == "done"
+        assert late.recv(1) == b""
+        assert commands.most_at_work == 1
+    path.unlink()
+    with pytest.raises(DaemonError, match="does not answer"):
+        control.ask(path, "stats", {}, seconds=PATIENCE)
