@@ -63,7 +63,7 @@ class MemoryFilesystem:
     def __init__(self, device: int) -> None:
         self._device = device
         self._buffer = memoryview(bytearray(p.MAX_REQUEST + 4096))
-        self._polling = BusyPolling(device)
+        self._polling = BusyPolling(device, lambda: None)
         self._numbers = itertools.count(2)
         self._nodes = {1: Node(1, _FOLDER | 0o755, (os.getuid(), os.getgid()))}
         self._owner = (0, 0)

@@ -51,6 +51,10 @@ class FileRequests(NameRequests):
         self._counts = parts.counts
         self._table = parts.table
         self._history = parts.history
+        self.expect_read = parts.store.objects.next_read.expect
+        """Called with the digest of a small sealed file that was looked up: the next request is probably its read."""
+        self.prepare_read = parts.store.objects.next_read.prepare
+        """Called while no request is there."""
         self._unchecked = 0
         """Bytes written since the limits were last looked at; threads that add at once may lose some."""
 

@@ -20,6 +20,7 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 SHORT_NS, LONG_NS = 3_000, 60_000
@@ -40,10 +41,12 @@ _now = time.monotonic_ns
 class BusyPolling:
     """Belongs to the thread that reads the device, except for `adapt`."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, meanwhile: Callable[[], None]) -> None:
         poll = select.poll()
         poll.register(device, select.POLLIN)
         self._poll = poll.poll
+        self._meanwhile = meanwhile
+        """What to do first, in a few microseconds, when no request is there yet."""
         self._processors = processors()
         self._successes = 0
         """How often polling found, or would have found, something; long gaps count against it."""
@@ -79,8 +82,10 @@ class BusyPolling:
             if self._budget <= 0:
                 patience = min(patience, BRIEF_NS)
             end = since + patience
-            while not self._poll(0) and _now() < end:
-                pass
+            if not self._poll(0):
+                self._meanwhile()
+                while not self._poll(0) and _now() < end:
+                    pass
         self._patience = patience
         self._is_awake = False
         return since

@@ -111,7 +111,7 @@ class DirectEngine:
         self._counts = self._kernel.counts
         self._timed = 0
         """The opcode of the request at hand, if `serve` counts how long it takes; 0: another thread does, or nobody."""
-        self._polling = BusyPolling(device)
+        self._polling = BusyPolling(device, fs.prepare_read)
 
     def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""

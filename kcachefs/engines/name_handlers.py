@@ -12,6 +12,7 @@ import os
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
+from kcachefs.core.files import QUICK_READ
 from kcachefs.core.remote import Elsewhere
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
@@ -31,7 +32,7 @@ from kcachefs.engines.replies import (
 )
 from kcachefs.errors import FsError, RequestGarbled
 from kcachefs.store.inode_numbers import REPORT_INO
-from kcachefs.store.records import Inode
+from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
     if found is None:
         return MISS if fs.elsewhere is None else _look_elsewhere(engine, fs.elsewhere, caller, ino, name, unique)
     node = fs.attributes(found)
+    if node.content == Content.OBJECT and node.size <= QUICK_READ:
+        fs.expect_read(node.digest)
     shown = found if fs.numbers is None else fs.numbers.hide(found)
     return pack_entry(found, node, fs.name_seconds(found, node), shown)
 

@@ -43,15 +43,18 @@ class FrameReader:
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
         """The plain bytes of one frame, compared with its checksum if it has one, else with its hash."""
         if record.frames == 1:
-            raw = self._read_single(record)
-            plain, is_checked = self._codec.decode_frame(memoryview(raw)[: -TRAILER.size], record.plain)
-            if not (is_checked and raw[TRAILER_DIGEST] == digest):
-                _compare(plain, digest)
-            return plain
+            return self.decode_single(digest, record, self._read_single(record))
         frame, stored = self._read_one_of_many(digest, record, index)
         plain, is_checked = self._codec.decode_frame(stored, frame.plain)
         if not (is_checked and stored[-CHECKSUM_SIZE:] == frame.check[:CHECKSUM_SIZE]):
             _compare_frame(plain, stored, frame)
+        return plain
+
+    def decode_single(self, digest: bytes, record: ObjectRecord, raw: bytes | bytearray) -> bytes:
+        """The same for an object of one frame, with all that is stored of it."""
+        plain, is_checked = self._codec.decode_frame(memoryview(raw)[: -TRAILER.size], record.plain)
+        if not (is_checked and raw[TRAILER_DIGEST] == digest):
+            _compare(plain, digest)
         return plain
 
     def read_both(self, digest: bytes, record: ObjectRecord, index: int) -> tuple[bytes, bytes]:

@@ -36,6 +36,7 @@ from kcachefs.store.frames import (
     split,
 )
 from kcachefs.store.ledger import Ledger, Staged, read_totals
+from kcachefs.store.next_read import NextRead
 from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, Totals, object_key
 from kcachefs.store.volumes import Volumes
 
@@ -76,6 +77,7 @@ class Objects:
         self._codec = Codec(level, dictionaries)
         self.cache = FrameCache(cache_bytes)
         self.frames = FrameReader(volumes, self._codec)
+        self.next_read = NextRead(catalog, volumes, self.cache)
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
@@ -200,6 +202,15 @@ class Objects:
             cached = self.cache.get((digest, 0))
             if cached is not None and (len(cached) < FRAME_SIZE or offset + size <= FRAME_SIZE):
                 return cached if offset == 0 and size >= len(cached) else cached[offset : offset + size]
+            fetched = self.next_read.take(digest)
+            if fetched is not None and offset == 0 and size >= fetched[0].plain:
+                try:
+                    plain = self.frames.decode_single(digest, *fetched)
+                except ObjectDamaged:
+                    pass  # below it is read again, and set aside
+                else:
+                    self.cache.put((digest, 0), plain)
+                    return plain
         parts = self.read_parts(digest, offset, size)
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 

@@ -35,7 +35,8 @@ class Volumes:
         self._incoming = incoming
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
-        self._readers: BoundedDict[int, Descriptor] = BoundedDict(_MAX_OPEN)
+        self.readers: BoundedDict[int, Descriptor] = BoundedDict(_MAX_OPEN)
+        """Open volumes."""
         self._active = -1
         self._active_fd = Descriptor(-1)
         self._active_size = 0
@@ -142,7 +143,7 @@ class Volumes:
 
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Exactly those bytes. FileNotFoundError if the volume is not there, ObjectDamaged if it is too short."""
-        reader = self._readers.get(number) or self._open_reader(number)
+        reader = self.readers.get(number) or self._open_reader(number)
         if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # would take that much memory first
             raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
         data = os.pread(reader.fd, length, offset)
@@ -155,7 +156,7 @@ class Volumes:
 
     def will_need(self, number: int, offset: int, length: int) -> None:
         """Tell the kernel that those bytes will be read soon."""
-        reader = self._readers.get(number) or self._open_reader(number)
+        reader = self.readers.get(number) or self._open_reader(number)
         os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def mark_unsynced(self, numbers: Iterable[int]) -> None:
@@ -173,7 +174,7 @@ class Volumes:
             try:
                 for number in list(numbers):
                     with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nothing left to sync
-                        reader = self._readers.get(number) or self._open_reader(number)  # the reference keeps it open
+                        reader = self.readers.get(number) or self._open_reader(number)  # the reference keeps it open
                         os.fdatasync(reader.fd)
                     numbers.discard(number)
                 if directory:
@@ -196,7 +197,7 @@ class Volumes:
     def _forget(self, number: int) -> None:
         """After the removal: a reader that opened it just before would keep it open, and its blocks allocated."""
         with self._lock:
-            self._readers.pop(number, None)
+            self.readers.pop(number, None)
             self._unsynced.discard(number)
 
     def numbers(self) -> list[int]:
@@ -208,7 +209,7 @@ class Volumes:
 
     def close(self) -> None:
         with self._lock:
-            self._readers.clear()
+            self.readers.clear()
             self._active, self._active_fd = -1, Descriptor(-1)
 
     def path(self, number: int) -> Path:
@@ -219,7 +220,7 @@ class Volumes:
 
     def _open_reader(self, number: int) -> Descriptor:
         with self._lock:
-            self._readers[number] = reader = Descriptor(self._open(number))
+            self.readers[number] = reader = Descriptor(self._open(number))
         return reader
 
     def _open(self, number: int) -> int:

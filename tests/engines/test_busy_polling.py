@@ -38,7 +38,8 @@ class Scene:
         self.busy = 0
         patch.setattr(busy_polling, "_now", lambda: self.now)
         patch.setattr(busy_polling, "running", lambda: self.busy + 1)
-        self.made = BusyPolling(device)
+        self.done_meanwhile = 0
+        self.made = BusyPolling(device, self._work_meanwhile)
         poll = self.made._poll
 
         def counted(timeout: int) -> list[tuple[int, int]]:
@@ -48,6 +49,9 @@ class Scene:
 
         patch.setattr(self.made, "_poll", counted)
         self.weigh(processors=2, busy=0)
+
+    def _work_meanwhile(self) -> None:
+        self.done_meanwhile += 1
 
     def request(self, gap: int, *, is_alone: bool = True) -> int:
         """A request arrives this many nanoseconds after the last; returns how often it was polled for."""
@@ -115,12 +119,25 @@ def test_it_is_left_alone_while_a_thread_of_ours_works(scene: Scene) -> None:
     assert scene.request(SOON) > 1
 
 
+def test_there_is_a_moment_for_something_else_only_while_it_polls_and_no_request_is_there(scene: Scene) -> None:
+    scene.request(SOON)
+    assert scene.done_meanwhile == 0
+    for _ in range(100):
+        scene.request(SOON)
+    before = scene.done_meanwhile
+    scene.request(SOON)
+    assert scene.done_meanwhile == before + 1
+    scene.request(0)
+    scene.request(SOON, is_alone=False)
+    assert scene.done_meanwhile == before + 1
+
+
 @pytest.mark.parametrize(("count", "allowed"), [(1, 0), (2, USUAL_NS), (64, USUAL_NS)])
 def test_it_is_allowed_before_anybody_has_looked_who_runs(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, count: int, allowed: int
 ) -> None:
     monkeypatch.setattr(busy_polling, "processors", lambda: count)
-    assert BusyPolling(pipe[0]).allowed == allowed
+    assert BusyPolling(pipe[0], lambda: None).allowed == allowed
 
 
 def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[int, int]) -> None:

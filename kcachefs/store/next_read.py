@@ -1,0 +1,85 @@
+"""Fetches what the next read will probably ask for: the object of a file that was just looked up.
+
+A program that looks a small file up reads it some 10 µs later. Meanwhile the engine's thread would only look for the
+next request. Instead it fetches the object's record and its bytes as they are stored, so that the read only has to
+decode them. It takes what the page cache has, and never waits for a disk. Programs that only look at names make it
+stop: of what is looked up then, one in 32 is fetched, to see whether it is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from kcachefs.store.catalog import Catalog
+from kcachefs.store.frame_cache import FrameCache
+from kcachefs.store.object_records import ObjectRecord, object_key
+from kcachefs.store.volumes import Volumes
+
+STORED_MAX = 64 << 10
+"""Longer objects take longer to fetch than a program takes to ask for them."""
+VAIN_MAX = 4
+"""So many in a row that nobody read mean that names are looked at, not files; or they are not in the page cache."""
+TRIED = 32
+"""Of so many lookups one is tried all the same."""
+
+
+class NextRead:
+    """`expect` and `prepare` are for the engine's thread, `take` for every reader."""
+
+    def __init__(self, catalog: Catalog, volumes: Volumes, cache: FrameCache) -> None:
+        self._catalog = catalog
+        self._volumes = volumes
+        self._cache = cache
+        self._expected: bytes | None = None
+        self._ready: tuple[bytes, ObjectRecord, bytearray] | None = None
+        self._vain = 0
+        """How many in a row nobody read, or could not be fetched."""
+        self._left_out = 0
+
+    def expect(self, digest: bytes) -> None:
+        """A small file was looked up that consists of this object."""
+        if self._ready is not None:
+            self._ready = None
+            self._vain += 1
+        if self._vain >= VAIN_MAX:
+            self._left_out += 1
+            if self._left_out % TRIED:
+                return
+        self._expected = digest
+
+    def prepare(self) -> None:
+        """There is a moment: fetch what is expected. Raises nothing."""
+        digest, self._expected = self._expected, None
+        if digest is not None:
+            with contextlib.suppress(Exception):  # the read will come upon it, and report it
+                self._fetch(digest)
+
+    def _fetch(self, digest: bytes) -> None:
+        raw = self._catalog.get(object_key(digest)) if self._cache.get((digest, 0)) is None else None
+        if raw is None:
+            return
+        record = ObjectRecord.unpack(raw)
+        if record.frames != 1 or record.length > STORED_MAX or record.flags & ObjectRecord.DAMAGED:
+            return
+        reader = self._volumes.readers.get(record.volume)
+        if reader is None:
+            return  # the first read of a volume opens it
+        stored = bytearray(record.length)
+        try:
+            length = os.preadv(reader.fd, (stored,), record.offset, os.RWF_NOWAIT)
+        except OSError:  # the page cache has nothing of it, or this filesystem cannot tell
+            length = 0
+        if length == record.length:
+            self._ready = digest, record, stored
+        else:
+            self._vain += 1
+
+    def take(self, digest: bytes) -> tuple[ObjectRecord, bytearray] | None:
+        """The record of this object and its bytes as stored, not checked yet, if they were fetched."""
+        ready = self._ready
+        if ready is None or ready[0] != digest:
+            return None
+        self._ready = None
+        self._vain = 0
+        return ready[1:]
