@@ -31,7 +31,7 @@ from kcachefs.cli import app
 from kcachefs.core import Filesystem, FsOptions, unsealed
 from kcachefs.core.caller import Caller
 from kcachefs.core.limits import Limits
-from kcachefs.daemon.control import AT_ONCE
+from kcachefs.daemon.control import AT_ONCE, CONNECTIONS_MAX
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.inode_numbers import ROOT_INO
@@ -469,8 +469,9 @@ def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     assert f"pyfuse3's helpers, at most {trio.run(threads_of_trio)} at a time" in page
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     chores = len(re.findall(r"chores\.(?:every|repeat)\(", worker))
-    assert f"| {numbers[chores]} chores of a worker" in page
+    assert f"| up to {numbers[chores]} chores of a worker" in page
     assert f"carries it out, at most {AT_ONCE} at a time" in page
+    assert f"connections to the control socket, up to {CONNECTIONS_MAX} at a time" in page
 
 
 async def threads_of_trio() -> float:

@@ -13,6 +13,9 @@ from kcachefs.errors import KcachefsError
 
 log = logging.getLogger(__name__)
 
+FAILED_PAUSE = 1.0
+"""How long to wait at least after a failure."""
+
 
 class Chores:
     """The threads, and what stops them."""
@@ -50,7 +53,7 @@ class Chores:
             except Exception as error:
                 known = isinstance(error, KcachefsError | OSError)
                 log.error("%s failed and will be tried again: %s", what, error, exc_info=not known)
-                next_pause = pause
+                next_pause = max(pause, FAILED_PAUSE)
 
 
 def growth_of(counter: Callable[[], int]) -> Callable[[], int]:

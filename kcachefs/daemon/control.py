@@ -31,6 +31,10 @@ _PEER = struct.Struct("iII")
 _LINE_MAX = 1 << 20
 AT_ONCE = 40
 """How many requests are carried out at a time."""
+CONNECTIONS_MAX = 64
+"""How many may be open: each has a descriptor and a thread. More wait until one has left."""
+SILENT_SECONDS = 60.0
+"""How long a client may neither send nor read anything before it is left alone."""
 RETRY_SECONDS = 1.0
 """How long to wait when no connection can be taken."""
 
@@ -56,6 +60,7 @@ class ControlSocket:
     def __init__(self, path: Path, administration: Administration) -> None:
         self._listener = _listener(path)
         self._administration = administration
+        self._places = threading.Semaphore(CONNECTIONS_MAX)
         self._turns = threading.Semaphore(AT_ONCE)
         self._closing = False
         self._thread = threading.Thread(target=self._accept, name="kcachefs-control", daemon=True)
@@ -67,6 +72,7 @@ class ControlSocket:
         """Take no more requests, and return when those at hand are done with."""
         self._closing = True
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes `_accept`
+        self._places.release()
         self._thread.join()
         self._listener.close()
         for _ in range(AT_ONCE):
@@ -75,16 +81,32 @@ class ControlSocket:
 
     def _accept(self) -> None:
         while not self._closing:
+            self._places.acquire()
             try:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), name="kcachefs-command", daemon=True).start()
+                self._serve_next()
             except (OSError, RuntimeError) as error:  # no descriptor or no thread to be had
+                self._places.release()
                 if not self._closing:
                     log.error("a connection to the control socket failed: %s", error)
                     time.sleep(RETRY_SECONDS)
 
+    def _serve_next(self) -> None:
+        connection, _ = self._listener.accept()
+        try:
+            threading.Thread(target=self._serve, args=(connection,), name="kcachefs-command", daemon=True).start()
+        except RuntimeError:
+            connection.close()
+            raise
+
     def _serve(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):  # who asked has left
+        try:
+            connection.settimeout(SILENT_SECONDS)
+            self._answer(connection)
+        finally:
+            self._places.release()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):  # who asked has left, or is silent
             line = b""
             while not line.endswith(b"\n") and len(line) < _LINE_MAX:
                 chunk = connection.recv(1 << 16)

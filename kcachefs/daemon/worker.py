@@ -117,6 +117,9 @@ class Worker:
         self._socket = control_socket
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
+        self._wakeups, self._wakeup = socket.socketpair()
+        """What ends the main thread's wait. Both stay open: the engine may end when nobody waits for it any more."""
+        self._wakeup.setblocking(False)
         self._failure: BaseException | None = None
         """Why the engine ended, if not because the mount is gone."""
         self._requests_since_seal = growth_of(self._kernel.request_count)
@@ -142,7 +145,7 @@ class Worker:
     def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal asks to finish."""
         chores, control = Chores(), ControlSocket(self._socket, self.commands)
-        with self._wakeups() as told:
+        with self._signals():
             self._start(chores)
             control.start()
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
@@ -150,7 +153,7 @@ class Worker:
             if self._fleet is not None:
                 self._fleet.start()
             threading.Thread(target=self._serve, name="kcachefs-engine", daemon=True).start()
-            self._wait(told, supervisor)
+            self._wait(supervisor)
             self.engine.stop()
             chores.stop()
             control.close()
@@ -195,17 +198,12 @@ class Worker:
         self.store.close()
 
     @contextlib.contextmanager
-    def _wakeups(self) -> Iterator[socket.socket]:
-        """A socket that receives the number of every signal that Python handles, and when the engine has ended.
-
-        It stays open: the engine may end later than we stop waiting for it.
-        """
-        told, self._wakeup = socket.socketpair()
-        self._wakeup.setblocking(False)
+    def _signals(self) -> Iterator[None]:
+        """Have `_wakeups` receive the number of every signal that Python handles."""
         before = {number: signal.signal(number, _ignore) for number in (signal.SIGTERM, signal.SIGUSR2)}
         signal.set_wakeup_fd(self._wakeup.fileno())
         try:
-            yield told
+            yield
         finally:
             signal.set_wakeup_fd(-1)
             for number, handler in before.items():
@@ -219,22 +217,20 @@ class Worker:
         finally:
             self._wakeup.send(bytes([ENGINE_ENDED]))
 
-    def _wait(self, told: socket.socket, supervisor: socket.socket) -> None:
+    def _wait(self, supervisor: socket.socket) -> None:
         """Send heartbeats until the engine has ended or a signal asks to finish.
 
-        A heartbeat is due every second, unless the engine is stuck in one request.
+        A heartbeat is due every second, unless the engine is still at the request of the last look.
         """
-        request, since = None, time.monotonic()
-        told.settimeout(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
+        request: object = None
+        self._wakeups.settimeout(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
         while True:
             try:
-                number = told.recv(1)[0]
+                number = self._wakeups.recv(1)[0]
             except TimeoutError:
-                told.settimeout(min(HEARTBEAT_SECONDS, self._hang_seconds / 4))
-                current, now = self.engine.request_at_hand(), time.monotonic()
-                if current is None or current is not request:
-                    request, since = current, now
-                if now - since < self._hang_seconds:
+                self._wakeups.settimeout(min(HEARTBEAT_SECONDS, self._hang_seconds / 4))
+                last, request = request, self.engine.request_at_hand()
+                if request is None or request is not last:
                     with contextlib.suppress(OSError):  # a worker goes on without a supervisor
                         supervisor.sendall(HEARTBEAT)
                 continue
@@ -288,7 +284,7 @@ class Worker:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """For signals whose numbers arrive through `Worker._wakeups`."""
+    """For signals whose numbers `Worker._wakeups` receives."""
 
 
 def volume_size(config: MountConfig) -> int:

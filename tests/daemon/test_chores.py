@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from kcachefs.daemon import chores as chores_module
 from kcachefs.daemon.chores import Chores, growth_of
 from kcachefs.errors import UsageError
 from tests.waiting import PATIENCE, until
@@ -22,7 +23,10 @@ def test_a_chore_that_waits_keeps_no_other_from_its_turns() -> None:
     chores.stop()
 
 
-def test_a_chore_that_failed_is_tried_again_and_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_chore_that_failed_is_tried_again_and_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chores_module, "FAILED_PAUSE", 0.01)
     chores, done = Chores(), threading.Event()
     failures = iter((UsageError("no room"), ValueError("a bug")))
 
@@ -40,6 +44,22 @@ def test_a_chore_that_failed_is_tried_again_and_told_of(caplog: pytest.LogCaptur
         ("tidying failed and will be tried again: no room", False),
         ("tidying failed and will be tried again: a bug", True),
     ]
+
+
+def test_a_chore_that_failed_waits_though_its_first_turn_came_at_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chores_module, "FAILED_PAUSE", PATIENCE)
+    chores, tries = Chores(), []
+
+    def fail() -> float:
+        tries.append(1)
+        raise OSError("no disk")
+
+    chores.repeat(0.0, "failing", fail)
+    until(lambda: caplog.records)
+    chores.stop()
+    assert len(tries) == 1
 
 
 def test_a_turn_says_how_long_to_wait_for_the_next() -> None:

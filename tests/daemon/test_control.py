@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from kcachefs.daemon import control
-from kcachefs.daemon.control import AT_ONCE, ControlSocket
+from kcachefs.daemon.control import AT_ONCE, CONNECTIONS_MAX, ControlSocket
 from kcachefs.errors import DaemonError
 from tests.waiting import PATIENCE, until
 
@@ -61,27 +63,78 @@ def an_open_socket(tmp_path: Path, commands: Any) -> Iterator[tuple[Path, Contro
             served.close()
 
 
+def threads_of(name: str) -> int:
+    return sum(thread.name == name for thread in threading.enumerate())
+
+
 def connected(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.settimeout(PATIENCE)
     try:
-        made.connect(str(path))
+        made.connect(str(path))  # with a timeout it would fail while too many wait to be accepted
     except OSError:
         made.close()
         raise
+    made.settimeout(PATIENCE)
     return made
 
 
 def test_clients_that_say_nothing_keep_nobody_waiting(open_socket: tuple[Path, ControlSocket]) -> None:
     path, _ = open_socket
     with ExitStack() as silent:
-        for _ in range(2 * AT_ONCE):
+        for _ in range(CONNECTIONS_MAX - 2):
             silent.enter_context(connected(path))
         half = silent.enter_context(connected(path))
         half.sendall(b'{"verb": ')
         assert json.loads(control.ask(path, "stats", {}, seconds=PATIENCE)) == "at once"
         half.sendall(b'"stats"}\n')
         assert json.loads(half.recv(1 << 16))["result"] == "at once"
+
+
+def test_more_clients_than_there_is_room_for_wait_until_one_leaves(open_socket: tuple[Path, ControlSocket]) -> None:
+    path, _ = open_socket
+    with ExitStack() as silent:
+        clients = [silent.enter_context(connected(path)) for _ in range(CONNECTIONS_MAX)]
+        until(lambda: threads_of("kcachefs-command") == CONNECTIONS_MAX)
+        late = silent.enter_context(connected(path))
+        late.sendall(b'{"verb": "stats"}\n')
+        clients[0].close()
+        assert json.loads(late.recv(1 << 16))["result"] == "at once"
+        assert threads_of("kcachefs-command") <= CONNECTIONS_MAX
+    until(lambda: threads_of("kcachefs-command") == 0)
+
+
+def test_a_client_that_stays_silent_is_left_alone(
+    tmp_path: Path, commands: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "SILENT_SECONDS", 0.05)
+    path = tmp_path / "control.sock"
+    served = ControlSocket(path, commands)
+    served.start()
+    with connected(path) as silent, connected(path) as deaf:
+        deaf.sendall(b'{"verb": "reset"}\n')
+        assert silent.recv(1) == b""
+        until(lambda: threads_of("kcachefs-command") == 0)
+    served.close()
+
+
+def test_no_descriptor_to_be_had_is_told_and_passes(
+    open_socket: tuple[Path, ControlSocket], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "RETRY_SECONDS", 0.01)
+    path, _ = open_socket
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(PATIENCE)
+        next_number = os.dup(client.fileno())
+        os.close(next_number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_number, before[1]))
+        try:
+            client.connect(str(path))
+            until(lambda: "Too many open files" in caplog.text)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        client.sendall(b'{"verb": "stats"}\n')
+        assert json.loads(client.recv(1 << 16))["result"] == "at once"
 
 
 def test_a_client_that_reads_no_reply_keeps_nobody_waiting(open_socket: tuple[Path, ControlSocket]) -> None:
@@ -102,6 +155,7 @@ def test_a_client_that_left_is_no_failure(
         with connected(path) as client:
             client.sendall(line)
     assert json.loads(control.ask(path, "stats", {}, seconds=PATIENCE)) == "at once"
+    until(lambda: threads_of("kcachefs-command") == 0)
     assert caplog.records == []
 
 
@@ -125,7 +179,7 @@ def test_to_close_is_to_wait_for_the_command_at_hand_and_take_no_other(
     path, served = open_socket
     with connected(path) as client, connected(path) as late:
         client.sendall(b'{"verb": "gc"}\n')
-        until(lambda: commands.at_work == 1)
+        until(lambda: commands.at_work == 1 and threads_of("kcachefs-command") == 2)
         closing = threading.Thread(target=served.close)
         closing.start()
 

@@ -23,7 +23,7 @@ import pytest
 from kcachefs.daemon.logs import PER_MINUTE, JsonFormatter, RateLimit, TextFormatter
 from tests.cli.scene import KCACHEFS, Scene, scene
 from tests.disks import ext4
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, until, until_gone
 
 ALL = 3
 """The processes that answer SIGHUP: supervisor, worker, and the standby, which is started a little later."""
@@ -315,6 +315,40 @@ def test_sigusr1_writes_down_what_both_processes_are_doing(scene: Scene, engine:
     assert any(serving[engine] in line for line in worker["threads"]["kcachefs-engine"])
     assert (folder / "file").read_text() == "text"
     assert state(scene)["restarts"] == 0
+
+
+SLOW_TO_END = """
+import sys
+if "kcachefs.daemon.worker" in sys.orig_argv:
+    import os, time
+    from kcachefs.core import Filesystem
+    settle = Filesystem.settle
+    def wait_and_settle(self, *arguments, **named):
+        while not os.path.exists({go_on!r}):
+            time.sleep(0.01)
+        return settle(self, *arguments, **named)
+    Filesystem.settle = wait_and_settle
+"""
+
+
+@pytest.mark.mount
+def test_an_engine_that_ends_after_its_worker_was_told_to_finish_is_no_failure(scene: Scene) -> None:
+    go_on = scene.store / "go-on"
+    (scene.folder / "sitecustomize.py").write_text(SLOW_TO_END.format(go_on=str(go_on)))
+    scene.environment["PYTHONPATH"] = f"{scene.folder}:{scene.environment['PYTHONPATH']}"
+    folder = scene.mount()
+    log, now = log_of(scene), state(scene)
+    threads = Path(f"/proc/{now['worker_pid']}/task")
+    with open(folder / "file", "wb", buffering=0) as file:
+        file.write(b"keeps the mount busy")
+        os.kill(now["supervisor_pid"], signal.SIGTERM)
+        until(lambda: "served {" in log.read_text(), "nobody waits for the engine any more")
+        serving = len(list(threads.iterdir()))
+    until(lambda: len(list(threads.iterdir())) < serving, "the engine's thread has ended")
+    go_on.touch()
+    until_gone(now["worker_pid"], now["supervisor_pid"])
+    go_on.unlink()
+    assert "Traceback" not in log.read_text()
 
 
 HANGING = """
