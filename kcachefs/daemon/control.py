@@ -120,7 +120,9 @@ class ControlSocket:
                     if self._closing:
                         return
                     reply = _reply_to(line, self._administration)
-            connection.sendall(msgspec.json.encode(reply) + b"\n")
+            rest = memoryview(msgspec.json.encode(reply) + b"\n")
+            while rest:  # not `sendall`, whose time is up though the client goes on reading
+                rest = rest[connection.send(rest) :]
 
 
 def _listener(path: Path) -> socket.socket:

@@ -46,7 +46,9 @@ class BusyPolling:
         poll.register(device, select.POLLIN)
         self._poll = poll.poll
         self._meanwhile = meanwhile
-        """What to do first, in a few microseconds, when no request is there yet."""
+        """What to do first, in a few microseconds, when no request is there yet. Raises nothing."""
+        self.is_at_work = False
+        """Whether that is being done: should it hang, that counts as a hang in the last request."""
         self._processors = processors()
         self._successes = 0
         """How often polling found, or would have found, something; long gaps count against it."""
@@ -83,7 +85,9 @@ class BusyPolling:
                 patience = min(patience, BRIEF_NS)
             end = since + patience
             if not self._poll(0):
+                self.is_at_work = True
                 self._meanwhile()
+                self.is_at_work = False
                 while not self._poll(0) and _now() < end:
                     pass
         self._patience = patience

@@ -170,7 +170,7 @@ class DirectEngine:
     def request_at_hand(self) -> object:
         """What `serve` works on; None while it waits. Asked every second: the same for long means that it hangs."""
         self._polling.adapt()
-        return self.header if self._handling else None
+        return self.header if self._handling or self._polling.is_at_work else None
 
     def close(self) -> None:
         """Answer what is still deferred, and stop."""

@@ -2,8 +2,8 @@
 
 A program that looks a small file up reads it some 10 µs later. Meanwhile the engine's thread would only look for the
 next request. Instead it fetches the object's record and its bytes as they are stored, so that the read only has to
-decode them. It takes what the page cache has, and never waits for a disk. Programs that only look at names make it
-stop: of what is looked up then, one in 32 is fetched, to see whether it is read.
+decode them. It takes those that the page cache has, and does not wait for the volume's disk. Programs that only look at
+names make it stop: of what is looked up then, one in 32 is fetched, to see whether it is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from kcachefs.store.volumes import Volumes
 STORED_MAX = 64 << 10
 """Longer objects take longer to fetch than a program takes to ask for them."""
 VAIN_MAX = 4
-"""So many in a row that nobody read mean that names are looked at, not files; or they are not in the page cache."""
+"""So many in a row that nobody read mean that names are looked at, not files; so many that could not be fetched mean
+that they are not in the page cache, or already decoded."""
 TRIED = 32
 """Of so many lookups one is tried all the same."""
 
@@ -34,7 +35,7 @@ class NextRead:
         self._expected: bytes | None = None
         self._ready: tuple[bytes, ObjectRecord, bytearray] | None = None
         self._vain = 0
-        """How many in a row nobody read, or could not be fetched."""
+        """How many in a row nobody read, or could not be fetched or need not be."""
         self._left_out = 0
 
     def expect(self, digest: bytes) -> None:
@@ -54,6 +55,8 @@ class NextRead:
         if digest is not None:
             with contextlib.suppress(Exception):  # the read will come upon it, and report it
                 self._fetch(digest)
+            if self._ready is None:
+                self._vain += 1
 
     def _fetch(self, digest: bytes) -> None:
         raw = self._catalog.get(object_key(digest)) if self._cache.get((digest, 0)) is None else None
@@ -72,8 +75,6 @@ class NextRead:
             length = 0
         if length == record.length:
             self._ready = digest, record, stored
-        else:
-            self._vain += 1
 
     def take(self, digest: bytes) -> tuple[ObjectRecord, bytearray] | None:
         """The record of this object and its bytes as stored, not checked yet, if they were fetched."""

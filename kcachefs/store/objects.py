@@ -203,14 +203,14 @@ class Objects:
             if cached is not None and (len(cached) < FRAME_SIZE or offset + size <= FRAME_SIZE):
                 return cached if offset == 0 and size >= len(cached) else cached[offset : offset + size]
             fetched = self.next_read.take(digest)
-            if fetched is not None and offset == 0 and size >= fetched[0].plain:
+            if fetched is not None:
                 try:
                     plain = self.frames.decode_single(digest, *fetched)
-                except ObjectDamaged:
-                    pass  # below it is read again, and set aside
+                except (ObjectDamaged, OSError):
+                    pass  # below it is read again, and what is wrong with it is found
                 else:
                     self.cache.put((digest, 0), plain)
-                    return plain
+                    return plain if offset == 0 and size >= len(plain) else plain[offset : offset + size]
         parts = self.read_parts(digest, offset, size)
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 

@@ -117,6 +117,30 @@ def test_a_client_that_stays_silent_is_left_alone(
     served.close()
 
 
+class Stream(socket.socket):
+    """`sendall` would give up when its time is over, though the client goes on reading."""
+
+    def sendall(self, *data: Any) -> None:
+        raise AssertionError("the time limit is for all of the reply")
+
+
+def test_a_client_that_reads_slowly_gets_all_of_its_reply(
+    open_socket: tuple[Path, ControlSocket], commands: Commands
+) -> None:
+    _, served = open_socket
+    ours, client = socket.socketpair()
+    with client:
+        client.settimeout(PATIENCE)
+        client.sendall(b'{"verb": "reset"}\n')
+        answering = threading.Thread(target=served._answer, args=(Stream(fileno=ours.detach()),))
+        answering.start()
+        reply = b""
+        while chunk := client.recv(16 << 10):
+            reply += chunk
+        answering.join(PATIENCE)
+    assert json.loads(reply)["result"] == commands.reset()
+
+
 def test_no_descriptor_to_be_had_is_told_and_passes(
     open_socket: tuple[Path, ControlSocket], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

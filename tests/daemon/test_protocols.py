@@ -220,6 +220,9 @@ def test_requests_and_errors_are_as_on_the_page(mount: Mount) -> None:
         assert (reply["exit_code"], reply["result"]) == (2, None), line
         assert word in reply["error"]
     assert {"2", "6"} <= set(first_column("Errors"))
+    page = " ".join(section("Request").split())
+    assert f"At most {control.CONNECTIONS_MAX} connections are open and {control.AT_ONCE} requests are carried" in page
+    assert f"for {control.SILENT_SECONDS:.0f} s is disconnected" in page
 
 
 @as_root

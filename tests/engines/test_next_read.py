@@ -42,3 +42,16 @@ def test_only_small_sealed_files_are_expected_to_be_read(line: Line) -> None:
     assert line.read_file(nodes[b"small"]) == small
     assert fetched is not None
     assert objects.next_read._ready is None
+
+
+def test_a_hang_between_two_requests_is_one_of_the_last_request(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = line.engine
+    seen: list[object] = []
+    polling = engine._polling
+    monkeypatch.setattr(polling, "_meanwhile", lambda: seen.append(engine.request_at_hand()))
+    monkeypatch.setattr(polling, "_successes", 32)
+    polling.allowed = 1
+    line.ask(Op.GETATTR, line.folder, bytes(16))
+    polling.poll()
+    assert seen == [engine.header]
+    assert engine.request_at_hand() is None

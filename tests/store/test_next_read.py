@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from kcachefs.errors import ObjectDamaged
 from kcachefs.store import Options, Store
@@ -52,11 +53,13 @@ def test_what_was_fetched_is_read_from_memory(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 10), (10, 10), (10, 100_000)])
-def test_a_read_of_a_part_finds_it_as_ever(store: Store, offset: int, size: int) -> None:
+def test_a_read_of_a_part_makes_use_of_it_too(store: Store, offset: int, size: int) -> None:
     content = os.urandom(20_000)
     [digest] = stored(store, content)
     assert fetch(store, digest)
+    overwrite(store, digest)  # nothing below reads the disk
     assert store.objects.read(digest, offset, size) == content[offset : offset + size]
+    assert store.objects.read(digest, 0, 1 << 20) == content
 
 
 def test_a_read_of_another_object_is_not_answered_with_it(store: Store) -> None:
@@ -108,6 +111,29 @@ def test_only_what_is_worth_it_is_fetched(store: Store) -> None:
     assert store.objects.get(others[0]) == noise
 
 
+def test_a_dictionary_that_is_gone_is_damage_as_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a FileNotFoundError, where a damaged frame is an ObjectDamaged."""
+    contents = [b"shared words of every kernel %d " % number**5 * 200 for number in range(400)]
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        digests = [put(store, content) for content in contents]
+        for _ in store.repack(0):
+            pass
+    for dictionary in (tmp_path / "store").rglob("*.dict"):
+        dictionary.unlink()
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        [digest, *_] = [digest for digest in digests if needs_dictionary(store, digest)]
+        assert fetch(store, digest)
+        with pytest.raises(ObjectDamaged, match="set aside"):
+            store.objects.read(digest, 0, 1 << 20)
+    assert [one.getMessage().rpartition(" and ")[2] for one in caplog.records] == ["was set aside"]
+
+
+def needs_dictionary(store: Store, digest: bytes) -> bool:
+    found = record(store, digest)
+    frame = store.objects.volumes.read(found.volume, found.offset, found.length)
+    return zstandard.get_frame_parameters(frame).dict_id != 0
+
+
 def test_a_volume_that_nobody_has_read_is_not_opened(store: Store) -> None:
     [digest] = stored(store, b"a kernel " * 1000)
     store.close()
@@ -143,6 +169,16 @@ def test_programs_that_only_look_make_it_stop_and_readers_begin_it_again(store: 
     assert store.objects.read(digest, 0, 1 << 20) == b"a kernel " * 1000
     store.objects.cache.clear()
     assert fetch(store, digest)
+
+
+def test_programs_that_only_look_make_it_stop_where_nothing_can_be_fetched(store: Store) -> None:
+    [digest] = stored(store, b"a kernel " * 1000)
+    store.close()
+    with Store(store.path, store.options) as again:  # no volume is open
+        for _ in range(VAIN_MAX):
+            assert not fetch(again, digest)
+        again.objects.next_read.expect(digest)
+        assert again.objects.next_read._expected is None
 
 
 def test_what_comes_in_between_is_not_fetched(store: Store) -> None:
