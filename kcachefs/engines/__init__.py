@@ -26,7 +26,7 @@ class Engine(Protocol):
         """Answer requests until the filesystem is unmounted."""
 
     def stop(self) -> None:
-        """Called from another thread, while the filesystem is mounted: no more need be answered."""
+        """No more need be answered. Called from another thread, also when `serve` has ended by itself."""
 
     def request_at_hand(self) -> object:
         """What it is working on; None while it waits. The same answer for long means that it hangs."""
