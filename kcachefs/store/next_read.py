@@ -20,7 +20,7 @@ STORED_MAX = 64 << 10
 """Longer objects take longer to fetch than a program takes to ask for them."""
 VAIN_MAX = 4
 """So many in a row that nobody read mean that names are looked at, not files; so many that could not be fetched mean
-that they are not in the page cache, or already decoded."""
+that they are not in the page cache."""
 TRIED = 32
 """Of so many lookups one is tried all the same."""
 
@@ -35,7 +35,7 @@ class NextRead:
         self._expected: bytes | None = None
         self._ready: tuple[bytes, ObjectRecord, bytearray] | None = None
         self._vain = 0
-        """How many in a row nobody read, or could not be fetched or need not be."""
+        """How many in a row nobody read, or could not be fetched."""
         self._left_out = 0
 
     def expect(self, digest: bytes) -> None:
@@ -55,8 +55,6 @@ class NextRead:
         if digest is not None:
             with contextlib.suppress(Exception):  # the read will come upon it, and report it
                 self._fetch(digest)
-            if self._ready is None:
-                self._vain += 1
 
     def _fetch(self, digest: bytes) -> None:
         raw = self._catalog.get(object_key(digest)) if self._cache.get((digest, 0)) is None else None
@@ -66,8 +64,9 @@ class NextRead:
         if record.frames != 1 or record.length > STORED_MAX or record.flags & ObjectRecord.DAMAGED:
             return
         reader = self._volumes.readers.get(record.volume)
-        if reader is None:
-            return  # the first read of a volume opens it
+        if reader is None:  # the first read of a volume opens it
+            self._vain += 1
+            return
         stored = bytearray(record.length)
         try:
             length = os.preadv(reader.fd, (stored,), record.offset, os.RWF_NOWAIT)
@@ -75,6 +74,8 @@ class NextRead:
             length = 0
         if length == record.length:
             self._ready = digest, record, stored
+        else:
+            self._vain += 1
 
     def take(self, digest: bytes) -> tuple[ObjectRecord, bytearray] | None:
         """The record of this object and its bytes as stored, not checked yet, if they were fetched."""
