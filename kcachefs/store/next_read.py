@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 
-from kcachefs.store.catalog import Catalog
 from kcachefs.store.frame_cache import FrameCache
-from kcachefs.store.object_records import ObjectRecord, object_key
+from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.volumes import Volumes
 
 STORED_MAX = 64 << 10
@@ -28,8 +28,8 @@ TRIED = 32
 class NextRead:
     """`expect` and `prepare` are for the engine's thread, `take` for every reader."""
 
-    def __init__(self, catalog: Catalog, volumes: Volumes, cache: FrameCache) -> None:
-        self._catalog = catalog
+    def __init__(self, record: Callable[[bytes], ObjectRecord | None], volumes: Volumes, cache: FrameCache) -> None:
+        self._record = record
         self._volumes = volumes
         self._cache = cache
         self._expected: bytes | None = None
@@ -57,11 +57,8 @@ class NextRead:
                 self._fetch(digest)
 
     def _fetch(self, digest: bytes) -> None:
-        raw = self._catalog.get(object_key(digest)) if self._cache.get((digest, 0)) is None else None
-        if raw is None:
-            return
-        record = ObjectRecord.unpack(raw)
-        if record.frames != 1 or record.length > STORED_MAX or record.flags & ObjectRecord.DAMAGED:
+        record = self._record(digest) if self._cache.get((digest, 0)) is None else None
+        if record is None or record.frames != 1 or record.length > STORED_MAX or record.flags & ObjectRecord.DAMAGED:
             return
         reader = self._volumes.readers.get(record.volume)
         if reader is None:  # the first read of a volume opens it

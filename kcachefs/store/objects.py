@@ -77,7 +77,7 @@ class Objects:
         self._codec = Codec(level, dictionaries)
         self.cache = FrameCache(cache_bytes)
         self.frames = FrameReader(volumes, self._codec)
-        self.next_read = NextRead(catalog, volumes, self.cache)
+        self.next_read = NextRead(self.record, volumes, self.cache)
 
     # --- storing ------------------------------------------------------------------------------------------------------
 

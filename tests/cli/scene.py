@@ -67,6 +67,11 @@ class Scene:
         }
         self.environment.pop("NOTIFY_SOCKET", None)
 
+    def in_every_python(self, code: str) -> None:
+        """Have every Python that a command starts from here on run this code first."""
+        (self.folder / "sitecustomize.py").write_text(code)
+        self.environment["PYTHONPATH"] = f"{self.folder}:{self.environment['PYTHONPATH']}"
+
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def run(self, *arguments: str | bytes | Path, command: tuple[str, ...] = KCACHEFS, **options: Any) -> Outcome:

@@ -89,9 +89,7 @@ def test_the_attempts_would_succeed_without_it(tmp_path: Path) -> None:
 def test_a_real_worker_is_confined_and_so_are_its_successors(scene: Scene, engine: str) -> None:
     outside, answers = scene.folder / "outside", scene.folder / "answers"
     places = {"answers": answers, "outside": outside, "sockets": scene.runtime, "store": scene.store}
-    text = PROBE.format(**{name: str(path) for name, path in places.items()})
-    (scene.folder / "sitecustomize.py").write_text(text)
-    scene.environment["PYTHONPATH"] = f"{scene.folder}:{scene.environment['PYTHONPATH']}"
+    scene.in_every_python(PROBE.format(**{name: str(path) for name, path in places.items()}))
     scene.runtime.mkdir(mode=0o700)
     with ExitStack() as open_sockets:
         for one in break_in.make_bait(outside, scene.runtime):

@@ -104,17 +104,14 @@ def test_more_clients_than_there_is_room_for_wait_until_one_leaves(open_socket: 
 
 
 def test_a_client_that_stays_silent_is_left_alone(
-    tmp_path: Path, commands: Any, monkeypatch: pytest.MonkeyPatch
+    open_socket: tuple[Path, ControlSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "SILENT_SECONDS", 0.05)
-    path = tmp_path / "control.sock"
-    served = ControlSocket(path, commands)
-    served.start()
+    path, _ = open_socket
     with connected(path) as silent, connected(path) as deaf:
         deaf.sendall(b'{"verb": "reset"}\n')
         assert silent.recv(1) == b""
         until(lambda: threads_of("kcachefs-command") == 0)
-    served.close()
 
 
 class Stream(socket.socket):

@@ -39,10 +39,9 @@ def test_mount_refuses_it_in_one_line_and_touches_nothing(scene: Scene, options:
 @pytest.mark.mount
 def test_a_worker_refuses_it_too_and_the_mount_is_not_made(scene: Scene) -> None:
     """The command may run with the GIL and the worker without: an imported extension can switch it on."""
-    (scene.folder / "sitecustomize.py").write_text(
+    scene.in_every_python(
         "import sys\nif 'kcachefs.daemon.worker' in sys.orig_argv: sys._is_gil_enabled = lambda: False\n"
     )
-    scene.environment["PYTHONPATH"] = f"{scene.folder}:{scene.environment['PYTHONPATH']}"
     outcome = scene.run("mount", scene.mountpoint)
     outcome.refused_with(4, "free-threaded Python", "PYTHON_GIL=1")
     assert scene.is_over()

@@ -334,8 +334,7 @@ if "kcachefs.daemon.worker" in sys.orig_argv:
 @pytest.mark.mount
 def test_an_engine_that_ends_after_its_worker_was_told_to_finish_is_no_failure(scene: Scene) -> None:
     go_on = scene.store / "go-on"
-    (scene.folder / "sitecustomize.py").write_text(SLOW_TO_END.format(go_on=str(go_on)))
-    scene.environment["PYTHONPATH"] = f"{scene.folder}:{scene.environment['PYTHONPATH']}"
+    scene.in_every_python(SLOW_TO_END.format(go_on=str(go_on)))
     folder = scene.mount()
     log, now = log_of(scene), state(scene)
     threads = Path(f"/proc/{now['worker_pid']}/task")
@@ -368,8 +367,7 @@ if "kcachefs.daemon.worker" in sys.orig_argv:
 @pytest.mark.mount
 @pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
 def test_a_request_that_never_ends_is_noticed_though_all_else_goes_on(scene: Scene, engine: str) -> None:
-    (scene.folder / "sitecustomize.py").write_text(HANGING)
-    scene.environment["PYTHONPATH"] = f"{scene.folder}:{scene.environment['PYTHONPATH']}"
+    scene.in_every_python(HANGING)
     folder = scene.mount("--engine", engine, "--hang-timeout", "1")
     log = log_of(scene)
     asking = subprocess.Popen(["stat", folder / "hangs"], stderr=subprocess.DEVNULL)

@@ -6,6 +6,7 @@ import errno
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,8 @@ SIZE_ONLY = p.Fattr.SIZE
 
 @pytest.fixture
 def line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Line]:
-    line = Line(tmp_path / "store", caplog)
-    try:
-        yield line
-    finally:
-        line.close()
+    with closing(Line(tmp_path / "store", caplog)) as made:
+        yield made
 
 
 def resize(line: Line, node: int, size: int) -> tuple[int, bytes]:

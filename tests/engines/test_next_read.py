@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,8 @@ from tests.engines.test_protocol import Line
 
 @pytest.fixture
 def line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Line]:
-    made = Line(tmp_path / "store", caplog)
-    try:
+    with closing(Line(tmp_path / "store", caplog)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_only_small_sealed_files_are_expected_to_be_read(line: Line) -> None:
