@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -125,6 +126,9 @@ def main() -> None:
         _complete(sys.argv[2:])
         return
     _keep_only_command_in(sys.argv[1:])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            signal.signal(number, _end)
     if sys.stdout is None:  # closed by who started us, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -149,6 +153,12 @@ def main() -> None:
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+
+
+def _end(number: int, frame: object) -> None:
+    """End as Ctrl-C would: a terminal is left as it was found, and what is temporary is removed. The next one kills."""
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(128 + number)
 
 
 def _run(arguments: list[str]) -> int:

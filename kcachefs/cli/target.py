@@ -165,6 +165,9 @@ def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
     try:
         with open(receive, "rb") as pipe:
             said = pipe.read()
+    except SystemExit:  # we were told to end
+        os.kill(child, signal.SIGTERM)
+        raise
     finally:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
@@ -192,6 +195,8 @@ def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any
         code = 0
     except KeyboardInterrupt:
         code = 130
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
     os._exit(code)

@@ -1,0 +1,110 @@
+"""A command that is told to end (SIGTERM, or SIGHUP from a terminal that closes) puts right what it changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.scene import KCACHEFS, Scene
+from tests.waiting import PATIENCE, until, until_gone
+
+_SLOW = """
+import os, time
+from pathlib import Path
+from kcachefs.core.insight import Insight
+
+quick = Insight.stats
+
+def stats(self, **arguments):
+    Path({begun!r}).write_text(str(os.getpid()))
+    while not Path({go_on!r}).exists():
+        time.sleep(0.01)
+    return quick(self, **arguments)
+
+Insight.stats = stats
+"""
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """What is shown at a terminal up to these bytes."""
+    seen = b""
+    while wanted not in seen:
+        assert select.select([terminal], [], [], PATIENCE)[0], seen
+        seen += os.read(terminal, 1 << 16)
+    return seen
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_top_leaves_the_terminal_as_it_was(scene: Scene, number: signal.Signals) -> None:
+    pytest.importorskip("textual")
+    scene.mount()
+    controller, terminal = os.openpty()
+    try:
+        before = termios.tcgetattr(terminal)
+        with subprocess.Popen(
+            [*KCACHEFS, "top", str(scene.mountpoint)],
+            env={**scene.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+        ) as process:
+            read_until(controller, b"quit")
+            assert termios.tcgetattr(terminal) != before, "no echo, no lines"
+            process.send_signal(number)
+            left = read_until(controller, b"\x1b[?1049l")
+            assert process.wait(PATIENCE) == 128 + number
+        while select.select([controller], [], [], 0)[0]:
+            left += os.read(controller, 1 << 16)
+        assert termios.tcgetattr(terminal) == before
+        assert b"Traceback" not in left
+    finally:
+        os.close(controller)
+        os.close(terminal)
+
+
+def test_what_works_on_a_store_ends_too(scene: Scene) -> None:
+    with slow_statistics(scene) as (process, child):
+        process.terminate()
+        out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, errors) == (143, "", "")
+    until_gone(child)
+    scene.open_store().close()
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(scene: Scene) -> None:
+    with slow_statistics(scene, "nohup") as (process, _):
+        process.send_signal(signal.SIGHUP)
+        (scene.folder / "go on").touch()
+        out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    assert json.loads(out)["total"]["entries"] == 0
+
+
+@contextmanager
+def slow_statistics(scene: Scene, *prefix: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A command that is at work on a store until there is a file "go on", and the process that it has for that."""
+    scene.mount()
+    scene.umount()
+    begun, go_on = scene.folder / "begun", scene.folder / "go on"
+    scene.in_every_python(_SLOW.format(begun=str(begun), go_on=str(go_on)))
+    with subprocess.Popen(
+        [*prefix, *KCACHEFS, "stats", "--json", "--store", str(scene.store)],
+        env=scene.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process, int(until(lambda: begun.exists() and begun.read_text(), "it began"))
+        finally:
+            go_on.touch()
