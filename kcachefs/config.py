@@ -96,16 +96,16 @@ def log_directory() -> Path:
         return Path(configured)
     if os.getuid() == 0:
         return Path("/var/log/kcachefs")
-    import platformdirs
-
-    return platformdirs.user_log_path("kcachefs")
+    return _users("log", "kcachefs")
 
 
 def config_folders() -> tuple[Path, ...]:
     """Where settings that are files lie: the user's own folder, and the one of the whole host."""
-    import platformdirs
-
-    return platformdirs.user_config_path("kcachefs"), Path("/etc/kcachefs")
+    system = Path("/etc/kcachefs")
+    try:
+        return _users("config", "kcachefs"), system
+    except UsageError:  # a user without a home
+        return (system,)
 
 
 LIBRARY_NAMESPACE = "library"
@@ -139,9 +139,20 @@ def insight_directory() -> Path:
 
 
 def _user_cache(name: str) -> Path:
+    return _users("cache", name)
+
+
+def _users(kind: str, name: str) -> Path:
+    """A folder of the user's, in their home or where a variable of the desktop's says."""
     import platformdirs  # slow to import, and needed only where no variable says where things are
 
-    return platformdirs.user_cache_path(name)
+    try:
+        found: Path = getattr(platformdirs, f"user_{kind}_path")(name)
+    except RuntimeError:  # no HOME, and no line in the list of users
+        found = Path(name)
+    if not found.is_absolute():
+        raise UsageError(f"you have no home directory for {name}; set HOME, or KCACHEFS_STORE and KCACHEFS_CACHE_DIR")
+    return found
 
 
 def is_on_mount(path: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from kcachefs.cli import app
+from kcachefs.cli import make_app
 from kcachefs.cli.manual import pages
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "man" / "man1"
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "man" / "man1"
 
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    made = pages(typer.main.get_command(app))
+    made = pages(typer.main.get_command(make_app()))
     for old in FOLDER.glob("kcachefs*.1"):
         if old.name not in made:
             old.unlink()

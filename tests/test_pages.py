@@ -27,7 +27,7 @@ import pytest
 import trio
 import typer
 
-from kcachefs.cli import app
+from kcachefs.cli import make_app
 from kcachefs.core import Filesystem, FsOptions, unsealed
 from kcachefs.core.caller import Caller
 from kcachefs.core.limits import Limits
@@ -309,7 +309,7 @@ def test_every_constant_on_a_page_has_the_value_that_it_has_in_the_code(page: st
 @cache
 def options() -> dict[str, set[str]]:
     """The options of every command."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(make_app())
     return {
         verb: {option for parameter in command.params for option in parameter.opts}
         for verb, command in group.commands.items()

@@ -1,104 +1,93 @@
-"""The `kcachefs` command: registers one module per verb, and turns errors into one line and an exit code."""
+"""The `kcachefs` command: registers one module per verb, and turns errors into one line and an exit code.
+
+Only the module of the verb that is given is imported: all of them would take a noticeable part of the start-up time.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import signal
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
 
 import kcachefs
-from kcachefs.cli.adopt import adopt
-from kcachefs.cli.completion import completion
-from kcachefs.cli.config import config
-from kcachefs.cli.diff import diff
-from kcachefs.cli.doctor import doctor
-from kcachefs.cli.env import env
-from kcachefs.cli.evict import evict
-from kcachefs.cli.explain import explain
-from kcachefs.cli.fleet import fleet_app
-from kcachefs.cli.frameworks import frameworks
-from kcachefs.cli.fsck import fsck
-from kcachefs.cli.gc import gc
-from kcachefs.cli.help import help
-from kcachefs.cli.install_helper import install_helper
-from kcachefs.cli.kernels import kernels
-from kcachefs.cli.ls import ls
-from kcachefs.cli.mount import mount
-from kcachefs.cli.pack import pack_app
-from kcachefs.cli.pin import pin, unpin
-from kcachefs.cli.prune import prune
-from kcachefs.cli.reload import reload
-from kcachefs.cli.report import report
-from kcachefs.cli.run import run
-from kcachefs.cli.runs import runs
-from kcachefs.cli.set import set as set_
-from kcachefs.cli.show import show
-from kcachefs.cli.stats import stats
-from kcachefs.cli.status import status
-from kcachefs.cli.top import top
-from kcachefs.cli.umount import umount
-from kcachefs.cli.unpack import unpack
+from kcachefs.cli.printing import complain
 from kcachefs.cli.usage import UsageError, usage_line
-from kcachefs.cli.warm import warm
-from kcachefs.cli.web import web
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
 
-app = typer.Typer(
-    name="kcachefs",
-    help="A shared, deduplicated and size-limited cache directory for compiled GPU kernels.",
-    epilog="Exit codes: 0 success · 1 the answer is no, or damage was repaired · 2 wrong usage, or damage remains · "
-    "3 the store or a bucket cannot be used · 4 the mount cannot be used · 5 no space · 6 no permission · "
-    "70 a bug in kcachefs",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="rich",
+_VERBS = (
+    "mount",
+    "umount",
+    "reload",
+    "set",
+    "config",
+    "status",
+    "run",
+    "env",
+    "warm",
+    "frameworks",
+    "doctor",
+    "adopt",
+    "unpack",
+    "stats",
+    "runs",
+    "ls",
+    "explain",
+    "kernels",
+    "show",
+    "diff",
+    "top",
+    "web",
+    "report",
+    "pin",
+    "unpin",
+    "evict",
+    "prune",
+    "gc",
+    "fsck",
+    "install-helper",
+    "completion",
+    "help",
 )
+"""In the order of the help. Each is a function of its name, in a module of its name."""
+_GROUPS = ("pack", "fleet")
+"""Verbs that have verbs of their own: `pack_app` and `fleet_app` in modules of their names."""
+_BESIDE = {"unpin": "pin"}
+"""Verbs that are in the module of another."""
+_BUG = 70
 
-for _verb in (
-    mount,
-    umount,
-    reload,
-    set_,
-    config,
-    status,
-    run,
-    env,
-    warm,
-    frameworks,
-    doctor,
-    adopt,
-    unpack,
-    stats,
-    runs,
-    ls,
-    explain,
-    kernels,
-    show,
-    diff,
-    top,
-    web,
-    report,
-    pin,
-    unpin,
-    evict,
-    prune,
-    gc,
-    fsck,
-    install_helper,
-    completion,
-    help,
-):
-    app.command(_verb.__name__.replace("_", "-"))(_verb)
-app.add_typer(pack_app, name="pack")
-app.add_typer(fleet_app, name="fleet")
+
+def make_app(only: str = "") -> typer.Typer:
+    """The parser of all verbs, or of one."""
+    app = typer.Typer(
+        name="kcachefs",
+        help="A shared, deduplicated and size-limited cache directory for compiled GPU kernels.",
+        epilog="Exit codes: 0 success · 1 the answer is no, or damage was repaired · 2 wrong usage, or damage remains "
+        "· 3 the store or a bucket cannot be used · 4 the mount cannot be used · 5 no space · 6 no permission · "
+        "70 a bug in kcachefs",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode="rich",
+    )
+    for verb in _VERBS:
+        if only in ("", verb):
+            name = verb.replace("-", "_")
+            app.command(verb)(getattr(importlib.import_module(f"kcachefs.cli.{_BESIDE.get(name, name)}"), name))
+    for verb in _GROUPS:
+        if only in ("", verb):
+            app.add_typer(getattr(importlib.import_module(f"kcachefs.cli.{verb}"), f"{verb}_app"), name=verb)
+    app.callback()(_root)
+    return app
+
 
 _debug = False
 
@@ -109,7 +98,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when a command fails.")] = False,
     version: Annotated[
@@ -125,7 +113,6 @@ def main() -> None:
     if sys.argv[1:2] == ["--complete"]:
         _complete(sys.argv[2:])
         return
-    _keep_only_command_in(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _end)
@@ -145,14 +132,18 @@ def main() -> None:
         if _debug:
             raise
         _drop_output()
-        print(f"kcachefs: {printable(describe(error))}", file=sys.stderr)
+        complain(f"kcachefs: {printable(describe(error))}")
         sys.exit(exit_code_of(error))
     except UsageError as error:
         if error.format_message():  # empty when the help was shown instead
-            print(f"kcachefs: {usage_line(error)}", file=sys.stderr)
+            complain(f"kcachefs: {usage_line(error)}")
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except Exception:
+        _drop_output()
+        complain(traceback.format_exc().rstrip("\n"))
+        sys.exit(_BUG)
 
 
 def _end(number: int, frame: object) -> None:
@@ -163,7 +154,9 @@ def _end(number: int, frame: object) -> None:
 
 def _run(arguments: list[str]) -> int:
     """Parse and do it. Not by typer's own main(), which takes a broken pipe for a failure."""
-    command = typer.main.get_command(app)
+    given = next((word for word in arguments if not word.startswith("-")), "")
+    is_known = given in (*_VERBS, *_GROUPS) and given != "help"
+    command = typer.main.get_command(make_app(given if is_known else ""))
     try:
         with command.make_context("kcachefs", arguments) as context:
             command.invoke(context)
@@ -176,7 +169,7 @@ def _complete(words: list[str]) -> None:
     """Print what the last word may become, a line each. A shell that gets nothing completes file names."""
     from kcachefs.cli.completing import candidates
 
-    commands: Any = typer.main.get_command(app)
+    commands: Any = typer.main.get_command(make_app())
     with contextlib.suppress(KcachefsError, OSError):
         print("\n".join(candidates(words, commands.commands)))
 
@@ -193,14 +186,3 @@ def _flush() -> None:
 def _drop_output() -> None:
     """Forget what was not printed: the interpreter would try again at its end, and complain in its own words."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _keep_only_command_in(arguments: list[str]) -> None:
-    """Drop all other commands: preparing their parsers would take a noticeable part of the start-up time."""
-    name = next((word for word in arguments if not word.startswith("-")), "")
-    if name == "help":
-        return
-    if kept := [one for one in app.registered_commands if one.name == name]:
-        app.registered_commands, app.registered_groups = kept, []
-    elif groups := [one for one in app.registered_groups if one.name == name]:
-        app.registered_commands, app.registered_groups = [], groups

@@ -12,7 +12,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, print_json
-from kcachefs.cli.usage import did_you_mean
+from kcachefs.cli.usage import a_path, did_you_mean
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def adopt(
     directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Existing caches, for example ~/.triton/cache.")
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Existing caches, for example ~/.triton/cache.", parser=a_path),
     ],
     namespace: Annotated[
         str | None,
@@ -35,7 +36,8 @@ def adopt(
         ),
     ] = None,
     mount: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The mount to copy into.", show_default="the only one")
+        Path | None,
+        typer.Option(metavar="DIR", help="The mount to copy into.", show_default="the only one", parser=a_path),
     ] = None,
     as_json: target.Json = False,
 ) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from kcachefs import config as locations
 from kcachefs.cli import target
+from kcachefs.cli.usage import a_path
 
 if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountConfig
@@ -19,7 +20,8 @@ _SIZES = ("max_size", "min_free", "max_size_per_uid")
 def config(
     mount: target.Mount = None,
     store: Annotated[
-        Path | None, typer.Option("--store", metavar="DIR", help="Show what a mount of this store would begin with.")
+        Path | None,
+        typer.Option("--store", metavar="DIR", help="Show what a mount of this store would begin with.", parser=a_path),
     ] = None,
     as_json: target.Json = False,
 ) -> None:

@@ -11,6 +11,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli.printing import console
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import KcachefsError
 from kcachefs.printable import printable
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 def doctor(
     store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The store to check.", show_default="the default store")
+        Path | None,
+        typer.Option(metavar="DIR", help="The store to check.", show_default="the default store", parser=a_path),
     ] = None,
     fix: Annotated[
         bool,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kcachefs.cli.usage import did_you_mean
+from kcachefs.cli.usage import a_path, did_you_mean
 from kcachefs.errors import UsageError
 
 _FOR_OTHER_HOSTS = ("docker", "k8s")
@@ -18,7 +18,8 @@ _FOR_OTHER_HOSTS = ("docker", "k8s")
 
 def env(
     mount: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The mount to point at.", show_default="the only one")
+        Path | None,
+        typer.Option(metavar="DIR", help="The mount to point at.", show_default="the only one", parser=a_path),
     ] = None,
     only: Annotated[
         list[str] | None,

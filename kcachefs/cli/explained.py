@@ -11,6 +11,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.prune import parse_age
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import MountError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path | None,
-    typer.Option("--folder", metavar="DIR", help="A cache folder of Triton or Inductor that is no mount."),
+    typer.Option(
+        "--folder", metavar="DIR", help="A cache folder of Triton or Inductor that is no mount.", parser=a_path
+    ),
 ]
 
 

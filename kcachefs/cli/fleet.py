@@ -11,6 +11,7 @@ from kcachefs.cli import target
 from kcachefs.cli.fleet_bucket import ls, pull, push, status
 from kcachefs.cli.fleet_setup import check, gc, init
 from kcachefs.cli.printing import print_json
+from kcachefs.cli.usage import a_path
 
 _HELP = "Share compiled kernels between hosts through a bucket: keys, set-up, and what is in it."
 fleet_app = typer.Typer(name="fleet", no_args_is_help=True, help=_HELP)
@@ -29,6 +30,7 @@ def keygen(
             metavar="[FILE]",
             help="Where to put the secret key; the public one goes to FILE.pub.",
             show_default="fleet.key in ~/.config/kcachefs",
+            parser=a_path,
         ),
     ] = None,
     as_json: target.Json = False,

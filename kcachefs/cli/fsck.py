@@ -9,6 +9,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli.printing import bars, counted
+from kcachefs.cli.usage import a_path
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ def fsck(
     store: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The store's directory.", show_default="$KCACHEFS_STORE or the user's cache directory"
+            metavar="DIR",
+            help="The store's directory.",
+            show_default="$KCACHEFS_STORE or the user's cache directory",
+            parser=a_path,
         ),
     ] = None,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,

@@ -28,15 +28,19 @@ def mount(
         typer.Argument(
             metavar="[DIR]",
             parser=a_path,
-            help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT, else where the store was "
-            "mounted last, else /mnt/kcache for root and kcache in the cache directory of any other user.",
+            help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT if there is no --store, "
+            "else where the store was mounted last, else /mnt/kcache for root and kcache in the cache directory of any "
+            "other user.",
             show_default=False,
         ),
     ] = None,
     store: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The store's directory.", show_default="$KCACHEFS_STORE or the user's cache directory"
+            metavar="DIR",
+            help="The store's directory.",
+            show_default="$KCACHEFS_STORE or the user's cache directory",
+            parser=a_path,
         ),
     ] = None,
     max_size: Annotated[

@@ -14,6 +14,7 @@ import typer.core
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.printing import bar, counted, print_json
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
 
@@ -35,7 +36,10 @@ Patterns = Annotated[
 Key = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Sign with this secret key.", show_default="the one that kcachefs fleet keygen made"
+        metavar="FILE",
+        help="Sign with this secret key.",
+        show_default="the one that kcachefs fleet keygen made",
+        parser=a_path,
     ),
 ]
 Level = Annotated[int, typer.Option(min=1, max=19, help="How hard to compress; 9 is far quicker.")]
@@ -76,11 +80,14 @@ pack_app = typer.Typer(
 
 @pack_app.command("make")
 def make(
-    out: Annotated[Path, typer.Argument(metavar="OUT.kcp", help="The pack to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT.kcp", help="The pack to write.", show_default=False, parser=a_path)
+    ],
     wanted: Patterns = None,
     key: Key = None,
     oci: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Also write an OCI image layout whose layer holds the pack.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Also write an OCI image layout whose layer holds the pack.", parser=a_path),
     ] = None,
     level: Level = LEVEL,
     mount: target.Mount = None,
@@ -200,6 +207,8 @@ def _write(
     signer = signing.Signer(key) if key is not None else None
     if not out.absolute().parent.is_dir():
         raise UsageError(f"{out.absolute().parent}: is not a folder; the pack needs one")
+    if out.exists() and not out.is_file():
+        raise UsageError(f"{out}: is no ordinary file; a pack needs a file of its own")
     left_out: list[str] = []
     entries = finding.find(view, wanted, left_out.append, only)
     if not entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,17 @@ Tell = Callable[[str, int, int], None]
 """Says of something by its name how much of it is done, and of how much."""
 INTERRUPTED = 130
 """The exit status of a command that was interrupted and can be run again to continue."""
+
+
+def complain(text: str) -> None:
+    """Print a line to standard error. Where nothing can be written, the exit code has to do."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        # The interpreter would try again at its end, and exit with another code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_json(value: Any) -> None:

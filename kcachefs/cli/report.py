@@ -43,22 +43,12 @@ def report(
 
 def write(output: Path, watch: Watch, since: float, words: str, *, title: str = "", run: int | None = None) -> int:
     """Write a report, whole or not at all; returns how large it is."""
-    import tempfile
-
     from kcachefs.live.web.report import make_report
+    from kcachefs.whole_file import whole_file
 
-    data = make_report(watch, since, words, title=title, run=run)
-    handle, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        umask = os.umask(0o077)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, output)
-    except BaseException:
-        os.unlink(name)
-        raise
+    with whole_file(output) as file:
+        data = make_report(watch, since, words, title=title, run=run)
+        file.write(data)
     return len(data)
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kcachefs.cli.printing import counted, format_seconds
+from kcachefs.cli.printing import complain, counted, format_seconds
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import MountError, UsageError
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.insight.telling import Group
@@ -24,8 +26,10 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")],
-    mount: Annotated[Path | None, typer.Option(metavar="DIR", help="The mount to use, or where to make one.")] = None,
-    store: Annotated[Path | None, typer.Option(metavar="DIR", help="The store of the mount.")] = None,
+    mount: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The mount to use, or where to make one.", parser=a_path)
+    ] = None,
+    store: Annotated[Path | None, typer.Option(metavar="DIR", help="The store of the mount.", parser=a_path)] = None,
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Quota, if a mount is made.")] = None,
     engine: Annotated[str | None, typer.Option(help="Engine, if a mount is made.")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only these frameworks. Repeatable.")] = None,
@@ -44,11 +48,17 @@ def run(
     ] = False,
     pack: Annotated[
         Path | None,
-        typer.Option(metavar="OUT.kcp", help="Pack the entries that were used meanwhile, to unpack them elsewhere."),
+        typer.Option(
+            metavar="OUT.kcp",
+            help="Pack the entries that were used meanwhile, to unpack them elsewhere.",
+            parser=a_path,
+        ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write what the command hit, missed and compiled as one HTML page."),
+        typer.Option(
+            metavar="FILE", help="Write what the command hit, missed and compiled as one HTML page.", parser=a_path
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print no summary.")] = False,
     as_json: Annotated[
@@ -61,7 +71,6 @@ def run(
     """
     from kcachefs.cli.target import find_mount
     from kcachefs.core.processes import name_of
-    from kcachefs.core.uses import HEARTBEAT_SECONDS
     from kcachefs.daemon.options import option_named
     from kcachefs.frameworks import bytecode as pycs
     from kcachefs.frameworks import environment, headers, make_folders
@@ -71,7 +80,7 @@ def run(
     from kcachefs.session.command import run as run_command
     from kcachefs.session.temporary_mount import session_mount
 
-    if not command:
+    if not command or not command[0]:
         raise UsageError("no command given; for example: kcachefs run -- python train.py")
     select(only or ())  # a wrong name is told before anything is mounted
     if bytecode is not None:
@@ -87,17 +96,19 @@ def run(
             find_mount(where, None)  # somebody else's daemon would not tell afterwards what was used
         before = _account(where, is_watched)
         if is_watched:
+            from kcachefs.core.uses import HEARTBEAT_SECONDS
+
             # The kernel asks again for a name after this long; a command that comes sooner would not be counted.
             time.sleep(HEARTBEAT_SECONDS)
         began = time.time()
-        _announce(where, name or name_of(command))
+        _announce(where, printable(name or name_of(command)))
         try:
             status = run_command(command, {**os.environ, **values})
         except FileNotFoundError:
-            _say(f"{command[0]}: no such command")
+            _say(f"{printable(command[0])}: no such command")
             sys.exit(NOT_FOUND)
-        except PermissionError:
-            _say(f"{command[0]}: cannot be executed")
+        except OSError as error:
+            _say(f"{printable(command[0])}: cannot be executed: {error.strerror}")
             sys.exit(NOT_EXECUTABLE)
         after = _account(where, is_watched)
         missed = before is not None and after is not None and after.misses > before.misses
@@ -181,6 +192,8 @@ def _causes(mount: Path, began: float) -> list[Group]:
 
 
 def _say_causes(causes: list[Group]) -> None:
+    if not causes:
+        return
     from kcachefs.insight.summary import SHOWN
     from kcachefs.insight.telling import lines
 
@@ -196,7 +209,7 @@ def _print_summary(done: Account, mount: Path, exit_code: int, causes: list[Grou
     facts = {**dataclasses.asdict(done), "warm": not _why_not_warm(done)}
     told = [{"kind": one.cause.kind, "words": one.cause.words, "entries": len(one.members)} for one in causes]
     line = json.dumps({"mountpoint": str(mount), **facts, "causes": told, "exit_code": exit_code})
-    print(line, file=sys.stderr, flush=True)
+    complain(line)
 
 
 def _account(mount: Path, needed: bool) -> Account | None:
@@ -212,4 +225,4 @@ def _account(mount: Path, needed: bool) -> Account | None:
 
 
 def _say(text: str) -> None:
-    print(f"kcachefs: {text}", file=sys.stderr, flush=True)
+    complain(f"kcachefs: {text}")

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from kcachefs.cli import target
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import MountDenied, MountError, UsageError
 
 
 def set(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A kcachefs mount of yours.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A kcachefs mount of yours.", parser=a_path)],
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Quota for the stored bytes.")] = None,
     max_files: Annotated[int | None, typer.Option(metavar="N", help="Quota for the number of files; 0: none.")] = None,
     min_free: Annotated[str | None, typer.Option(metavar="SIZE", help="Space to leave free on the disk.")] = None,

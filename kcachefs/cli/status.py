@@ -33,7 +33,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     for state in dead:
         print(state.mountpoint)
         print(f"  store     {state.store}")
-        print(f"  dead      its daemon is gone; repair: kcachefs mount {state.mountpoint} --store {state.store}")
+        print(f"  dead      its daemon is gone; repair: {registry.repair(state)}")
         print(f"  log       {state.log}")
     if not mounts and not dead:
         print("no mounts; make one with: kcachefs mount")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from kcachefs.errors import (
     describe,
     exit_code_of,
 )
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.core import Filesystem
@@ -102,8 +104,9 @@ def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
         if own & {os.path.abspath(wanted), os.path.realpath(wanted)}:
             return None
         return mount_at(wanted)
-    if own or config.default_store().exists():
-        return None
+    with contextlib.suppress(UsageError):  # a user without a home has no store there
+        if own or config.default_store().exists():
+            return None
     found = {Path(one.mountpoint) for one in mounting.mounts() if one.fstype == mounting.FSTYPE}
     usable = [place for place in found if answers(place)]
     return usable[0] if len(usable) == 1 else None
@@ -189,7 +192,7 @@ def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any
         try:
             reply = control.Reply(msgspec.Raw(msgspec.json.encode(_result_on_store(store, verb, arguments))))
         except (KcachefsError, OSError) as error:
-            reply = control.Reply(error=describe(error), exit_code=exit_code_of(error))
+            reply = control.Reply(error=printable(describe(error)), exit_code=exit_code_of(error))
         with open(send, "wb") as pipe:
             pipe.write(msgspec.json.encode(reply))
         code = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ def umount(
     from kcachefs.mounts.ending import unmount
     from kcachefs.mounts.finding import to_unmount
 
-    where = directory or to_unmount()
+    where = Path(os.path.realpath(directory or to_unmount()))
     unmount(where, lazy=lazy)
     if as_json:
-        print_json({"mountpoint": os.path.realpath(where), "lazy": lazy})
+        print_json({"mountpoint": str(where), "lazy": lazy})

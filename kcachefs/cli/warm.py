@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kcachefs.cli.printing import bars, print_json
+from kcachefs.cli.usage import a_path
 from kcachefs.errors import MountDenied, UsageError
 
 
@@ -19,7 +20,7 @@ def warm(
         typer.Argument(metavar="[DISTRIBUTION]...", help="Installed packages whose bytecode to compile, all of it."),
     ] = None,
     mount: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The mount to fill.", show_default="the only one")
+        Path | None, typer.Option(metavar="DIR", help="The mount to fill.", show_default="the only one", parser=a_path)
     ] = None,
     python: Annotated[
         str, typer.Option(metavar="PY", help="The Python that jobs use.", show_default="the first on PATH")

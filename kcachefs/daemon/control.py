@@ -20,6 +20,7 @@ import msgspec
 
 from kcachefs.daemon import registry
 from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.core.administration import Administration
@@ -213,12 +214,16 @@ def ask(
 
     Gives up if the mount is silent for `seconds`, or replies with more than `limit` bytes.
     """
+    try:
+        request = msgspec.json.encode(Request(verb, arguments)) + b"\n"
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{printable(error.object)}: is not UTF-8") from None
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(seconds)
         try:
             with _short_address(path) as address:
                 sock.connect(address)
-            sock.sendall(msgspec.json.encode(Request(verb, arguments)) + b"\n")
+            sock.sendall(request)
             raw = bytearray()
             while (chunk := sock.recv(1 << 16)) and (limit is None or len(raw) <= limit):
                 raw += chunk

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import stat
 import tempfile
 import time
@@ -19,7 +20,7 @@ from kcachefs import config, filelock
 from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing
 from kcachefs.engines import mounting
-from kcachefs.errors import MountDenied, MountError
+from kcachefs.errors import MountDenied, MountError, UsageError
 from kcachefs.fleet.options import FleetOptions
 
 
@@ -163,12 +164,12 @@ def socket_path(mountpoint: str) -> Path:
 
 
 def log_path(mountpoint: str) -> Path:
-    folder = config.log_directory()
     try:
+        folder = config.log_directory()
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
-    except OSError:  # a user without a home
+    except (OSError, UsageError):  # a user without a home
         folder = directory()
     return folder / f"{name_of(mountpoint)}.log"
 
@@ -207,6 +208,11 @@ def all_mounts() -> list[MountState]:
 def dead_mounts() -> list[MountState]:
     """Every mount of this user that is still in the mount table although its daemon is gone."""
     return [state for state in _recorded() if not state.alive]
+
+
+def repair(dead: MountState) -> str:
+    """The command that makes a dead mount anew."""
+    return f"kcachefs mount {shlex.quote(dead.mountpoint)} --store {shlex.quote(dead.store)}"
 
 
 def _recorded() -> list[MountState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 from collections.abc import Iterator
@@ -30,7 +31,14 @@ def fuse_device() -> Iterator[Finding]:
 
 def mount_helper() -> Iterator[Finding]:
     found = shutil.which("fusermount3")
-    if found:
+    if found and not _is_listed(os.getuid()):
+        yield Finding(
+            PROBLEM,
+            "fusermount3",
+            f"refuses user {os.getuid()}, who is not in the list of users",
+            "add a line to /etc/passwd, or let root mount",
+        )
+    elif found:
         yield Finding(OK, "fusermount3", found)
     elif os.geteuid() == 0:
         yield Finding(
@@ -38,6 +46,13 @@ def mount_helper() -> Iterator[Finding]:
         )
     else:
         yield Finding(PROBLEM, "fusermount3", "is missing, and only root can mount without it", "apt-get install fuse3")
+
+
+def _is_listed(uid: int) -> bool:
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False
 
 
 def sharing_with_others(configuration: Path) -> Iterator[Finding]:

@@ -29,18 +29,19 @@ GROUPS_SAMPLED = 20
 
 def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
     """Mounts that are dead, that forbid what compilers need, or that were filled at another path."""
-    dead = {state.mountpoint for state in registry.dead_mounts()}
+    dead = {state.mountpoint: state for state in registry.dead_mounts()}
     for mount in table:
         if mount.fstype != mounting.FSTYPE:
             continue
         where = Path(mount.mountpoint)
         if not _answers(where):
+            ours = dead.get(mount.mountpoint)
             yield Finding(
                 PROBLEM,
                 "mount",
                 f"{where} does not answer",
-                f"kcachefs umount --lazy {where}; kcachefs mount {where}",
-                partial(ending.unmount, where, lazy=True) if mount.mountpoint in dead else None,
+                registry.repair(ours) if ours is not None else f"kcachefs umount --lazy {where}",
+                partial(ending.unmount, where, lazy=True) if ours is not None else None,
             )
             continue
         if "noexec" in mount.options.split(","):

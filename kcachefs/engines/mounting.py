@@ -95,6 +95,11 @@ def _refusal(message: str, mountpoint: Path) -> MountError:
         return MountDenied(
             f"{mountpoint}: cannot be mounted: /dev/fuse is closed to users; open it: chmod 666 /dev/fuse"
         )
+    if "could not determine username" in message:
+        return MountDenied(
+            f"{mountpoint}: cannot be mounted: user {os.getuid()} is not in the list of users, so fusermount3 refuses; "
+            "add a line to /etc/passwd, or let root mount"
+        )
     return MountDenied(f"{mountpoint}: cannot be mounted: {_last_line(message)}")
 
 

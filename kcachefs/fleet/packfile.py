@@ -23,6 +23,7 @@ from kcachefs.errors import PackError, PackUntrusted, UsageError, or_no_space
 from kcachefs.fleet import manifest as manifests
 from kcachefs.fleet import rules, signing
 from kcachefs.fleet.manifest import Frame, Manifest
+from kcachefs.whole_file import whole_file
 
 MAGIC = b"\x89KCPACK\n"
 VERSION = 1
@@ -42,18 +43,14 @@ def write(out: Path, manifest: Manifest, frames: IO[bytes], signer: signing.Sign
     stored = compress(plain, _MANIFEST_LEVEL)
     digest = blake3(stored).digest()
     public, signature = (signer.public, signer.sign(_SIGNED + digest)) if signer else (bytes(32), bytes(64))
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        with open(part, "xb") as file:
+        with whole_file(out) as file:
             file.write(_HEADER.pack(MAGIC, VERSION, 0, len(stored), digest, public, signature))
             file.write(stored)
             frames.seek(0)
             shutil.copyfileobj(frames, file, _CHUNK)
-        os.replace(part, out)
     except OSError as error:
         raise or_no_space(error, out) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def compress(plain: bytes, level: int, progress: Callable[[int], None] = lambda count: None) -> bytes:

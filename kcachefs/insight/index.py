@@ -16,6 +16,7 @@ import msgspec
 
 from kcachefs import config
 from kcachefs.core.insight_info import MadeEntry
+from kcachefs.errors import UsageError
 from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 
@@ -51,10 +52,11 @@ class Index:
     """The sketches of one cache."""
 
     def __init__(self, place: str, folder: Path | None = None) -> None:
-        self.path = (
-            folder or config.insight_directory()
-        ) / f"{hashlib.blake2b(place.encode(), digest_size=12).hexdigest()}.sqlite"
-        self._connection = _open(self.path)
+        name = f"{hashlib.blake2b(os.fsencode(place), digest_size=12).hexdigest()}.sqlite"
+        try:
+            self._connection = _open((folder or config.insight_directory()) / name)
+        except UsageError:  # a user without a home
+            self._connection = _prepared(sqlite3.connect(":memory:"))
 
     def get(self, entries: Iterable[MadeEntry]) -> dict[str, Sketch]:
         """The sketches of these entries, by path; those that are not known, or of other files, are left out."""

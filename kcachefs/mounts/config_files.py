@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,22 +29,37 @@ def read_all() -> list[tuple[str, dict[str, Any]]]:
 def read(path: Path) -> dict[str, Any]:
     """The values in one file, checked; raises UsageError with the file's name for anything that makes no sense."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise UsageError(f"{path}: is no ordinary file; remove it")
             # After `sudo` or `su` the file of another user may be in our way, and they would choose for us.
-            if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o002:
-                raise MountDenied(f"{path}: another user can write it, so it is not used; chown or remove it")
-            raw = tomllib.load(file)
+            if found.st_uid not in (0, os.geteuid()):
+                raise MountDenied(
+                    f"{path}: belongs to another user ({found.st_uid}), so it is not used; chown or remove it"
+                )
+            if found.st_mode & 0o002:
+                raise MountDenied(f"{path}: anybody can write it, so it is not used; run: chmod o-w {path}")
+            raw = tomllib.loads(file.read().decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    except IsADirectoryError:
+        raise UsageError(f"{path}: is a folder; remove it") from None
     except PermissionError:
         raise MountDenied(f"{path}: cannot be read: permission denied") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise UsageError(f"{path}: is not valid TOML: too many brackets within each other") from None
+    except ValueError as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from None
     try:
         return checked(raw)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opening a pipe would wait until somebody writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def checked(raw: Mapping[str, Any]) -> dict[str, Any]:

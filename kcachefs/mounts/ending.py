@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def unmount(directory: Path, *, lazy: bool = False) -> None:
     os.chdir("/")
     found = mounting.mounted_at(mountpoint)
     if found is None or found.fstype != mounting.FSTYPE:
-        raise MountError(f"{mountpoint}: is not a kcachefs mount; see: kcachefs status")
+        raise MountError(f"{mountpoint}: {_why_not_here(mountpoint)}")
     with _daemon_of(mountpoint) as daemon:
         if daemon and not lazy and (places := _bound_elsewhere(found)):
             # The kernel would take this mount away, and the daemon would keep serving the other.
@@ -50,6 +51,17 @@ def unmount(directory: Path, *, lazy: bool = False) -> None:
                     signal.pidfd_send_signal(process, signal.SIGTERM)
             for process in daemon:
                 select.select([process], [], [])  # a pidfd becomes readable when its process has ended
+
+
+def _why_not_here(mountpoint: Path) -> str:
+    state = registry.read(str(mountpoint))
+    if state is None or not state.alive:
+        return "is not a kcachefs mount; see: kcachefs status"
+    pid = state.supervisor_pid if state.supervised else state.worker_pid
+    return (
+        f"is not mounted here, but process {pid} serves it: in another mount namespace (run there: "
+        f"nsenter -t {pid} -m kcachefs umount {shlex.quote(str(mountpoint))}), or until its last user is gone"
+    )
 
 
 @contextlib.contextmanager

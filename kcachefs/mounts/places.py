@@ -14,6 +14,7 @@ from kcachefs import config
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.engines import mounting
+from kcachefs.errors import UsageError
 
 REMEMBERED = "mountpoint"
 """The file in a store that holds the path where it was mounted last."""
@@ -30,8 +31,9 @@ def place_for(store: Path | None = None) -> Path:
     remembered = remembered_place(location)
     if remembered is not None and _can_be_used(remembered):
         return remembered
-    if os.path.realpath(location) == os.path.realpath(config.users_store()):
-        return config.default_mount()
+    with contextlib.suppress(UsageError):  # a user without a home has no store there
+        if os.path.realpath(location) == os.path.realpath(config.users_store()):
+            return config.default_mount()
     return location.with_name(f"{location.name}.mount")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from kcachefs import config
 from kcachefs.core.sharing import Sharing, check, parse_writers
+from kcachefs.daemon import registry
 from kcachefs.daemon.options import OPTIONS, SHARING, limits_of, option_named
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.engines import mounting
@@ -34,11 +35,14 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
     """
     # realpath stops at a dead mount, which is as far as the path needs to be resolved.
     mountpoint = os.path.realpath(directory)
-    store_path = os.path.abspath(store or config.default_store())
+    store_path = os.path.abspath(store or _store_for(mountpoint))
     asked = {name: option_named(name).value(value) for name, value in (given or {}).items()}
     _check_places(mountpoint, store_path)
-    kept = config_files.kept(kept_settings.read(Path(store_path)))
     kept_in = str(Path(store_path) / kept_settings.NAME)
+    try:
+        kept = config_files.kept(kept_settings.read(Path(store_path)))
+    except UsageError as error:
+        raise UsageError(f"{kept_in}: {error}; remove the file, and the defaults hold again") from None
     values, origins = _choose([(COMMAND_LINE, asked), (kept_in, kept), *config_files.read_all()])
     if values["idmap"] and values["engine"] != "direct":
         raise UsageError(f"--idmap: does not work with --engine {values['engine']}; leave out one of the two")
@@ -59,6 +63,12 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
         bytecode=values["bytecode"],
         origins=origins,
     )
+
+
+def _store_for(mountpoint: str) -> Path:
+    """The store of a mount if nobody names one: that of a dead mount there, which is made anew, or the default."""
+    dead = [Path(state.store) for state in registry.dead_mounts() if state.mountpoint == mountpoint]
+    return dead[0] if dead else config.default_store()
 
 
 def _choose(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:

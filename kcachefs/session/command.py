@@ -6,11 +6,13 @@ reaches it without us; only signals that were sent to us alone are forwarded.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _SI_KERNEL = 0x80
 _FORWARDED = (
@@ -31,12 +33,21 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     try:
         defaults = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-        child = os.posix_spawnp(
-            arguments[0], list(arguments), environment, setsigmask=before, setsigdef=[*defaults, signal.SIGPIPE]
-        )
+        child = _spawn(arguments, environment, setsigmask=before, setsigdef=[*defaults, signal.SIGPIPE])
         return _forward_signals_until_exit(child)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _spawn(arguments: Sequence[str], environment: Mapping[str, str], **signals: Any) -> int:
+    """The process of the command. As anywhere, the shell runs a script whose first line names no interpreter."""
+    try:
+        return os.posix_spawnp(arguments[0], list(arguments), environment, **signals)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    script = shutil.which(arguments[0]) or arguments[0]
+    return os.posix_spawn("/bin/sh", ["/bin/sh", script, *arguments[1:]], environment, **signals)
 
 
 def _forward_signals_until_exit(child: int) -> int:

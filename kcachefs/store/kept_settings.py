@@ -32,7 +32,7 @@ def read(store: Path, name: str = NAME) -> dict[str, Any]:
         if os.fstat(fd).st_uid != os.geteuid():
             return {}
         return msgspec.json.decode(os.read(fd, _SIZE_MAX), type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, IsADirectoryError) as error:
         raise NotAStore(f"{store / name}: is damaged ({error}); remove it, and the defaults hold again") from None
     finally:
         os.close(fd)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from kcachefs.cli import app
+from kcachefs.cli import make_app
 from kcachefs.cli.manual import pages
 from tests.cli.scene import KCACHEFS, Scene, scene
 
@@ -95,7 +95,7 @@ def test_every_script_is_the_one_that_is_installed() -> None:
 
 
 def test_the_manual_pages_are_made_of_the_help_as_it_is_now() -> None:
-    made = pages(typer.main.get_command(app))
+    made = pages(typer.main.get_command(make_app()))
     kept = {path.name: path.read_text() for path in MANUAL.iterdir()}
     assert sorted(kept) == sorted(made), "run scripts/man_pages.py"
     assert [name for name in made if made[name] != kept[name]] == [], "run scripts/man_pages.py"

@@ -108,3 +108,25 @@ def slow_statistics(scene: Scene, *prefix: str) -> Iterator[tuple[subprocess.Pop
             yield process, int(until(lambda: begun.exists() and begun.read_text(), "it began"))
         finally:
             go_on.touch()
+
+
+def test_a_bug_has_an_exit_code_of_its_own(scene: Scene) -> None:
+    """Not 1, by which a check says no."""
+    scene.in_every_python("import kcachefs.daemon.registry as one\none.all_mounts = lambda: 1 // 0\n")
+    outcome = scene.run("status", env=scene.environment)
+    assert outcome.code == 70
+    assert outcome.err.endswith("ZeroDivisionError: integer division or modulo by zero\n")
+
+
+@pytest.mark.parametrize(("words", "code"), [("stats --no-such-option", 2), ("stats --store nowhere", 3)])
+def test_the_exit_code_is_right_where_no_word_can_be_written(scene: Scene, words: str, code: int) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*KCACHEFS, *words.split()], env=scene.environment, stderr=full, check=False)
+    assert done.returncode == code
+
+
+def test_words_that_are_not_utf_8_are_refused_in_one_line(scene: Scene) -> None:
+    scene.mount()
+    scene.run("ls", b"\xff").refused_with(2, "\\xff: is not UTF-8")
+    scene.umount()
+    assert scene.run("ls", b"\xff", "--store", scene.store).err.count("\n") <= 1

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from kcachefs.cli import app
+from kcachefs.cli import make_app
 from kcachefs.core.uses import HEARTBEAT_SECONDS
 from tests.cli.scene import KCACHEFS, Scene
 from tests.waiting import PATIENCE
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mount
 
 
 def test_every_verb_has_json() -> None:
-    commands: dict[str, Any] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands: dict[str, Any] = dict(typer.main.get_command(make_app()).commands)  # type: ignore[attr-defined]
     for name, group in [(name, one) for name, one in commands.items() if hasattr(one, "commands")]:
         del commands[name]
         commands |= {f"{name} {verb}": one for verb, one in group.commands.items()}

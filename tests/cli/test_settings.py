@@ -136,6 +136,8 @@ def test_the_command_line_fstab_and_the_files_know_the_same_options() -> None:
         ("store = '/x'", ["store", "--store", "KCACHEFS_STORE"]),
         ("max_size = '5GiB'\nmax-size = '6GiB'", ["max-size", "twice"]),
         ("max_size =", ["not valid TOML"]),
+        pytest.param(f"max_files = {'9' * 5000}", ["not valid TOML", "digits"], id="a huge number"),
+        pytest.param(f"max_files = {'[' * 5000}", ["not valid TOML", "brackets"], id="brackets without end"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -158,7 +160,33 @@ def test_a_file_that_somebody_else_can_write_is_not_used(scene: Scene) -> None:
     scene.run("mount", scene.mountpoint).refused_with(6, str(path), "another user")
     os.chown(path, 0, 0)
     path.chmod(0o666)
-    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "another user")
+    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "anybody can write it", "chmod o-w")
+
+
+def test_a_file_that_is_none_is_refused_at_once(scene: Scene) -> None:
+    path = write_user_file(scene, "")
+    path.unlink()
+    os.mkfifo(path)
+    scene.run("config").refused_with(2, f"{path}: is no ordinary file; remove it")
+    path.unlink()
+    path.mkdir()
+    scene.run("config").refused_with(2, f"{path}: is a folder; remove it")
+
+
+def test_what_an_editor_puts_in_front_is_no_mistake(scene: Scene) -> None:
+    write_user_file(scene, "\ufeffmax_size = '5GiB'\r\n")
+    assert config(scene)["max_size"][0] == 5 << 30
+
+
+def test_what_a_store_keeps_and_makes_no_sense_is_named(scene: Scene) -> None:
+    scene.mount()
+    scene.umount()
+    kept = scene.store / kept_settings.NAME
+    kept.write_text('{"max_size": "-5"}')
+    scene.run("mount", scene.mountpoint).refused_with(2, f"{kept}: ", "-5", "remove the file")
+    kept.unlink()
+    kept.mkdir()
+    scene.run("mount", scene.mountpoint).refused_with(3, f"{kept}: is damaged", "remove it")
 
 
 # --- which one decides ------------------------------------------------------------------------------------------------

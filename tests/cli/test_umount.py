@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from kcachefs.core.caller import Caller
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy
 from kcachefs.mounts import ending
-from tests.cli.scene import Scene, holding, kill_and_wait
+from tests.cli.scene import KCACHEFS, Scene, holding, kill_and_wait
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -250,3 +251,26 @@ def test_several_mounts_are_told_apart_by_commands_to_choose_from(scene: Scene) 
     scene.environment["KCACHEFS_MOUNT"] = str(second)
     scene.must("umount")
     assert scene.mounted() == [str(scene.mountpoint)]
+
+
+def test_a_relative_path_is_told_as_the_whole_one(scene: Scene) -> None:
+    scene.mount()
+    told = json.loads(scene.must("umount", scene.mountpoint.name, "--json"))
+    assert told == {"mountpoint": str(scene.mountpoint), "lazy": False}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have mounts of its own")
+def test_a_mount_in_another_namespace_is_said_to_be_there(scene: Scene) -> None:
+    scene.mountpoint.mkdir()
+    scene.must("--mount", "--propagation", "private", *KCACHEFS, "mount", scene.mountpoint, command=("unshare",))
+    try:
+        [state] = scene.status()
+        outcome = scene.run("umount", scene.mountpoint)
+        outcome.refused_with(4, f"process {state['supervisor_pid']} serves it", "nsenter")
+        command = re.search(r"nsenter .*? -m ", outcome.err)
+        assert command is not None
+        scene.must(*command[0].split()[1:], *KCACHEFS, "umount", scene.mountpoint, command=("nsenter",))
+        assert scene.status() == []
+    finally:
+        for pid in scene.daemons():
+            kill_and_wait(pid)

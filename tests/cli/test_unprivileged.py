@@ -237,3 +237,34 @@ def test_a_user_to_whom_fuse_is_closed_is_told_so(visitor: Visitor) -> None:
     outcome = visitor.run("mount", visitor.mountpoint, "--no-allow-other")
     outcome.refused_with(6, str(visitor.mountpoint), "/dev/fuse", "chmod")
     assert visitor.scene.is_over()
+
+
+@in_own_namespace
+def test_a_user_without_a_home_and_a_name_is_told_what_to_do(visitor: Visitor) -> None:
+    del visitor.environment["HOME"]
+    nameless = Identity(65533, 65533)
+    os.chown(visitor.scene.runtime, nameless.uid, nameless.gid)
+
+    def run(*arguments: str | Path) -> Outcome:
+        return visitor.scene.run(
+            *arguments,
+            command=visitor.command,
+            cwd="/",
+            env=visitor.environment,
+            user=nameless.uid,
+            group=nameless.gid,
+            extra_groups=[],
+        )
+
+    for command in ("mount", "run -- true", "config", "doctor", "fsck", "ls", "prune --unused", "pack /tmp/x.kcp"):
+        run(*command.split()).refused_with(2, "you have no home directory", "set HOME")
+    for home in ("", "relative"):
+        visitor.environment["HOME"] = home
+        run("config").refused_with(2, "you have no home directory")
+    del visitor.environment["HOME"]
+    folder = visitor.scene.folder / "theirs"
+    folder.mkdir()
+    os.chown(folder, nameless.uid, nameless.gid)
+    outcome = run("mount", folder / "mount", "--store", folder / "store", "--no-allow-other")
+    outcome.refused_with(6, "user 65533 is not in the list of users", "/etc/passwd")
+    assert "refuses user 65533" in run("doctor", "--store", folder / "store").out

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 
+from kcachefs.cli import make_app
+from kcachefs.cli.usage import a_path
 from tests.cli.scene import Scene, scene
 
 pytestmark = pytest.mark.mount
@@ -55,6 +59,12 @@ WRONG: list[tuple[str, int, str]] = [
     ("umount EMPTY", 2, "DIR: is empty; see: kcachefs umount --help"),
     ("stats --mount EMPTY", 2, "--mount: is empty; see: kcachefs stats --help"),
     ("gc --store EMPTY", 2, "--store: is empty; see: kcachefs gc --help"),
+    ("new --store EMPTY", 2, "--store: is empty; see: kcachefs mount --help"),
+    ("run -- EMPTY", 2, "no command given; for example: kcachefs run -- python train.py"),
+    ("pack EMPTY", 2, "OUT.kcp: is empty; see: kcachefs pack make --help"),
+    ("pack .", 2, ".: is no ordinary file; a pack needs a file of its own"),
+    ("report -o full", 2, "full: is a folder; name a file in it"),
+    ("report -o nowhere/page.html", 3, "nowhere/page.html: No such file or directory"),
     # --- values that make no sense ---
     ("prune --older-than soon", 2, "'soon' is not an age; write it like 30d, 12h or 90m"),
     ("prune --max-size much", 2, f"'much' is not a size; {SIZE}"),
@@ -94,7 +104,8 @@ WRONG: list[tuple[str, int, str]] = [
     ("mount MOUNT", 4, ".*: is mounted already; see: kcachefs status"),
     ("mount elsewhere", 3, ".*: is mounted at .*; unmount that first .*"),
     ("run -- no-such-command", 127, "no-such-command: no such command"),
-    ("run -- ./file", 126, "./file: cannot be executed"),
+    ("run -- ./file", 126, "./file: cannot be executed: Permission denied"),
+    ("run -- file/x", 126, "file/x: cannot be executed: Not a directory"),
 ]
 
 
@@ -127,3 +138,18 @@ def test_wrong_input_is_one_line(mounted: Scene, line: str, code: int, message: 
     assert (outcome.code, outcome.out, len(said)) == (code, "", 1), outcome
     assert re.fullmatch(re.escape(f"kcachefs: {message}").replace(r"\.\*", ".*"), said[0]), said[0]
     assert sorted(os.listdir(mounted.folder)) == before
+
+
+def test_no_command_takes_an_empty_path_for_the_current_folder() -> None:
+    """A forgotten variable leaves one."""
+
+    def paths(command: Any, place: str) -> Iterator[tuple[str, Any]]:
+        for one in command.params:
+            if "Path" in type(one.type).__name__ or getattr(one.type, "func", None) is a_path:
+                yield f"{place} {one.name}", one
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from paths(inner, f"{place} {name}".strip())
+
+    found = dict(paths(typer.main.get_command(make_app()), ""))
+    assert len(found) > 30
+    assert [place for place, one in found.items() if getattr(one.type, "func", None) is not a_path] == []

@@ -13,7 +13,7 @@ import kubernetes_validate
 import pytest
 import typer.main
 
-from kcachefs.cli import app
+from kcachefs.cli import make_app
 from kcachefs.config import parse_size
 from kcachefs.frameworks import environment
 from tests.deploy.containers import DAEMON
@@ -30,7 +30,7 @@ ALL = [(path, arguments) for path in [*files(), *PAGES] for arguments in command
 
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """The verb and its parameters from the command's own parser; raises where that would."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(make_app())
     verb, *rest = arguments
     command = group.commands[verb]
     if not rest or (len(rest) == 1 and rest[0].startswith("--")):  # mentioned in a sentence: it only has to exist

@@ -16,6 +16,7 @@ import pytest
 
 from kcachefs import config
 from kcachefs.cli.printing import format_seconds
+from tests.cli.scene import kill_and_wait
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
 from tests.frameworks.programs import TRITON
@@ -314,3 +315,52 @@ def test_nothing_counted_is_not_warm(mount: Mount) -> None:
     done = kcachefs("run", "--assert-warm", "--mount", mount.mountpoint, "--", "true", check=False)
     assert done.returncode == 1
     assert "nothing was counted" in done.stderr
+
+
+@pytest.mark.parametrize(("script", "code"), [("true", 0), ("exit 3", 3), ("kill -TERM $$", -signal.SIGTERM)])
+def test_how_the_command_ended_is_told_where_no_word_can_be_written(mount: Mount, script: str, code: int) -> None:
+    for options in ((), ("--json",)):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [*KCACHEFS, "run", *options, "--mount", str(mount.mountpoint), "--", "sh", "-c", script],
+                stderr=full,
+                check=False,
+                timeout=PATIENCE,
+            )
+        assert done.returncode == code
+
+
+def test_a_command_whose_path_is_not_utf_8_runs(mount: Mount, base: Path) -> None:
+    script = os.fsencode(base) + b"/caf\xe9.py"
+    with open(script, "w") as file:
+        file.write("print('ran')")
+    done = subprocess.run(
+        [*KCACHEFS, "run", "-q", "--mount", str(mount.mountpoint), "--", sys.executable, script],
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"ran\n", b"")
+
+
+def test_a_script_without_a_first_line_is_the_shells(mount: Mount, base: Path) -> None:
+    script = base / "script"
+    script.write_text('echo "$1"; exit 4\n')
+    script.chmod(0o755)
+    done = kcachefs("run", "-q", "--mount", mount.mountpoint, "--", script, "word", check=False)
+    assert (done.returncode, done.stdout) == (4, "word\n")
+
+
+def test_a_dead_mount_is_made_anew_with_its_own_store(base: Path) -> None:
+    place, store = base / "mount", base / "store"
+    kcachefs("mount", place, "--store", store)
+    (place / "triton" / "KEY").mkdir()
+    [state] = [one for one in json.loads(kcachefs("status", "--json").stdout)["mounts"] if one["store"] == str(store)]
+    for pid in (state["supervisor_pid"], state["worker_pid"]):
+        kill_and_wait(pid)
+    try:
+        done = kcachefs("run", "-q", "--mount", place, "--", "sh", "-c", 'ls "$TRITON_CACHE_DIR"')
+        assert done.stdout == "KEY\n"
+        assert not os.path.ismount(place)
+    finally:
+        subprocess.run(["umount", "-l", place], check=False, stderr=subprocess.DEVNULL)

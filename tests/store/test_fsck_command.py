@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kcachefs.cli import app
+from kcachefs.cli import make_app
 from kcachefs.store.fsck import run
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
@@ -26,22 +26,22 @@ def path(tmp_path: Path) -> Path:
 
 def test_it_says_what_is_wrong_and_what_to_do(path: Path) -> None:
     runner = CliRunner()
-    clean = runner.invoke(app, ["fsck", "--store", str(path)])
+    clean = runner.invoke(make_app(), ["fsck", "--store", str(path)])
     assert (clean.exit_code, clean.stdout) == (0, f"{path}: clean (23 objects, 24 inodes)\n")
     edit(path, (name_key(ROOT_INO, b"ghost"), pack_name(999, stat.S_IFREG)))
-    damaged = runner.invoke(app, ["fsck", "--store", str(path)])
+    damaged = runner.invoke(make_app(), ["fsck", "--store", str(path)])
     assert damaged.exit_code == 2
     assert "dangling name: b'ghost' in directory 1: inode 999 does not exist (repair: dropped)" in damaged.stdout
     assert damaged.stdout.endswith("run: kcachefs fsck --repair\n")
-    mended = runner.invoke(app, ["fsck", "--repair", "--store", str(path)])
+    mended = runner.invoke(make_app(), ["fsck", "--repair", "--store", str(path)])
     assert mended.exit_code == 1
     assert "(dropped)" in mended.stdout
-    assert runner.invoke(app, ["fsck", "--store", str(path)]).exit_code == 0
+    assert runner.invoke(make_app(), ["fsck", "--store", str(path)]).exit_code == 0
 
 
 def test_it_prints_json_and_finds_the_store_by_itself(path: Path) -> None:
     edit(path, (name_key(ROOT_INO, b"ghost"), pack_name(999, stat.S_IFREG)))
-    result = CliRunner().invoke(app, ["fsck", "--json"], env={"KCACHEFS_STORE": str(path)})
+    result = CliRunner().invoke(make_app(), ["fsck", "--json"], env={"KCACHEFS_STORE": str(path)})
     report = json.loads(result.stdout)
     assert (result.exit_code, report["exit_code"]) == (2, 2)
     assert report["store"] == str(path)

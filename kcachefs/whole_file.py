@@ -1,0 +1,46 @@
+"""Writes a file for a user so that it is there when it is whole, and never in place of what is no ordinary file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from kcachefs.errors import UsageError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write. It replaces the one at `path`, or that a link there leads to, when the scope ends well.
+
+    What is no ordinary file (/dev/null, a pipe, a terminal) is written to: as root one could replace it for everybody.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{path}: is a folder; name a file in it")
+    if not stat.S_ISREG(mode):
+        with open(path, "wb") as file:
+            yield file
+        return
+    place = Path(os.path.realpath(path))
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    except OSError as error:  # it names the temporary file
+        raise type(error)(error.errno, error.strerror, str(path)) from None
+    try:
+        with open(handle, "wb") as file:
+            umask = os.umask(0o077)
+            os.umask(umask)
+            os.fchmod(handle, 0o666 & ~umask)
+            yield file
+        os.replace(name, place)
+    except BaseException:
+        os.unlink(name)
+        raise
