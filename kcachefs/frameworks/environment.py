@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
 import os
 import re
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kcachefs.errors import UsageError
-from kcachefs.frameworks import headers
+from kcachefs.frameworks import headers, interpreters
 from kcachefs.frameworks.records import FRAMEWORKS, Framework
 
 MOUNT_VARIABLE = "KCACHEFS_MOUNT"
@@ -60,9 +59,8 @@ def folder_of(framework: Framework, folder: str) -> str:
     """
     if framework.namespace != "torch_extensions":
         return folder
-    try:
-        torch = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
+    torch = _version_of("torch")
+    if torch is None:
         return folder
     abi = sys.abiflags and f"_{sys.abiflags}"
     return (
@@ -81,12 +79,21 @@ def where_now(framework: Framework, environ: Mapping[str, str]) -> str:
 
 def installed_version(framework: Framework) -> str | None:
     """The version installed in the same environment as kcachefs, if any."""
-    for package in framework.packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    return next((found for package in framework.packages if (found := _version_of(package)) is not None), None)
+
+
+def _version_of(package: str) -> str | None:
+    """The version of a package in this environment, if it is installed."""
+    python = interpreters.of_this_process()
+    for one in interpreters.installed(python) if python is not None else ():
+        if interpreters.normalized(one.name) == interpreters.normalized(package) and one.version:
+            return one.version
+    import importlib.metadata  # it knows more ways to install something, and takes longer than the rest of this module
+
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _hint(key: str) -> str:

@@ -1,6 +1,19 @@
 """The store: objects by digest, a catalog in LMDB, a journal before it. Knows neither mounts nor frameworks."""
 
-from kcachefs.store.content import ContentStore, StoreStatistics
-from kcachefs.store.store import Options, Store
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["ContentStore", "Options", "Store", "StoreStatistics"]
+if TYPE_CHECKING:
+    from kcachefs.store.content import ContentStore as ContentStore
+    from kcachefs.store.content import StoreStatistics as StoreStatistics
+    from kcachefs.store.store import Options as Options
+    from kcachefs.store.store import Store as Store
+
+_MODULES = {"ContentStore": "content", "StoreStatistics": "content", "Options": "store", "Store": "store"}
+
+
+def __getattr__(name: str) -> object:
+    """Loaded on first use: a command that asks a daemon wants a file of this package and not the store."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -10,7 +10,6 @@ import msgspec
 
 from kcachefs.errors import NotAStore
 from kcachefs.store.descriptor import replace_file
-from kcachefs.store.header import clear_errors
 
 NAME = "settings.json"
 """What `kcachefs set` changed, for the next mount."""
@@ -40,5 +39,7 @@ def read(store: Path, name: str = NAME) -> dict[str, Any]:
 
 def write(store: Path, values: dict[str, Any], name: str = NAME) -> None:
     """Keep these values and no others. A kill or a power cut leaves the old ones or the new ones."""
+    from kcachefs.store.header import clear_errors  # with LMDB behind it, which nobody needs who only reads
+
     with clear_errors(store):
         replace_file(store / name, msgspec.json.format(msgspec.json.encode(values)) + b"\n")
