@@ -48,6 +48,11 @@ def test_the_helper_is_linked_to_where_mount_looks_for_it_and_taken_away() -> No
         (sbin / "mount.kcachefs").write_text("another's")
         place.run("install-helper", "--folder", sbin, command=command).refused_with(4, "is there already")
         place.run("install-helper", "--folder", sbin / "none", command=command).refused_with(4, "is not a directory")
+        (sbin / "mount.kcachefs").unlink()
+        (sbin / "mount.kcachefs").symlink_to("/bin/true")
+        for options in ((), ("--remove",)):
+            outcome = place.run("install-helper", "--folder", sbin, *options, command=command)
+            outcome.refused_with(4, "leads to /bin/true", "not ours")
 
 
 def installed(place: Scene) -> Path:

@@ -29,6 +29,8 @@ def install_helper(
     helper, link = _helper(), folder / NAME
     try:
         if link.is_symlink():
+            if link.readlink().name != NAME:
+                raise MountError(f"{link}: leads to {link.readlink()}, which is not ours; remove it first")
             link.unlink()  # ours, or that of an installation that is gone
         if not remove:
             link.symlink_to(helper)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from kcachefs.insight.telling import Group
     from kcachefs.session.account import Account
 
-NOT_WARM = 1
+NO = 1
+"""Exit code: the command ended well, and something else that was asked for did not."""
 _PATIENCE_SECONDS = 2.0
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
@@ -113,17 +115,16 @@ def run(
         after = _account(where, is_watched)
         missed = before is not None and after is not None and after.misses > before.misses
         causes = _causes(where, began) if missed and not quiet else []
-        if pack is not None and status == 0:
-            from kcachefs.cli.pack import pack_used
-
-            _say(pack_used(where, pack, began))
+        is_packed = pack is None or status != 0 or _pack(pack, where, began)
         if report is not None:
             _write_report(report, where, began, command)
+    if as_json and (before is None or after is None):
+        complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": os.waitstatus_to_exitcode(status)}))
     if before is not None and after is not None:
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
         if as_json:
-            exit_code = NOT_WARM if complaint else os.waitstatus_to_exitcode(status)
+            exit_code = NO if complaint else os.waitstatus_to_exitcode(status)
             _print_summary(done, where, exit_code, causes)
         elif not quiet:
             _say(f"{done}{_not_repeated(done)}")
@@ -131,11 +132,26 @@ def run(
             if not as_json:
                 _say(complaint)
                 _say_causes(causes)
-            sys.exit(NOT_WARM)
+            sys.exit(NO)
         if not as_json and not quiet:
             _say_causes(causes)
+    if not is_packed:
+        sys.exit(NO)
     sys.stdout.flush()
     end_like(status)
+
+
+def _pack(out: Path, mount: Path, began: float) -> bool:
+    """Pack what the command used; False, and a line that says why, if that cannot be done."""
+    from kcachefs.cli.pack import pack_used
+    from kcachefs.errors import KcachefsError, describe
+
+    try:
+        _say(pack_used(mount, out, began))
+    except (KcachefsError, OSError) as error:
+        _say(f"nothing was packed: {printable(describe(error))}")
+        return False
+    return True
 
 
 def _write_report(report: Path, mount: Path, began: float, command: list[str]) -> None:
@@ -204,7 +220,6 @@ def _say_causes(causes: list[Group]) -> None:
 def _print_summary(done: Account, mount: Path, exit_code: int, causes: list[Group]) -> None:
     """One line, so that `tail -1` finds it behind whatever the command printed. A signal's code is negative."""
     import dataclasses
-    import json
 
     facts = {**dataclasses.asdict(done), "warm": not _why_not_warm(done)}
     told = [{"kind": one.cause.kind, "words": one.cause.words, "entries": len(one.members)} for one in causes]

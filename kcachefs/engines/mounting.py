@@ -126,6 +126,8 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
     if done.returncode != 0:
         if "busy" in done.stderr.lower():
             raise MountBusy(f"{mountpoint}: is in use")
+        if "not found in" in done.stderr:
+            raise MountDenied(f"{mountpoint}: cannot be unmounted: it is somebody else's; ask its owner, or root")
         raise MountDenied(f"{mountpoint}: cannot be unmounted: {_last_line(done.stderr)}")
 
 

@@ -215,7 +215,7 @@ def test_a_user_may_not_take_away_the_mount_of_another(visitor: Visitor) -> None
     visitor.scene.environment["KCACHEFS_RUNTIME_DIR"] = str(visitor.scene.folder / "runtime-of-root")
     visitor.scene.mount()
     outcome = visitor.run("umount", visitor.scene.mountpoint)
-    outcome.refused_with(6, str(visitor.scene.mountpoint), "cannot be unmounted")
+    outcome.refused_with(6, str(visitor.scene.mountpoint), "cannot be unmounted", "somebody else's")
     visitor.run("mount", visitor.scene.mountpoint, "--no-allow-other").refused_with(4, "mounted already")
     visitor.scene.umount()
 

@@ -364,3 +364,20 @@ def test_a_dead_mount_is_made_anew_with_its_own_store(base: Path) -> None:
         assert not os.path.ismount(place)
     finally:
         subprocess.run(["umount", "-l", place], check=False, stderr=subprocess.DEVNULL)
+
+
+def test_nothing_to_pack_is_told_beside_what_the_command_did(mount: Mount, base: Path) -> None:
+    pack = base / "used.kcp"
+    done = kcachefs("run", "--mount", mount.mountpoint, "--pack", pack, "--", "true", check=False)
+    assert done.returncode == 1
+    assert "nothing was packed: there is nothing to pack" in done.stderr
+    assert " served, " in done.stderr
+    assert not pack.exists()
+
+
+def test_a_line_of_json_comes_also_if_the_mount_ended_meanwhile(base: Path) -> None:
+    place = base / "mount"
+    kcachefs("mount", place, "--store", base / "store")
+    script = f"{' '.join(KCACHEFS)} umount {place}; exit 3"
+    done = kcachefs("run", "--json", "--mount", place, "--", "sh", "-c", script, check=False)
+    assert (done.returncode, json.loads(done.stderr)) == (3, {"mountpoint": str(place), "warm": None, "exit_code": 3})
