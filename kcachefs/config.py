@@ -161,10 +161,16 @@ def is_on_mount(path: Path) -> bool:
     return mount is not None and path.absolute().is_relative_to(mount)
 
 
+LIBRARY_LIMIT = "KCACHEFS_CACHE_SIZE"
+
+
 def library_limit() -> int | None:
     """The size limit of a library cache in a plain directory, or None."""
-    configured = os.environ.get("KCACHEFS_CACHE_SIZE")
-    return parse_size(configured) or None if configured else None
+    configured = os.environ.get(LIBRARY_LIMIT)
+    try:
+        return parse_size(configured) or None if configured else None
+    except UsageError as error:
+        raise UsageError(f"{LIBRARY_LIMIT}: {error}") from None
 
 
 def triton_directory() -> Path | None:

@@ -26,6 +26,7 @@ from triton.runtime.cache import CacheManager as TritonCacheManager
 from triton.runtime.cache import FileCacheManager
 
 from kcachefs import config
+from kcachefs.caches.bound import check_limit
 from kcachefs.caches.groups import Groups, Pin, file_facts
 
 _log = logging.getLogger("kcachefs")
@@ -201,7 +202,9 @@ def _directory() -> Path:
 
 @functools.cache
 def _groups(root: Path, max_bytes: int | None) -> Groups:
-    groups = Groups(root, None if config.is_on_mount(root) else max_bytes)
+    limit = None if config.is_on_mount(root) else max_bytes
+    check_limit(limit, config.LIBRARY_LIMIT)
+    groups = Groups(root, limit)
     groups.sweep()
     return groups
 

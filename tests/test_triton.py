@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 
 from kcachefs.caches.bound import on_disk
 from kcachefs.caches.groups import Groups
+from kcachefs.errors import UsageError
 from tests.caches.test_disks import in_namespace, needs_mount
 from tests.waiting import until
 
@@ -263,3 +264,12 @@ def test_the_directory_that_triton_was_given_is_used(tmp_path: Path, monkeypatch
         from kcachefs.triton import CacheManager
 
         assert CacheManager("key").put(b"{}", "tuned.json").startswith(str(tmp_path / "knob"))
+
+
+@pytest.mark.parametrize(("size", "told"), [("100", " is 100, but"), ("abc", ": 'abc' is not a size")])
+def test_a_bound_that_makes_no_sense_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, told: str
+) -> None:
+    monkeypatch.setenv("KCACHEFS_CACHE_SIZE", size)
+    with pytest.raises(UsageError, match=f"^KCACHEFS_CACHE_SIZE{told}"):
+        manager(tmp_path, monkeypatch)

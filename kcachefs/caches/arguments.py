@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
 from typing import Any
 
+from kcachefs.keys.asking import ask
+
 _SIMPLE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -71,4 +73,4 @@ class Arguments:
 
 def is_function(value: object) -> bool:
     """Whether a value is a plain function, or one that Triton wraps."""
-    return type(value) is FunctionType or type(getattr(value, "fn", None)) is FunctionType
+    return type(value) is FunctionType or type(ask(value, "fn")) is FunctionType

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable
 
@@ -19,14 +20,29 @@ def on_disk(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def check_limit(limit: int | None) -> None:
-    """Raise where no entry at all would fit."""
-    if limit is not None and limit <= 0:
-        raise UsageError(f"max_bytes is {limit}; it must be positive, or None for no bound")
-    if limit is not None and limit < BLOCK:
+def check_whole(name: str, given: object) -> None:
+    """Raise for what is no whole number: NaN, which no size exceeds, would bound nothing."""
+    try:
+        operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    else:
+        if not isinstance(given, bool):
+            return
+    raise UsageError(f"{name} is {given!r}; give a whole number")
+
+
+def check_limit(limit: int | None, name: str = "max_bytes") -> None:
+    """Raise where no entry at all would fit, naming who asked for that bound."""
+    if limit is None:
+        return
+    check_whole(name, limit)
+    if limit <= 0:
+        raise UsageError(f"{name} is {limit}; it must be positive, or None for no bound")
+    if limit < BLOCK:
         raise UsageError(
-            f"max_bytes is {limit}, but every entry takes at least {BLOCK} bytes of disk, so nothing could be kept; "
-            "give more, None for no bound, or disk=False for memory alone"
+            f"{name} is {limit}, but every entry takes at least {BLOCK} bytes of disk, so nothing could be kept; "
+            "give more, no bound, or disk=False for memory alone"
         )
 
 

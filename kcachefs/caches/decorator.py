@@ -36,7 +36,10 @@ class CacheInfo:
 
 
 class CachedFunction(Generic[P, R_co]):
-    """A function whose results are kept. As an attribute of a class it is a method, and the object is an argument."""
+    """A function whose results are kept. As an attribute of a class it is a method, and the object is an argument.
+
+    It is pickled as plain functions are: by its name, which another process imports. A copy of it is itself.
+    """
 
     __wrapped__: Any
     __name__: str
@@ -86,6 +89,12 @@ class CachedFunction(Generic[P, R_co]):
     def __kcachefs_key__(self) -> Any:
         """What a key depends on that depends on this function: the function itself, not how it is cached."""
         return ("cached", self._calls.meaning(), self._bound)
+
+    def __reduce__(self) -> Any:
+        if self._bound:  # as Python does it for methods
+            return getattr, (self._bound[0], self.__name__)
+        # What wraps a partial has no name of its own; pickle then says that it finds none.
+        return getattr(self, "__qualname__", repr(self))
 
     def __repr__(self) -> str:
         return f"<cached {self.__wrapped__!r}>"

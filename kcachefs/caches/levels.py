@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kcachefs import config
+from kcachefs.caches.bound import check_limit
 from kcachefs.caches.folder import Folder, is_refusal
 from kcachefs.caches.memory import Memory, Policy, stand_before, tell_others
 from kcachefs.caches.record import Entry, Key
 from kcachefs.caches.single_flight import SingleFlight
-from kcachefs.errors import CacheClosed
+from kcachefs.errors import CacheClosed, UsageError
 
 
 class Levels:
@@ -201,11 +202,19 @@ def open_levels(
     disk: bool,
 ) -> Levels:
     """The levels that the arguments of `Cache` ask for."""
+    if path is not None and not os.fspath(path):  # which the disk would take for the current directory
+        raise UsageError("path is empty; give the cache a directory, or leave path out for the default one")
+    if not name:
+        raise UsageError("name is empty; give the cache a name of its own in the directory of all caches")
+    check_limit(max_bytes)
     if not disk:
         return Levels(None, Memory(memory_entries, memory_bytes, policy))
     root = config.library_directory(name) if path is None else Path(path).absolute()
     on_mount = config.is_on_mount(root)
-    limit = None if on_mount else max_bytes if max_bytes is not None else config.library_limit()
+    limit = None if on_mount else max_bytes
+    if max_bytes is None and not on_mount:
+        limit = config.library_limit()
+        check_limit(limit, config.LIBRARY_LIMIT)
     uses: dict[bytes, int] | None = None if limit is None else {}
     folder = Folder(root, limit, keeps_ages=not on_mount, uses=uses)
     return Levels(folder, Memory(memory_entries, memory_bytes, policy, folder.is_current, uses))

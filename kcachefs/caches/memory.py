@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar
 
+from kcachefs.caches.bound import check_whole
 from kcachefs.errors import UsageError
 
 V = TypeVar("V")
@@ -41,6 +42,9 @@ class Memory(Generic[V]):
     ) -> None:
         if policy not in ("lru", "fifo"):
             raise UsageError(f"policy is {policy!r}; it can be 'lru' or 'fifo'")
+        check_whole("memory_entries", max_entries)
+        if max_bytes is not None:
+            check_whole("memory_bytes", max_bytes)
         if max_entries < 0 or (max_bytes is not None and max_bytes < 0):
             raise UsageError("the bounds of the memory level must not be negative; 0 keeps nothing in memory")
         self.max_entries = max_entries

@@ -10,6 +10,7 @@ from typing import Any
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
+from kcachefs.keys.asking import ask, dictionary_of, is_a
 from kcachefs.keys.classes import NAME, type_name
 from kcachefs.keys.dependencies import MISSING, annotations_of, cell_value
 from kcachefs.keys.encoding import encode, tagged, write
@@ -61,7 +62,7 @@ def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
         walk.slot("attribute", vars(wrapper), name, out)
     walk.dependencies.add_place(vars(wrapper), "fn", wrapper.fn)
     text = getattr(wrapper, "src", None)
-    if isinstance(wrapper.fn, types.FunctionType) and type(text) is str:
+    if is_a(wrapper.fn, types.FunctionType) and type(text) is str:
         walk.dependencies.add_place(vars(wrapper), "_src", vars(wrapper).get("_src", MISSING))
         _write_own(walk, wrapper.fn, out, text)
     else:
@@ -77,7 +78,7 @@ def write_builtin(walk: Walk, function: Any, out: list[bytes]) -> None:
     owner = function.__self__
     if owner is None:
         raise Unkeyable(f"{function.__name__} is written in C, and nothing tells where; name it in `ignore`")
-    if not isinstance(owner, types.ModuleType):
+    if not is_a(owner, types.ModuleType):
         walk.fields("method of a value", (function.__name__, owner), out)
     elif is_library(owner.__name__, walk.rules.home):
         walk.fields("library function", (owner.__name__, function.__name__, version_of(owner.__name__)), out)
@@ -98,9 +99,9 @@ def write_extension(walk: Walk, value: Any, module: types.ModuleType, out: list[
 
 def extension_of(value: Any) -> types.ModuleType | None:
     """The extension module that offers this very object under its name."""
-    module = sys.modules.get(str(getattr(value, "__module__", "")))
-    name = getattr(value, "__name__", None)
-    if module is None or type(name) is not str or vars(module).get(name) is not value:
+    home, name = ask(value, "__module__"), ask(value, "__name__")
+    module = sys.modules.get(home) if type(home) is str else None
+    if module is None or type(name) is not str or dictionary_of(module).get(name) is not value:
         return None
     return module if extension_digests(module) is not None else None
 
@@ -159,7 +160,7 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
         if value is MISSING:
             walk.dependencies.add_place(scope, name, value)
             _write_builtin_name(walk, function, name, out)
-        elif not isinstance(value, types.ModuleType) or len(path) == 1:
+        elif not is_a(value, types.ModuleType) or len(path) == 1:
             walk.slot("global", scope, name, out)
         elif is_library(value.__name__, walk.rules.home):
             walk.slot("global", scope, name, out)

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.asking import OF_THE_PROCESS, ask, dictionary_of, is_a
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
 from kcachefs.keys.libraries import is_library, is_library_class, module_of, top_of, version_of
@@ -57,7 +58,7 @@ def type_name(cls: type, home: str = "") -> bytes:
     """A class by its name, and the version of the library that it belongs to."""
     module = module_of(cls)
     version = version_of(module) if is_library(module, home) else ""
-    if top_of(module) in sys.stdlib_module_names and getattr(sys.modules[top_of(module)], cls.__name__, None) is cls:
+    if top_of(module) in sys.stdlib_module_names and ask(sys.modules.get(top_of(module)), cls.__name__) is cls:
         module = top_of(module)  # the part of a package that a class is in changes between versions
     return encode(("type", module, cls.__qualname__, version))
 
@@ -97,7 +98,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         members.append(("registered", _registered(cls)))
     slots = held.get("__slots__")
     if slots is not None:
-        members.append(("slots", (slots,) if isinstance(slots, str) else tuple(slots)))
+        members.append(("slots", (slots,) if is_a(slots, str) else tuple(slots)))
     members += [(name, held[name]) for name in names if not _is_generated(cls, name, held[name], is_special)]
     return sorted(members, key=lambda member: member[0])
 
@@ -156,14 +157,14 @@ def _annotations(cls: type) -> Any:
 
 def _named_in(cls: type, annotations: dict[str, Any], ignore: Collection[str]) -> dict[str, Any]:
     """The globals that annotations left as text speak of, by name."""
-    scope = getattr(sys.modules.get(module_of(cls)), "__dict__", {})
+    scope = dictionary_of(sys.modules.get(module_of(cls)))
     words = {word for text in annotations.values() if type(text) is str for word in NAME.findall(text)}
     return {word: scope[word] for word in words.difference(ignore) if word in scope and scope[word] is not cls}
 
 
 def _is_enum_internal(name: str, member: Any) -> bool:
     """Python keeps an enumeration's tables under such names; methods there are ours."""
-    return name in _ENUM_TABLES and not isinstance(member, types.FunctionType | staticmethod | classmethod | property)
+    return name in _ENUM_TABLES and not is_a(member, types.FunctionType | staticmethod | classmethod | property)
 
 
 _ENUM_TABLES = frozenset(
@@ -180,9 +181,9 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     if f"{type(member).__module__}.{type(member).__qualname__}" in _ACCESSORS:
         return True
-    function = _innermost(getattr(member, "__func__", member))
+    function = _innermost(ask(member, "__func__", member))
     # Whatever Python generates has a private name; what is assigned under a public one was meant.
-    if not isinstance(function, types.FunctionType) or not name.startswith("_"):
+    if not is_a(function, types.FunctionType) or not name.startswith("_"):
         return False
     module = str(function.__globals__.get("__name__", ""))
     if module == "typing":
@@ -194,7 +195,9 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
 def _innermost(function: Any) -> Any:
     try:
         return inspect.unwrap(function) if callable(function) else None
-    except ValueError:  # wraps itself
+    except OF_THE_PROCESS:
+        raise
+    except Exception:  # it wraps itself, or raises when it is asked what it wraps
         return None
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kcachefs.errors import UsageError
+from kcachefs.keys.asking import is_a
 from kcachefs.keys.files import remembered_digest
 from kcachefs.keys.functions import hash_value
 from kcachefs.keys.projects import project_fingerprint
@@ -96,7 +97,7 @@ def hash_depends(depends: Iterable[Any]) -> str:
 
 
 def _declared(item: Any) -> Any:
-    return item.__kcachefs_key__() if isinstance(item, Env | File | Version) else item
+    return item.__kcachefs_key__() if is_a(item, Env | File | Version) else item
 
 
 def _content(path: str) -> Any:

@@ -7,6 +7,7 @@ import operator
 import types
 from typing import Any, NamedTuple
 
+from kcachefs.keys.asking import ask, is_a
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.libraries import is_library, is_library_class, module_of, top_of
 from kcachefs.keys.protocol import protocol_of
@@ -166,12 +167,12 @@ class Dependencies:
             return True
         if kind is types.BuiltinFunctionType:
             owner = value.__self__
-            return isinstance(owner, types.ModuleType) or self._is_frozen(owner)
-        if isinstance(value, enum.Enum):
+            return is_a(owner, types.ModuleType) or self._is_frozen(owner)
+        if is_a(value, enum.Enum):
             return is_library_class(kind, self._home)
         if kind is types.ModuleType:
             return is_library(value.__name__, self._home)
-        if isinstance(value, type):
+        if is_a(value, type):
             return is_library_class(value, self._home)
         if protocol_of(kind) is not None:
             said = _speak(value)
@@ -181,7 +182,7 @@ class Dependencies:
         if top == "triton" and kind.__name__ in _TRITON_VALUES:
             return self._is_watched(vars(value))
         if top == "triton":
-            return isinstance(getattr(value, "fn", None), types.FunctionType)
+            return is_a(ask(value, "fn"), types.FunctionType)
         return top == "torch" and kind.__name__ == "dtype"
 
     def _is_watched(self, container: Any) -> bool:
@@ -221,7 +222,10 @@ def _are_same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
 
 def _speak(value: Any) -> Any:
     method = protocol_of(type(value))
-    return None if method is None else method(value)
+    try:
+        return None if method is None else method(value)
+    except Exception:  # as something that it never says twice: making the key anew tells what is wrong
+        return object()
 
 
 def _is_same(one: Any, two: Any) -> bool:

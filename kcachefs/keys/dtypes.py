@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from kcachefs.errors import UsageError
+from kcachefs.keys.asking import ask, is_a
 
 _ALIASES = {
     "fp64": "float64",
@@ -60,7 +61,7 @@ def dtype_name(dtype: Any) -> str:
     >>> dtype_name("torch.float16"), dtype_name("fp16"), dtype_name("half"), dtype_name("int8")
     ('float16', 'float16', 'float16', 'int8')
     """
-    if isinstance(dtype, str):
+    if is_a(dtype, str):
         return _name_of_text(dtype)
     if _is_instance(dtype, "torch", "dtype"):
         return str(dtype).removeprefix("torch.")
@@ -68,7 +69,7 @@ def dtype_name(dtype: Any) -> str:
         return _name_of_numpy(dtype)
     if _is_instance(dtype, "triton.language.core", "dtype"):
         return _ALIASES.get(str(dtype), str(dtype))
-    if _is_instance(getattr(dtype, "dtype", None), "numpy", "dtype"):  # such as jax.numpy.float32
+    if _is_instance(ask(dtype, "dtype"), "numpy", "dtype"):  # such as jax.numpy.float32
         return _name_of_numpy(dtype.dtype)
     raise UsageError(f"{dtype!r} is no element type; write it like 'float16', or pass one of torch, numpy or Triton")
 
@@ -107,9 +108,9 @@ def _metadata(dtype: Any) -> list[Any]:
 
 def _is_scalar_type(dtype: object) -> bool:
     generic: type | None = getattr(sys.modules.get("numpy"), "generic", None)
-    return generic is not None and isinstance(dtype, type) and issubclass(dtype, generic)
+    return generic is not None and is_a(dtype, type) and issubclass(dtype, generic)
 
 
 def _is_instance(value: object, module: str, name: str) -> bool:
     cls: type | None = getattr(sys.modules.get(module), name, None)
-    return cls is not None and isinstance(value, cls)
+    return cls is not None and is_a(value, cls)

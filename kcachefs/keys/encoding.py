@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.asking import full_name
 
 # Raised whenever the same input would get another key than before; the golden values in the tests then change too.
 SCHEMA = 4
@@ -121,7 +122,7 @@ class _Plain:
 
     def write(self, value: Any, out: list[bytes]) -> None:
         raise Unkeyable(
-            f"{type(value).__module__}.{type(value).__qualname__} is not plain data; "
+            f"{full_name(type(value))} is not plain data; "
             "pass numbers, text, bytes or containers of them, or use hash_value"
         )
 

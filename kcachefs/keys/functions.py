@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Collection
+from types import FunctionType
 from typing import Any
 
 from kcachefs.errors import Unkeyable, UsageError
 from kcachefs.keys import kinds
-from kcachefs.keys.dependencies import Dependencies
+from kcachefs.keys.asking import PASSED_ON, ask, is_a, unreadable
+from kcachefs.keys.dependencies import MISSING, Dependencies
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.libraries import top_of
 from kcachefs.keys.walk import Rules, Walk
@@ -44,10 +45,7 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     known = _memo.get(number)
     if known is not None and known[0] is function and known[1].hold():
         return known[2]
-    if not _is_function_like(function):
-        raise Unkeyable(f"{function!r} is no function; use hash_value for other values")
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    walk = Walk(kinds, Rules(_home(function), number[1], annotations), path=(f"function {name!r}",))
+    walk = _walk_from(function, number[1], annotations)
     key = _walked(walk, "function", function).hex()
     if walk.dependencies.is_complete and _is_function(function):
         if len(_memo) >= _MEMO_LIMIT:
@@ -66,13 +64,29 @@ def hash_value(value: object) -> str:
     """
     try:
         return digest("value", encode(value)).hex()
-    except Unkeyable:
-        return _walked(Walk(kinds, Rules()), "object", value).hex()
     except RecursionError:
         raise Unkeyable(_TOO_DEEP) from None
+    except MemoryError:
+        raise
+    except Exception:  # it is not plain data, or its metaclass raises when asked
+        return _walked(Walk(kinds, Rules()), "object", value).hex()
 
 
-_TOO_DEEP = "the value is nested too deeply, or a container contains itself"
+_TOO_DEEP = "the value is nested too deeply, or a container contains itself; pass a flatter one"
+
+
+def _walk_from(function: Any, ignore: frozenset[str], annotations: bool) -> Walk:
+    try:
+        if not _is_function_like(function):
+            raise Unkeyable(f"{function!r} is no function; use hash_value for other values")
+        name = ask(function, "__qualname__", type(function).__qualname__)
+        return Walk(kinds, Rules(_home(function), ignore, annotations), path=(f"function {name!r}",))
+    except RecursionError:
+        raise Unkeyable(_TOO_DEEP) from None
+    except PASSED_ON:
+        raise
+    except Exception as error:
+        raise unreadable(function, error) from error
 
 
 def _walked(walk: Walk, kind: str, root: object) -> bytes:
@@ -83,20 +97,21 @@ def _walked(walk: Walk, kind: str, root: object) -> bytes:
 
 
 def _is_function_like(function: Any) -> bool:
-    return callable(function) or hasattr(function, "fn")  # as Triton's autotuner has, which cannot be called
+    # Triton's autotuner has an `fn`, and cannot be called.
+    return callable(function) or ask(function, "fn", MISSING) is not MISSING
 
 
 def _is_function(function: Any) -> bool:
     """Whether its dependencies are all that the key was made of: a plain function, or one that Triton wraps."""
-    return isinstance(function, types.FunctionType) or isinstance(getattr(function, "fn", None), types.FunctionType)
+    return is_a(function, FunctionType) or is_a(ask(function, "fn"), FunctionType)
 
 
 def _home(function: Any) -> str:
     """The top package of the function: an installed kernel library is followed when it is the one asked about."""
     for _ in range(1000):
-        inner = next((found for name in _INNER if (found := getattr(function, name, None)) is not None), None)
+        inner = next((found for name in _INNER if (found := ask(function, name)) is not None), None)
         if inner is None:
             break
         function = inner
-    scope = getattr(function, "__globals__", None)
-    return top_of(scope.get("__name__", "")) if isinstance(scope, dict) else ""
+    scope = ask(function, "__globals__")
+    return top_of(scope.get("__name__", "")) if is_a(scope, dict) else ""

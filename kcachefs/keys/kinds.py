@@ -13,13 +13,16 @@ from typing import Any
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
+from kcachefs.keys.asking import PASSED_ON, ask, full_name, is_a, unreadable
 from kcachefs.keys.callables import extension_of, write_builtin, write_extension, write_function, write_triton
 from kcachefs.keys.classes import type_name, write_class
+from kcachefs.keys.dependencies import MISSING
 from kcachefs.keys.encoding import encode, tagged, write
 from kcachefs.keys.libraries import is_library_class, library_name, module_of, top_of, version_of
 from kcachefs.keys.modules import write_module
 from kcachefs.keys.protocol import NAME, protocol_of
 from kcachefs.keys.readers import Knowledge, knowledge_of
+from kcachefs.keys.readers.reader import Reader
 from kcachefs.keys.visibility import DESCRIPTORS, attributes, is_written_in_c
 from kcachefs.keys.walk import Walk
 
@@ -42,7 +45,7 @@ def write_inline(walk: Walk, value: Any, out: list[bytes]) -> bool:
         _write_member(walk, value, out)
     elif cls is types.CodeType:
         out.append(tagged(b"C", encode((sys.implementation.cache_tag, sources.shape(value)))))
-    elif isinstance(value, types.GenericAlias | types.UnionType) or _is_generic(value):
+    elif is_a(value, types.GenericAlias | types.UnionType) or _is_generic(value):
         _write_generic(walk, value, out)
     else:
         return _write_plain(value, out)
@@ -53,21 +56,39 @@ def write_node(walk: Walk, node: Any, out: list[bytes]) -> None:
     """Encode a node: what may refer to others, or to itself."""
     cls = type(node)
     if (speak := protocol_of(cls)) is not None:
-        walk.fields("object", (cls, speak(node)), out)
+        walk.fields("object", (cls, _said(speak, node)), out)
         return
-    if isinstance(node, type) and knowledge_of(cls).reader is not None:  # a class that its metaclass makes of data
+    if is_a(node, type) and knowledge_of(cls).reader is not None:  # a class that its metaclass makes of data
         _write_object(walk, node, out)
         return
     for base in cls.__mro__:
         if (writer := _WRITERS.get(base)) is not None:
             writer(walk, node, out)
             return
-    if isinstance(node, DESCRIPTORS):
+    if issubclass(cls, DESCRIPTORS):
         walk.fields("descriptor", (node.__objclass__, node.__name__), out)
-    elif top_of(module_of(cls)) == "triton" and hasattr(node, "fn"):
+    elif top_of(module_of(cls)) == "triton" and ask(node, "fn", MISSING) is not MISSING:
         write_triton(walk, node, out)
     else:
         _write_object(walk, node, out)
+
+
+def _said(speak: Callable[[Any], Any], node: Any) -> Any:
+    try:
+        return speak(node)
+    except PASSED_ON:
+        raise
+    except Exception as error:
+        raise unreadable(node, error, f"mend its {NAME} method") from error
+
+
+def _read(reader: Reader, value: Any) -> Any:
+    try:
+        return reader.read(value)
+    except PASSED_ON:
+        raise
+    except Exception as error:  # a subclass answers for what is read
+        raise unreadable(value, error) from error
 
 
 def _write_plain(value: Any, out: list[bytes]) -> bool:
@@ -80,7 +101,7 @@ def _write_plain(value: Any, out: list[bytes]) -> bool:
     if reader.attributes == "counted" and attributes(value, base).keys() - reader.noise:
         return False
     try:
-        out.append(tagged(b"A", encode((reader.label, reader.read(value)))))
+        out.append(tagged(b"A", encode((reader.label, _read(reader, value)))))
     except Unkeyable:  # not plain data after all, such as an array of objects: then a node
         return False
     return True
@@ -105,7 +126,7 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
         is_noise = known.reader.attributes == "noise" and is_library_class(cls, walk.rules.home)
         # What a reader returns does not depend on the library's version; so its class counts only where it is another.
         told = None if cls is known.base else cls
-        walk.fields(known.reader.label, (told, known.reader.read(value)), out)
+        walk.fields(known.reader.label, (told, _read(known.reader, value)), out)
         is_noise = is_noise or known.reader.attributes == "read"
     if not is_noise:
         held = attributes(value, known.base)
@@ -124,10 +145,10 @@ def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) ->
         write_extension(walk, value, module, out)
         return
     cls, hidden = type(value), typing.cast(type, known.hidden)
-    culprit = "it" if cls is hidden else f"its base {_full_name(hidden)}"
+    culprit = "it" if cls is hidden else f"its base {full_name(hidden)}"
     advice = "pass what it holds instead" if is_written_in_c(cls) else f"give the class a {NAME} method"
     raise Unkeyable(
-        f"{_full_name(cls)} cannot be read in full: {culprit} keeps state where Python cannot see it; {advice}, "
+        f"{full_name(cls)} cannot be read in full: {culprit} keeps state where Python cannot see it; {advice}, "
         "or name the variable in `ignore`"
     )
 
@@ -156,17 +177,14 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
     if origin is types.UnionType:
         origin = typing.Union
     # Some of what `typing` offers has turned from a class into an object, and back.
-    is_special = getattr(typing, getattr(origin, "__name__", ""), None) is origin
+    name = ask(origin, "__name__")
+    is_special = type(name) is str and getattr(typing, name, None) is origin
     out.append(tagged(b"G", b"special" if is_special else b"generic"))
-    if getattr(value, "__unpacked__", False):  # the star in `*tuple[int, str]`
+    if ask(value, "__unpacked__"):  # the star in `*tuple[int, str]`
         out.append(tagged(b"G", b"unpacked"))
-    write((origin.__name__ if is_special else origin, typing.get_args(value)), out, walk)
+    write((name if is_special else origin, typing.get_args(value)), out, walk)
 
 
 def _is_derived(cls: type, name: str) -> bool:
     """Whether an attribute is what a cached property has found, which is there only after its first use."""
-    return isinstance(name, str) and isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
-
-
-def _full_name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return is_a(name, str) and is_a(inspect.getattr_static(cls, name, None), functools.cached_property)

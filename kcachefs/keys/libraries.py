@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from typing import Any, NamedTuple
 
+from kcachefs.keys.asking import ask, dictionary_of, is_a
 from kcachefs.keys.visibility import is_written_in_c
 
 
@@ -42,14 +43,14 @@ def is_library(module_name: str, home: str = "") -> bool:
     module = sys.modules.get(module_name)
     if module is None or module_name == "__main__":
         return False
-    file = getattr(module, "__dict__", {}).get("__file__")
+    file = dictionary_of(module).get("__file__")
     if file is not None:
         return is_library_file(file)
     place = place_of(module)
     if place.folders:
         return all(map(is_library_file, place.folders))
     # Built in, frozen, or made by an extension module, which is its parent.
-    origin = getattr(place.spec, "origin", None)
+    origin = ask(place.spec, "origin")
     if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
         return True
     return is_library(module_name.rpartition(".")[0])
@@ -69,7 +70,7 @@ def is_library_class(cls: type, home: str = "") -> bool:
 def module_of(cls: type) -> str:
     """The name of a class's module; nothing where the class says something else, as sympy's functions do."""
     name: object = cls.__module__
-    return name if isinstance(name, str) else ""
+    return name if is_a(name, str) else ""
 
 
 class Place(NamedTuple):
@@ -82,16 +83,16 @@ class Place(NamedTuple):
 
 def place_of(module: object) -> Place:
     """Where a module comes from, by its own dictionary: a module may answer `getattr` as it likes."""
-    held = getattr(module, "__dict__", {})
+    held = dictionary_of(module)
     return Place(held.get("__file__"), list(held.get("__path__") or ()), held.get("__spec__"))
 
 
 def library_name(value: Any, home: str = "") -> tuple[str, str] | None:
     """The module and the name under which a library offers this very object, such as `numpy.add`."""
-    names = {getattr(value, "__qualname__", None), getattr(value, "__name__", None)}
+    names = [name for said in ("__qualname__", "__name__") if type(name := ask(value, said)) is str]
     for module_name in _homes(value):
         for name in names:
-            if type(name) is str and _offered(module_name, name) is value and is_library(module_name, home):
+            if _offered(module_name, name) is value and is_library(module_name, home):
                 return module_name, name
     return None
 
@@ -100,15 +101,15 @@ def _offered(module_name: str, name: str) -> Any:
     # Through dictionaries alone: asking a lazy module for a name would have it import things.
     found: Any = sys.modules.get(module_name)
     for part in name.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
+        found = dictionary_of(found).get(part)
     return found
 
 
 def _homes(value: Any) -> Iterator[str]:
-    owner = getattr(value, "__self__", None)
-    named = owner.__name__ if isinstance(owner, types.ModuleType) else type(owner).__module__
-    for name in (getattr(value, "__module__", None), type(value).__module__, named):
-        if isinstance(name, str):
+    owner = ask(value, "__self__")
+    named = ask(owner, "__name__") if is_a(owner, types.ModuleType) else type(owner).__module__
+    for name in (ask(value, "__module__"), type(value).__module__, named):
+        if is_a(name, str):
             yield name
 
 
@@ -126,9 +127,9 @@ def version_of(module_name: str) -> str:
     stated = []
     while module_name:
         # Not through `getattr`, which would have a lazy module import what it has not.
-        stated.append(getattr(sys.modules.get(module_name), "__dict__", {}).get("__version__", ""))
+        stated.append(dictionary_of(sys.modules.get(module_name)).get("__version__", ""))
         module_name = module_name.rpartition(".")[0]
-    found = [str(version) for version in stated if isinstance(version, str) and version]  # torch's is a subclass of str
+    found = [str(version) for version in stated if is_a(version, str) and version]  # torch's is a subclass of str
     return " ".join(found) or installed_version(top, place_of(sys.modules.get(top)).file is None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from kcachefs.keys.asking import is_a
 from kcachefs.keys.dependencies import MISSING
 from kcachefs.keys.encoding import encode, tagged
 from kcachefs.keys.imports import imported_module
@@ -26,7 +27,7 @@ def write_module(walk: Walk, module: types.ModuleType, out: list[bytes]) -> None
 def write_attribute(walk: Walk, module: types.ModuleType, attributes: Path, out: list[bytes]) -> None:
     """`module.a.b`: of the project, the value; of a library, the name and the version say it all."""
     inner, rest = module, attributes
-    while rest and isinstance(found := vars(inner).get(rest[0]), types.ModuleType):
+    while rest and is_a(found := vars(inner).get(rest[0]), types.ModuleType):
         walk.dependencies.add_place(vars(inner), rest[0], found)
         inner, rest = found, rest[1:]
     if is_library(inner.__name__, walk.rules.home):

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from kcachefs.keys.asking import is_a
+
 NAME = "__kcachefs_key__"
 
 
@@ -23,7 +25,7 @@ def protocol_of(cls: type) -> Callable[[Any], Any] | None:
     for base in cls.__mro__:
         if NAME in vars(base):
             method = vars(base)[NAME]
-            return method if method is None or isinstance(method, FunctionType) else _bound(method)
+            return method if method is None or is_a(method, FunctionType) else _bound(method)
     return None
 
 

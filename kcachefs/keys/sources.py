@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from kcachefs.keys.asking import is_a
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.references import global_paths
 
@@ -115,7 +116,7 @@ def _text_of_lines(function: FunctionType, lines: list[str]) -> str | None:
         end += 1
     # Python compiles `tl.load(x)` differently where `tl` comes from an import at the top.
     scope = function.__globals__
-    imports = sorted({path[0] for path in global_paths(code) if isinstance(scope.get(path[0]), ModuleType)})
+    imports = sorted({path[0] for path in global_paths(code) if is_a(scope.get(path[0]), ModuleType)})
     block = [f"import {', '.join(imports)}\n" if imports else "\n", *lines[start:end]]
     try:
         tree = ast.parse("".join(block))

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kcachefs.errors import Unkeyable, UsageError
+from kcachefs.errors import KcachefsError, Unkeyable, UsageError
+from kcachefs.keys.asking import ask, is_a, unreadable
 from kcachefs.keys.cache_key import Dim, dimension
 from kcachefs.keys.dtypes import dtype_name
 from kcachefs.keys.encoding import digest, encode
@@ -61,7 +62,7 @@ def hash_tensor_signature(*tensors: Any, constexprs: Mapping[str, Any] | None = 
     >>> hash_tensor_signature(a) == hash_tensor_signature(TensorSpec((8, 16), "float32", padding=-0.0))
     False
     """
-    said = [_signature(tensor if isinstance(tensor, TensorSpec) else _spec(tensor)) for tensor in tensors]
+    said = [_signature(tensor if is_a(tensor, TensorSpec) else _spec_of(tensor)) for tensor in tensors]
     for name in constexprs or {}:
         if not isinstance(name, str):
             raise UsageError(f"{name!r} names no constant; pass the parameter's name as text")
@@ -76,13 +77,22 @@ def _signature(spec: TensorSpec) -> tuple[Any, ...]:
     return (shape, spec.dtype, steps, spec.layout, hash_value(spec.padding), spec.jagged_dim)
 
 
+def _spec_of(tensor: Any) -> TensorSpec:
+    try:
+        return _spec(tensor)
+    except (KcachefsError, MemoryError):
+        raise
+    except Exception as error:
+        raise unreadable(tensor, error, "pass a plain tensor or a TensorSpec") from error
+
+
 def _spec(tensor: Any) -> TensorSpec:
     """What a tensor of torch or an array of numpy is, without its data."""
-    if getattr(tensor, "is_nested", False):
+    if ask(tensor, "is_nested"):
         return _jagged(tensor)
     try:
         sizes, dtype = tuple(tensor.shape), tensor.dtype
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, LookupError):
         kind = type(tensor).__qualname__
         raise Unkeyable(f"a {kind} is no tensor; pass one of torch or numpy, or a TensorSpec") from None
     layout = _layout(tensor)

@@ -12,6 +12,8 @@ import types
 import weakref
 from typing import Any
 
+from kcachefs.keys.asking import ask
+
 _POINTER = object.__basicsize__ // 2
 _HEAP_TYPE = 1 << 9
 # Python puts these into a class by itself.
@@ -46,15 +48,16 @@ def is_visible(cls: type) -> bool:
 
 def is_made_in_c(member: object, cls: type) -> bool:
     """Whether `member` is a method or an attribute that `cls` itself defines in C, slots included."""
-    return isinstance(member, DESCRIPTORS) and getattr(member, "__objclass__", None) is cls
+    # By their types: `isinstance` would ask members of any kind for their `__class__`.
+    return issubclass(type(member), DESCRIPTORS) and ask(member, "__objclass__") is cls
 
 
 def is_written_in_c(cls: type) -> bool:
     """Whether the class itself was made by C code, not by a `class` statement."""
-    if not cls.__flags__ & _HEAP_TYPE or getattr(vars(cls).get("__new__"), "__self__", None) is cls:
+    if not cls.__flags__ & _HEAP_TYPE or ask(vars(cls).get("__new__"), "__self__") is cls:
         return True
     return any(
-        is_made_in_c(member, cls) and not isinstance(member, types.MemberDescriptorType)
+        is_made_in_c(member, cls) and not issubclass(type(member), types.MemberDescriptorType)
         for name, member in vars(cls).items()
         if name not in _POINTERS_OF_PYTHON
     )
@@ -69,7 +72,7 @@ def attributes(value: Any, until: type = object) -> dict[str, Any]:
     held: dict[str, Any] = dict(object.__getattribute__(value, "__dict__")) if _has_dictionary(cls) else {}
     for base in cls.__mro__[: cls.__mro__.index(until)]:
         for name, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType) and is_made_in_c(member, base):
+            if issubclass(type(member), types.MemberDescriptorType) and is_made_in_c(member, base):
                 try:
                     held[f"{base.__qualname__}.{name}" if name in held else name] = member.__get__(value, cls)
                 except AttributeError:  # a slot that holds nothing
@@ -83,7 +86,7 @@ def _has_dictionary(cls: type) -> bool:
 
 def _hides_dictionary(cls: type) -> bool:
     """Whether the class puts something of its own in the place of the true `__dict__`."""
-    return not isinstance(vars(cls).get("__dict__", vars(_Plain)["__dict__"]), types.GetSetDescriptorType)
+    return not issubclass(type(vars(cls).get("__dict__", vars(_Plain)["__dict__"])), types.GetSetDescriptorType)
 
 
 def _adds_nothing(cls: type) -> bool:
@@ -97,7 +100,8 @@ def _is_made_by_class_statement(cls: type) -> bool:
         return False
     pointers = len(_POINTERS_OF_PYTHON & vars(cls).keys())
     slots = sum(
-        isinstance(member, types.MemberDescriptorType) and is_made_in_c(member, cls) for member in vars(cls).values()
+        issubclass(type(member), types.MemberDescriptorType) and is_made_in_c(member, cls)
+        for member in vars(cls).values()
     )
     added = cls.__basicsize__ - base.__basicsize__ - slots * _POINTER
     return added % _POINTER == 0 and 0 <= added <= pointers * _POINTER

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.asking import PASSED_ON, unreadable
 from kcachefs.keys.dependencies import MISSING, Dependencies
 from kcachefs.keys.encoding import digest, tagged, write
 
@@ -67,6 +68,7 @@ class Walk:
     def digest(self, kind: str, root: object) -> bytes:
         """The digest of `root` and of everything it refers to."""
         out: list[bytes] = []
+        node = root
         try:
             write(root, out, self)
             while self._pending:
@@ -75,7 +77,11 @@ class Walk:
         except Unkeyable as error:
             if not self._path or error.path:
                 raise
-            raise Unkeyable(str(error), self._path) from None
+            raise Unkeyable(str(error), self._path) from error.__cause__
+        except PASSED_ON:
+            raise
+        except Exception as error:  # whatever reads a value may run the code of its class, and of its metaclass
+            raise Unkeyable(str(unreadable(node, error)), self._path) from error
         return digest(kind, *out)
 
     def write(self, value: Any, out: list[bytes]) -> None:

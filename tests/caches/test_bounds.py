@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from kcachefs import Cache
@@ -26,10 +28,57 @@ def test_a_bound_that_nothing_fits_into_is_refused(tmp_path: Path, limit: int) -
         Cache(tmp_path, max_bytes=limit)
 
 
-def test_so_is_one_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KCACHEFS_CACHE_SIZE", "100")
-    with pytest.raises(UsageError, match=r"100.*at least 4096"):
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("100", r"^KCACHEFS_CACHE_SIZE is 100, but .*at least 4096"),
+        ("abc", r"^KCACHEFS_CACHE_SIZE: 'abc' is not a size; write it like 20GiB"),
+        ("nan", r"^KCACHEFS_CACHE_SIZE: 'nan' is not a size"),
+        ("-1", r"^KCACHEFS_CACHE_SIZE: '-1' is not a size"),
+    ],
+)
+def test_so_is_one_of_the_environment_which_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, message: str
+) -> None:
+    monkeypatch.setenv("KCACHEFS_CACHE_SIZE", size)
+    with pytest.raises(UsageError, match=message):
         Cache(tmp_path)
+    assert Cache(tmp_path, max_bytes=8192).put("a", b"a")
+
+
+@pytest.mark.parametrize("bound", ["max_bytes", "memory_entries", "memory_bytes"])
+@pytest.mark.parametrize("given", [math.nan, math.inf, -math.inf, 4096.5, True, "1GiB", b"4096"])
+def test_a_bound_is_a_whole_number(tmp_path: Path, bound: str, given: Any) -> None:
+    for disk in (True, False):
+        with pytest.raises(UsageError, match=f"^{bound} is {given!r}; give a whole number$"):
+            Cache(tmp_path / "cache", disk=disk, **{bound: given})
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("bound", ["memory_entries", "memory_bytes"])
+def test_so_is_that_of_an_object_cache(bound: str) -> None:
+    how: dict[str, Any] = {"size_of": len, bound: math.nan}
+    with pytest.raises(UsageError, match=f"^{bound} is nan; give a whole number$"):
+        ObjectCache(**how)
+
+
+def test_whole_numbers_of_numpy_are_bounds_too(tmp_path: Path) -> None:
+    bounds: Any = {"max_bytes": numpy.int64(8192), "memory_entries": numpy.int32(1), "memory_bytes": numpy.int64(100)}
+    cache = Cache(tmp_path, **bounds)
+    for name in "abc":
+        assert cache.put(name, b"x")
+    assert list(Cache(tmp_path)) == ["c"]
+
+
+@pytest.mark.parametrize(("how", "message"), [({"path": ""}, "path is empty"), ({"name": ""}, "name is empty")])
+def test_a_cache_without_a_place_is_refused_and_writes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KCACHEFS_CACHE_DIR", str(tmp_path))
+    with pytest.raises(UsageError, match=f"^{message}; give the cache a "):
+        Cache(**how)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_smallest_bound_keeps_the_newest_entry(tmp_path: Path) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +15,8 @@ import pytest
 
 from kcachefs import Cache, cached
 from kcachefs.errors import CacheError, Unkeyable
+from tests.caches.processes import ROOT
+from tests.waiting import PATIENCE
 
 
 def test_a_function_runs_once_for_each_set_of_arguments(tmp_path: Path) -> None:
@@ -114,3 +122,93 @@ def test_a_mark_for_what_is_not_given_is_a_default_like_any_other_and_no_argumen
     assert build.cache_info().misses == 2
     with pytest.raises(Unkeyable, match="means nothing but itself"):
         build(1, other)
+
+
+POOLED = """
+import multiprocessing, os, sys
+from kcachefs import Cache, cached
+cache = Cache(sys.argv[1])
+
+@cached(cache=cache)
+def build(n):
+    with open(sys.argv[1] + ".log", "a") as log:
+        log.write(f"{n}\\n")
+    return b"%d" % n
+
+class Kernels:
+    def __init__(self, by):
+        self.by = by
+    @cached(cache=cache)
+    def scaled(self, n):
+        return b"%d" % (n * self.by)
+    @cached(cache=cache)
+    @classmethod
+    def named(cls, n):
+        return f"{cls.__name__} {n}".encode()
+    @cached(cache=cache)
+    @staticmethod
+    def plain(n):
+        return b"plain %d" % n
+
+if __name__ == "__main__":
+    with multiprocessing.get_context(sys.argv[2]).Pool(2) as pool:
+        functions = (build, build, Kernels(2).scaled, Kernels.named, Kernels.plain, Kernels(3).plain)
+        print([pool.map(function, [1, 2]) for function in functions])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pool_of_processes_runs_cached_functions_and_methods(tmp_path: Path, method: str) -> None:
+    (tmp_path / "pooled.py").write_text(POOLED)
+    ran = subprocess.run(
+        [sys.executable, "pooled.py", str(tmp_path / "cache"), method],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ran.returncode == 0, ran.stderr
+    plain = [b"plain 1", b"plain 2"]
+    expected = [[b"1", b"2"], [b"1", b"2"], [b"2", b"4"], [b"Kernels 1", b"Kernels 2"], plain, plain]
+    assert ran.stdout.strip() == str(expected)
+    assert sorted((tmp_path / "cache.log").read_text().split()) == ["1", "2"]
+
+
+@cached(cache=Cache(disk=False))
+def global_function(n: int) -> bytes:
+    return b"%d" % n
+
+
+class Scale:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    @cached(cache=Cache(disk=False))
+    def scaled(self, n: int) -> bytes:
+        return b"%d" % (n * self.by)
+
+
+def test_a_copy_of_a_cached_function_is_itself_and_of_a_method_that_of_a_copied_object() -> None:
+    unnamed = cached(cache=Cache(disk=False))(functools.partial(bytes, 3))
+    for function in (global_function, Scale.scaled, unnamed):
+        assert copy.copy(function) is copy.deepcopy(function) is function
+    assert pickle.loads(pickle.dumps(global_function)) is global_function
+    assert pickle.loads(pickle.dumps(Scale.scaled)) is Scale.scaled
+    scale = Scale(2)
+    copies = [copy.copy(scale.scaled), copy.deepcopy(scale.scaled), pickle.loads(pickle.dumps(scale.scaled))]
+    assert [one(3) for one in copies] == [b"6"] * 3
+    scale.by = 5
+    assert [one(3) for one in copies] == [b"15", b"6", b"6"]
+
+
+def test_what_pickle_cannot_find_by_name_it_refuses_as_it_refuses_plain_functions() -> None:
+    def local() -> bytes:
+        return b""
+
+    for function in (local, lambda: b"", functools.partial(bytes, 3)):
+        with pytest.raises(
+            (pickle.PicklingError, AttributeError), match=r"^Can't (pickle|get local object)"
+        ) as refused:
+            pickle.dumps(cached(cache=Cache(disk=False))(function))
+        assert "\n" not in str(refused.value)

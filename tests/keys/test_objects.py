@@ -6,9 +6,12 @@ import dataclasses
 import functools
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
+from kcachefs import Cache, cached
+from kcachefs.errors import Unkeyable
 from kcachefs.keys import hash_function, hash_value
 from tests.keys.modules import Modules, modules
 
@@ -145,3 +148,44 @@ def test_a_key_that_depends_on_what_an_object_says_is_remembered_until_it_says_s
     assert after != before
     module.helper.block = 3
     assert key(module, "kernel") not in (before, after)
+
+
+def test_what_an_object_raises_is_told_with_the_path_to_it_and_kept_as_the_cause(modules: Modules) -> None:
+    text = """
+        class Speaker:
+            is_mute = False
+            def __kcachefs_key__(self):
+                if self.is_mute:
+                    raise LookupError("no words")
+                return 1
+        speaker = Speaker()
+        def kernel(x):
+            return speaker
+    """
+    module = modules.load(text)
+    before = key(module, "kernel")
+    module.speaker.is_mute = True
+    expected = (
+        r"^function 'kernel' > global 'speaker': .*\.Speaker cannot be read: it raised LookupError: no words; "
+        r"mend its __kcachefs_key__ method$"
+    )
+    with pytest.raises(Unkeyable, match=expected) as refused:
+        key(module, "kernel")
+    assert isinstance(refused.value.__cause__, LookupError)
+    del module.speaker.is_mute
+    assert key(module, "kernel") == before
+
+
+def test_an_argument_that_raises_for_what_it_does_not_have_is_one_like_any_other(tmp_path: Path) -> None:
+    class AttrDict(dict[str, int]):
+        __getattr__ = dict.__getitem__
+
+    ran = []
+
+    @cached(cache=Cache(tmp_path), ignore=["ran"])
+    def build(config: AttrDict) -> bytes:
+        ran.append(config)
+        return b"%d" % config["a"]
+
+    assert [build(AttrDict(a=1)), build(AttrDict(a=2)), build(AttrDict(a=1))] == [b"1", b"2", b"1"]
+    assert ran == [{"a": 1}, {"a": 2}]

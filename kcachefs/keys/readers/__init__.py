@@ -11,6 +11,7 @@ import sys
 import weakref
 from typing import NamedTuple
 
+from kcachefs.keys.asking import ask
 from kcachefs.keys.readers import builtin, libraries, numpy, plain, torch
 from kcachefs.keys.readers.reader import Reader
 from kcachefs.keys.visibility import is_visible
@@ -61,7 +62,7 @@ def _named(cls: type) -> Reader | None:
     reader = _BY_NAME.get(f"{cls.__module__}.{cls.__qualname__}")
     if reader is None:
         return None
-    return reader if getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls else None
+    return reader if ask(sys.modules.get(cls.__module__), cls.__qualname__) is cls else None
 
 
 def _recognised(cls: type) -> Reader | None:

@@ -18,6 +18,7 @@ import typing
 from typing import Any
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.asking import ask
 from kcachefs.keys.dependencies import cell_value
 from kcachefs.keys.readers.reader import Reader, nothing
 from kcachefs.keys.visibility import attributes
@@ -114,7 +115,7 @@ def _type_variable(value: Any) -> Any:
 
 def _property(value: Any) -> Any:
     # A property has its getter's documentation unless it was given another.
-    said = None if value.__doc__ == getattr(value.fget, "__doc__", None) else value.__doc__
+    said = None if value.__doc__ == ask(value.fget, "__doc__") else value.__doc__
     documentation = inspect.cleandoc(said) if isinstance(said, str) else None
     return (value.fget, value.fset, value.fdel, documentation)
 

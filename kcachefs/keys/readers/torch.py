@@ -9,6 +9,7 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.asking import ask
 from kcachefs.keys.dtypes import dtype_name
 from kcachefs.keys.libraries import version_of
 from kcachefs.keys.readers.reader import Reader
@@ -155,7 +156,7 @@ def compile_settings(context: Any) -> Any:
     """What `torch.compile` was asked for, of the context that its wrapper holds."""
     backend = getattr(context, "callback", None)
     for _ in range(100):
-        inner = getattr(backend, "_torchdynamo_orig_backend", None)
+        inner = ask(backend, "_torchdynamo_orig_backend")
         if inner is None:
             break
         backend = inner

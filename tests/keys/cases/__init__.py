@@ -11,6 +11,7 @@ from tests.keys.cases import (
     overlooked,
     programs,
     projects,
+    raising,
     tensors,
     unseen,
     values,
@@ -28,5 +29,6 @@ CASES: list[Case] = [
     *tensors.CASES,
     *libraries.CASES,
     *overlooked.CASES,
+    *raising.CASES,
     *unseen.CASES,
 ]
