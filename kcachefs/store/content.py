@@ -63,6 +63,8 @@ class ContentStore:
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
+        if not os.fspath(directory):  # which the disk would take for the current directory
+            raise UsageError("directory is empty; give the store a directory of its own")
         self._store = Store(directory, Options(create=create, level=level))
 
     def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:

@@ -218,3 +218,10 @@ def test_too_many_open_files_is_not_damage(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _TOO_MANY_FILES, str(tmp_path / "store"), digest.hex()]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert answer == ["24", "1000", "0"]
+
+
+def test_an_empty_path_is_not_taken_for_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="directory is empty"):
+        ContentStore("")
+    assert list(tmp_path.iterdir()) == []
