@@ -235,6 +235,8 @@ class EntryTable:
             return False
         new = _copy(record)
         new.flags = record.flags | EntryRecord.PINNED if pinned else record.flags & ~EntryRecord.PINNED
+        if new.used > (now := time.time_ns()):  # pinned while the clock was ahead
+            new.used = self.next_order(now)
         self.put(txn, entry, record, new)
         return True
 
@@ -276,6 +278,14 @@ class EntryTable:
         """A time of use that no other entry has."""
         self._last_order = max(when, self._last_order + 1)
         return self._last_order
+
+    def is_ahead(self, when: int) -> bool:
+        """Whether an entry was used after that, as far as this process has seen."""
+        return self._last_order > when
+
+    def turn_back(self, now: int) -> None:
+        """The clock was set back, to now: what is used from here on is used at its time."""
+        self._last_order = min(self._last_order, now)
 
     # --- sums ---------------------------------------------------------------------------------------------------------
 
