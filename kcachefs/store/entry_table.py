@@ -245,7 +245,7 @@ class EntryTable:
     def note_use(self, txn: Transaction, entry: int, record: EntryRecord, when: int, hits: Counter[int]) -> None:
         """An entry was used; `hits` says how often, by user. A hit is counted for the user who had it."""
         new, total = _copy(record), hits.total()
-        new.used = when if record.flags & EntryRecord.PINNED else self.next_order(when)
+        new.used = max(1, when) if record.flags & EntryRecord.PINNED else self.next_order(when)
         new.hits += total
         self.put(txn, entry, record, new)
         own = account_keys(record.namespace, record.uid)
@@ -311,7 +311,7 @@ class EntryTable:
             account = NamespaceRecord.unpack(txn.get(key))
             account.hits = account.misses = account.evictions = account.evicted_bytes = account.served = 0
             txn.put(key, account.pack())
-        now = time.time_ns()
+        now = max(0, time.time_ns())
         txn.put(META_RESET, pack_number(now))
         return now
 

@@ -1,4 +1,4 @@
-"""A clock that was ahead: what was used then ages from now on, in the same order, and is evicted in its turn."""
+"""A clock that is wrong. What was used while it was ahead ages from now on and is evicted in its turn, in order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from kcachefs.core import Filesystem, future_uses
 from kcachefs.core.administration import Administration
 from kcachefs.core.entry_info import EntryInfo
 from kcachefs.core.limits import Limits
+from kcachefs.store.history_records import SampleRecord
 from kcachefs.store.journal import Changes
-from tests.core.trees import READER, find, look_up, opened, user, write
+from tests.core.trees import READER, find, kernel, look_up, opened, user, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 DAY = 86400.0
@@ -170,3 +171,22 @@ def test_the_log_says_that_the_clock_was_ahead(tmp_path: Path, clock: Clock, cap
         fs.uses.flush()
         fs.uses.flush()
     assert caplog.text.count("the clock was ahead; last uses that lay in the future and count as of now: 1") == 1
+
+
+def test_a_clock_before_1970_stops_nothing(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    clock.ahead = -time.time() - YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        kernel(fs, "A")  # under temporary names, whose records hold a time
+        make(fs, "triton/B")
+        Administration(fs).pin(["triton/B"])
+        for key in "AB":
+            look_up(fs, f"triton/{key}/kernel.ptx", READER)
+        fs.write_down()
+        assert [info.hits for info in listed(fs)] == [1, 1]
+        Administration(fs).pin(["triton/B"], pinned=False)
+        sample = SampleRecord.unpack(fs.store.history.samples[10].get(0) or b"")
+        assert sum(row.hits for row in sample.rows) == 2
+        fs.reset_statistics()
+        assert len(Administration(fs).evict(["triton/A", "triton/B"]).entries) == 2
+        assert len(fs.history.tombstones()) == 2
+    assert caplog.text == ""
