@@ -10,6 +10,7 @@ Exit codes: 0 success, 1 the answer is no (a check failed) or damage was repaire
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 
 class KcachefsError(Exception):
@@ -38,6 +39,14 @@ class StoreError(KcachefsError):
 
 class NotAStore(StoreError):
     """The directory holds something that is not a kcachefs store."""
+
+
+class PartMissing(StoreError):
+    """A folder or file of the store is gone, and with it something that the store needs."""
+
+    def __init__(self, part: Path, message: str) -> None:
+        super().__init__(message)
+        self.part = part
 
 
 class StoreVersionError(StoreError):

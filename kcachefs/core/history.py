@@ -71,7 +71,7 @@ class History:
         if not rows:
             return
         used, entries = self._store.used_bytes(), sum(row.entries for _, _, row in self._namespaces.rows())
-        now = int(time.time())
+        now = max(0, int(time.time()))  # samples are numbered from 1970 on
         with self._keeping("samples"):
             for seconds, ring in self._files.samples.items():
                 number = now // seconds

@@ -7,6 +7,7 @@ from kcachefs.core.distrust import Distrust
 from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.files import Files
 from kcachefs.core.fresh_entries import FreshEntries
+from kcachefs.core.future_uses import FutureUses
 from kcachefs.core.history import History
 from kcachefs.core.kept_listings import KeptListings
 from kcachefs.core.kernel import Kernel
@@ -50,7 +51,8 @@ class Parts:
         self.history = History(store, self.namespaces)
         self.runs = Runs(store)
         self.makings = Makings(store, self.nodes, self.namespaces, self.history, self.runs)
-        self.uses = Uses(self.nodes, self.table, self.runs, self.makings)
+        future = FutureUses(store, self.nodes, self.table)
+        self.uses = Uses(self.nodes, self.table, self.runs, self.makings, future)
         self.fresh = FreshEntries()
         self.counts = EntryCounts(
             store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings, self.fresh

@@ -33,7 +33,7 @@ class Temporaries:
         """A process begins to write something under a temporary name."""
         txn.undo(lambda: self.inodes.discard(ino))
         self.inodes.add(ino)
-        now = time.time_ns()
+        now = max(0, time.time_ns())  # the record has no room for a time before 1970
         thread, process, since = self._latest
         if thread != pid or not 0 <= now - since < _KNOWN_NS:
             process = pid if not pid or _is_process(pid) else process_of(pid)

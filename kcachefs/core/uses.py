@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
+from kcachefs.core.future_uses import FutureUses
 from kcachefs.core.makings import Hit, Hits, Makings
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.processes import process_of
@@ -55,8 +56,9 @@ class _Use(NamedTuple):
 class Uses:
     """The uses of one filesystem's entries. The catalog's lock guards what is not written down yet."""
 
-    def __init__(self, nodes: Nodes, table: EntryTable, runs: Runs, makings: Makings) -> None:
+    def __init__(self, nodes: Nodes, table: EntryTable, runs: Runs, makings: Makings, future: FutureUses) -> None:
         self._nodes = nodes
+        self._future = future
         self._table = table
         self._runs = runs
         self._makings = makings
@@ -104,7 +106,7 @@ class Uses:
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
         """The kernel asked for an entry's name in a folder on behalf of a caller. The catalog's lock is held."""
         now = time.time_ns()
-        if self.listed and now - self.listed.get((caller.pid, parent), 0) < LISTED_NS:
+        if self.listed and 0 <= now - self.listed.get((caller.pid, parent), 0) < LISTED_NS:
             return
         before = self.last.get(entry)
         self._newest = _Use(entry, caller, before, self._touch(entry, caller, now))
@@ -141,7 +143,7 @@ class Uses:
         """Note a use; returns the process that has a hit by it, or 0."""
         pid = caller.pid
         self.last[entry] = now
-        if not pid or now - self._written.get(entry, 0) < COMPLETE_NS:
+        if not pid or 0 <= now - self._written.get(entry, 0) < COMPLETE_NS:
             return 0
         seen, writer = (entry, pid), self._writers.get(entry)
         if seen in self._seen or writer == pid:
@@ -173,16 +175,19 @@ class Uses:
     def flush(self) -> None:
         """Write down what was used since the last time. Hold no lock."""
         self._runs.catch_up()
+        self._future.settle()
         with self._nodes.lock:
             used, self.last = self.last, {}
             hits, self._hits = self._hits, {}
             self._newest = None
-        pending = sorted(used.items(), key=lambda item: item[1])
+            now = time.time_ns()
+        # Beyond now is before all others: the clock was set back since.
+        pending = sorted(used.items(), key=lambda item: (item[1] <= now, item[1]))
         written: list[Hit] = []
         for start in range(0, len(pending), _FLUSH_CHUNK):
             with self._nodes.change() as txn:
                 for entry, when in pending[start : start + _FLUSH_CHUNK]:
-                    if not self._write_down(txn, entry, when, hits.pop(entry, Counter()), written):
+                    if not self._write_down(txn, entry, min(when, now), hits.pop(entry, Counter()), written):
                         self.last.setdefault(entry, when)
         self._makings.count_hits(written)
 

@@ -27,11 +27,11 @@ from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.daemon.service_manager import notify
-from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess
+from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess, exit_reason
 from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
-from kcachefs.errors import DaemonError, MountBusy, MountError
+from kcachefs.errors import DaemonError, MountBusy, MountError, describe
 
 log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
@@ -59,7 +59,7 @@ class Supervisor:
         self._mountpoint = Path(config.mountpoint)
         self._device = self._request_buffer = -1
         self._device_number = ""
-        self._header_guard: HeaderGuard
+        self._header_guard: HeaderGuard | None = None
         self._fleet = FleetProcess(config, config.fleet) if config.fleet is not None else None
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
@@ -91,12 +91,13 @@ class Supervisor:
             signal.signal(number, self._stop)
         self._start_log(foreground)
         signal.signal(signal.SIGUSR2, self._request_reload)
-        metrics = None
+        start_metrics: Callable[[], None] | None = None
         try:
             if self._config.metrics_listen:
                 from kcachefs.daemon.mount_metrics import MountMetrics  # it brings the whole of core
 
-                metrics = MountMetrics(self._config, self._state)
+                start_metrics = MountMetrics(self._config, self._state).start
+            self._request_buffer = make_memory()
             self._device = mounting.mount(
                 self._mountpoint,
                 Path(self._config.store),
@@ -106,16 +107,21 @@ class Supervisor:
             refusal = Refusal.from_error(error)
             ready(refusal)
             return refusal.exit_code
-        mounted = mounting.mounted_at(self._mountpoint)
-        self._device_number = mounted.device if mounted is not None else ""
-        self._request_buffer = make_memory()
-        self._header_guard = HeaderGuard(self._config.mountpoint)
-        if metrics is not None:
-            metrics.start()
         try:
-            return self._serve(ready)
+            return self._serve(ready, start_metrics)
         finally:
             self._leave()
+
+    def _start_helpers(self, start_metrics: Callable[[], None] | None) -> Refusal | None:
+        try:
+            mounted = mounting.mounted_at(self._mountpoint)
+            self._device_number = mounted.device if mounted is not None else ""
+            self._header_guard = HeaderGuard(self._config.mountpoint)
+            if start_metrics is not None:
+                start_metrics()
+        except (OSError, RuntimeError) as error:  # there is no descriptor left, or no thread
+            return Refusal(4, f"{self._config.mountpoint}: could not be mounted: {describe(error)}; raise that limit")
+        return None
 
     def _start_log(self, foreground: bool) -> None:
         # SIGHUP from a terminal that closes means stop; without a terminal it comes from whatever rotates the logs.
@@ -144,8 +150,10 @@ class Supervisor:
         if self._fleet is not None:
             self._fleet.signal(number)
 
-    def _serve(self, ready: Callable[[Refusal | None], None]) -> int:
-        refusal = None if self._stopping else self._begin(self._start(), resumed=False)
+    def _serve(self, ready: Callable[[Refusal | None], None], start_metrics: Callable[[], None] | None) -> int:
+        refusal = self._start_helpers(start_metrics)
+        if refusal is None and not self._stopping:
+            refusal = self._begin(self._start(), resumed=False)
         if self._stopping and refusal is None:
             refusal = Refusal(4, f"{self._config.mountpoint}: stopped before it was mounted")
         if refusal is not None:
@@ -208,6 +216,7 @@ class Supervisor:
     def _start(self) -> WorkerProcess | None:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
         try:
+            assert self._header_guard is not None
             return WorkerProcess(self._config, self._device, self._request_buffer, self._header_guard.lifeline)
         except OSError as error:
             log.error("a worker could not be started: %s", error)
@@ -254,7 +263,7 @@ class Supervisor:
             pause = min(5.0, 2 * pause)
 
     def _note_death(self, code: int, reason: str = "") -> None:
-        reason = reason or _exit_reason(code)
+        reason = reason or exit_reason(code)
         self._crashes += 1
         self._state.restarts += 1
         self._state.last_exit = reason
@@ -307,7 +316,8 @@ class Supervisor:
     def _unmount(self, *, lazy: bool = False) -> None:
         """Unmount, if the mount there is still ours: after `kcachefs umount` another may be there."""
         found = mounting.mounted_at(self._mountpoint)
-        if found is not None and found.device == self._device_number:
+        is_new = self._device >= 0 and not self._device_number  # mounted, and not looked at yet
+        if found is not None and (is_new or found.device == self._device_number):
             mounting.unmount(self._mountpoint, lazy=lazy)
 
     def _finish(self) -> None:
@@ -337,17 +347,9 @@ class Supervisor:
             self._unmount(lazy=True)
         if self._fleet is not None:
             self._fleet.end()
-        self._header_guard.end()
+        if self._header_guard is not None:
+            self._header_guard.end()
         registry.remove(self._config.mountpoint)
-
-
-def _exit_reason(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:  # most realtime signals have no name
-        return f"signal {-code}"
 
 
 def launch(config: MountConfig) -> None:

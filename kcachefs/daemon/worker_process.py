@@ -158,3 +158,13 @@ class WorkerProcess:
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return line
+
+
+def exit_reason(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:  # most realtime signals have no name
+        return f"signal {-code}"

@@ -11,11 +11,15 @@ caller and everybody else with it would wait: after `DEATHS_MAX` deaths it is an
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import resource
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from kcachefs.errors import MountError
 
 PAGE = mmap.PAGESIZE
 REQUEST_MAX = (1 << 20) + PAGE
@@ -52,7 +56,16 @@ class Taken(NamedTuple):
 def make_memory() -> int:
     """A descriptor of memory for a buffer, for the supervisor to hold and every worker to inherit."""
     memory = os.memfd_create("kcachefs-requests", os.MFD_CLOEXEC)
-    os.ftruncate(memory, _SIZE)
+    try:
+        os.ftruncate(memory, _SIZE)
+    except OSError as error:
+        os.close(memory)
+        if error.errno != errno.EFBIG:
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        raise MountError(
+            f"files may have {limit:,} bytes here, and a mount needs {_SIZE:,}; raise the limit (ulimit -f)"
+        ) from None
     return memory
 
 

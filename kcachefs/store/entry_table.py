@@ -235,6 +235,8 @@ class EntryTable:
             return False
         new = _copy(record)
         new.flags = record.flags | EntryRecord.PINNED if pinned else record.flags & ~EntryRecord.PINNED
+        if new.used > (now := time.time_ns()):  # pinned while the clock was ahead
+            new.used = self.next_order(now)
         self.put(txn, entry, record, new)
         return True
 
@@ -243,7 +245,7 @@ class EntryTable:
     def note_use(self, txn: Transaction, entry: int, record: EntryRecord, when: int, hits: Counter[int]) -> None:
         """An entry was used; `hits` says how often, by user. A hit is counted for the user who had it."""
         new, total = _copy(record), hits.total()
-        new.used = when if record.flags & EntryRecord.PINNED else self.next_order(when)
+        new.used = max(1, when) if record.flags & EntryRecord.PINNED else self.next_order(when)
         new.hits += total
         self.put(txn, entry, record, new)
         own = account_keys(record.namespace, record.uid)
@@ -277,6 +279,14 @@ class EntryTable:
         self._last_order = max(when, self._last_order + 1)
         return self._last_order
 
+    def is_ahead(self, when: int) -> bool:
+        """Whether an entry was used after that, as far as this process has seen."""
+        return self._last_order > when
+
+    def turn_back(self, now: int) -> None:
+        """The clock was set back, to now: what is used from here on is used at its time."""
+        self._last_order = min(self._last_order, now)
+
     # --- sums ---------------------------------------------------------------------------------------------------------
 
     def counts(self, namespace: int) -> NamespaceRecord:
@@ -301,7 +311,7 @@ class EntryTable:
             account = NamespaceRecord.unpack(txn.get(key))
             account.hits = account.misses = account.evictions = account.evicted_bytes = account.served = 0
             txn.put(key, account.pack())
-        now = time.time_ns()
+        now = max(0, time.time_ns())
         txn.put(META_RESET, pack_number(now))
         return now
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcachefs.errors import NotAStore
+from kcachefs.errors import NotAStore, PartMissing
 from kcachefs.store import salvage
 from kcachefs.store.checks import CHECKS as FILE_CHECKS
 from kcachefs.store.checks import check_content
 from kcachefs.store.entry_checks import check_entries, check_groups, check_makings, check_namespaces, check_order
-from kcachefs.store.header import HEADER, locked, read_header, refuse_foreign, replace_damaged_header
+from kcachefs.store.header import do_without, locked, read_header, refuse_foreign, replace_damaged_header
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
 from kcachefs.store.lmdb_file import structure_problems
+from kcachefs.store.places import HEADER, misplaced, misplaced_inside, set_aside
 from kcachefs.store.store import Options, Store
 
 CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_groups, check_makings)
@@ -26,9 +27,16 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
     """Check the store at `path`. Nobody may have it open."""
     report = Report(str(path))
     refuse_foreign(path)
-    if not (_check_header(path, report, repair) and _check_structure(path, report, repair, progress)):
+    if not (
+        _check_header(path, report, repair)
+        and _check_places(path, report, repair)
+        and _check_structure(path, report, repair, progress)
+    ):
         return report
-    with Store(path, Options(create=False, background=False)) as store:
+    opened = _open(path, report, repair)
+    if opened is None:
+        return report
+    with opened as store:
         for check in CHECKS:
             check(Inspection(store, report, repair, progress))
         if repair and report.findings:
@@ -51,7 +59,7 @@ def _check_header(path: Path, report: Report, repair: bool) -> bool:
     except FileNotFoundError:
         raise NotAStore(f"{path}: there is no store here") from None
     except NotAStore as error:
-        if not (path / "catalog").is_dir() or not (path / "journal").is_dir():
+        if not (path / "catalog").is_dir() and not (path / "volumes").is_dir():
             raise
         finding = Finding("header", HEADER, str(error), "set aside and written again")
     report.findings.append(finding)
@@ -60,6 +68,35 @@ def _check_header(path: Path, report: Report, repair: bool) -> bool:
             replace_damaged_header(path)
         finding.repaired = True
     return repair
+
+
+def _check_places(path: Path, report: Report, repair: bool) -> bool:
+    """Whether files and directories stand where the store has them."""
+    with locked(path):
+        wrong = [*misplaced(path), *misplaced_inside(path)]
+        for one, problem in wrong:
+            finding = Finding("place", str(one), problem, "moved to the quarantine")
+            report.findings.append(finding)
+            if repair:
+                set_aside(path, one)
+                finding.repaired = True
+    return repair or not wrong
+
+
+def _open(path: Path, report: Report, repair: bool) -> Store | None:
+    """The store itself; None if a part of it is missing that it needs, and is to be left missing."""
+    while True:
+        try:
+            return Store(path, Options(create=False, background=False))
+        except PartMissing as error:
+            part = error.part
+        finding = Finding("place", str(part), "is missing, with what it held", "made again, empty")
+        report.findings.append(finding)
+        if not repair:
+            return None
+        with locked(path):
+            do_without(path, part)
+        finding.repaired = True
 
 
 def _check_structure(path: Path, report: Report, repair: bool, progress: Progress) -> bool:

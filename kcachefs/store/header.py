@@ -25,12 +25,11 @@ from kcachefs.errors import (
 from kcachefs.store.descriptor import replace_file, sync_directory
 from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.lock import StoreLock
+from kcachefs.store.places import FOLDERS, HEADER, make_folder, refuse_lost, refuse_misplaced, set_aside
 from kcachefs.store.records import FORMAT
 
-HEADER = "kcachefs.json"
 OLDEST_FORMAT = 2
 """Stores from this format on can be opened: format 3 only adds dictionaries, and format 4 checksums of frames."""
-FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "listings", "spool", "quarantine", "history")
 
 
 class Header(msgspec.Struct, kw_only=True):
@@ -68,7 +67,9 @@ def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
     try:
         _keep_private(path)
         if (path / HEADER).exists():
-            return lock, read_header(path)
+            header = read_header(path)
+            _make_emptied(path, header)
+            return lock, header
         with clear_errors(path):
             return lock, _make(path)
     except BaseException:
@@ -116,6 +117,8 @@ def read_header(path: Path) -> Header:
         header = msgspec.json.decode((path / HEADER).read_bytes(), type=Header)
     except PermissionError:
         raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
+    except IsADirectoryError:
+        raise NotAStore(f"{path / HEADER}: is a directory and should be a file; run: kcachefs fsck --repair") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":
@@ -142,10 +145,24 @@ def write_header(path: Path, header: Header) -> None:
 
 def replace_damaged_header(path: Path) -> None:
     """Set a damaged kcachefs.json aside and write a new one. Assume that the machine went down: nobody knows."""
-    os.replace(path / HEADER, path / "quarantine" / HEADER)
+    set_aside(path, path / HEADER)
     header = _new_header()
     header.doubtful = True
     write_header(path, header)
+
+
+def do_without(path: Path, part: Path) -> None:
+    """Go on without a part of the store that is missing, in a repair.
+
+    Without volumes, objects are found missing one by one. What is not sealed cannot be trusted without the journal, or
+    without its bytes: have the next mount look at it as after a power cut.
+    """
+    if part.name in FOLDERS:
+        make_folder(path, part.name)
+    if part.name != "volumes":
+        header = read_header(path)
+        header.doubtful = True
+        write_header(path, header)
 
 
 def note_boot(path: Path, header: Header) -> None:
@@ -190,6 +207,7 @@ def _is_store(path: Path, *, create: bool) -> bool:
         raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
     refuse_foreign(path)
     if HEADER in present:
+        refuse_misplaced(path)
         read_header(path)
         return True
     # A kill while a store is being made leaves folders without a header: not a store yet, but it may become one.
@@ -208,9 +226,17 @@ def _keep_private(path: Path) -> None:
                 os.chmod(one, 0o700)
 
 
+def _make_emptied(path: Path, header: Header) -> None:
+    """Make folders that were empty, and that something then took for superfluous. `Store` sees to the others."""
+    refuse_lost(path / "journal", header.boot != "")  # which is empty only after a clean close
+    with clear_errors(path):
+        for folder in ("journal", "incoming", "quarantine"):
+            make_folder(path, folder)
+
+
 def _make(path: Path) -> Header:
     for folder in FOLDERS:
-        os.makedirs(path / folder, mode=0o700, exist_ok=True)
+        make_folder(path, folder)
     make_lmdb(path / "catalog")
     header = _new_header()
     write_header(path, header)  # last: a directory with a header is a complete store

@@ -9,6 +9,7 @@ import msgspec
 
 from kcachefs.store import ledger
 from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, VolumeRecord, object_key
+from kcachefs.store.places import set_aside
 from kcachefs.store.records import (
     NO_DIGEST,
     Content,
@@ -175,4 +176,4 @@ class Inspection:
                 txn.delete(key)
 
     def quarantine(self, path: Path) -> None:
-        path.replace(self.store.path / "quarantine" / f"stray-{path.name}")
+        set_aside(self.store.path, path)

@@ -36,7 +36,7 @@ _RECORD_OVERHEAD = 16
 def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
     """Open the file in `directory`, which must be there, and forget the readers of processes that died."""
     data = directory / "data.mdb"
-    if not data.exists() or not data.stat().st_size:  # LMDB would make a new, empty one
+    if not data.is_file() or not data.stat().st_size:  # LMDB would make a new, empty one
         raise StoreError(f"{data}: the catalog is missing; run: kcachefs fsck --repair")
     _write_lock_file(directory)
     try:

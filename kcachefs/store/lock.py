@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from kcachefs.errors import StoreBusy
+from kcachefs.errors import NotAStore, StoreBusy
 from kcachefs.filelock import open_locked
 
 
@@ -26,6 +26,8 @@ class StoreLock:
             raise StoreBusy(
                 f"{path.parent}: the store is in use by {_holder(path)}; unmount it, or wait until that is done"
             ) from None
+        except IsADirectoryError:  # fsck needs the lock too, so it cannot put this right
+            raise NotAStore(f"{path}: is a directory and should be a file; move it away") from None
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, by a nameless holder

@@ -33,6 +33,7 @@ from kcachefs.store.object_records import (
     object_key,
     volume_key,
 )
+from kcachefs.store.places import free_name, make_folder
 from kcachefs.store.records import Content, Inode, number_of, pack_number, slot_key, spool_key
 from kcachefs.store.volumes import Volumes
 
@@ -71,7 +72,8 @@ def rebuild_catalog(path: Path) -> str:
     sync_directory(path)
     fate = "was missing"
     if (path / "catalog").is_dir():
-        aside = _free_name(path / "quarantine", "catalog")
+        make_folder(path, "quarantine")
+        aside = free_name(path / "quarantine", "catalog")
         os.rename(path / "catalog", aside)
         fate = f"set aside as {aside.name}"
     os.rename(new, path / "catalog")
@@ -129,13 +131,6 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
                 if key and raw is not None and is_intact(key, raw):  # a page of zeros reads as an empty key that passes
                     records[key] = raw[:-4]
     return records
-
-
-def _free_name(directory: Path, stem: str) -> Path:
-    number = 1
-    while (directory / f"{stem}-{number}").exists():
-        number += 1
-    return directory / f"{stem}-{number}"
 
 
 def _dump(directory: str, direction: str) -> None:

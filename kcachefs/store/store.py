@@ -42,6 +42,7 @@ from kcachefs.store.listings import Listings
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
+from kcachefs.store.places import SLOTS, in_their_places, make_folder, refuse_lost
 from kcachefs.store.records import number_of, spool_key
 from kcachefs.store.repacking import REST_SECONDS, Attempts, Steps, repack
 from kcachefs.store.slots import SlotFile
@@ -92,13 +93,12 @@ class Store:
         self._opened = False
         self._thread: threading.Thread | None = None
         self._repacking: Attempts = {}
-        with contextlib.ExitStack() as undo:
+        with in_their_places(), contextlib.ExitStack() as undo:
             self._lock, self._header = enter(self.path, create=options.create)
             undo.callback(self._lock.release)
             note_boot(self.path, self._header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
-            self.spool = Spool(self.path / "spool")
             self.dictionaries = Dictionaries(self.path / "dictionaries")
             self.dictionaries.remove_leftovers()
             self.listings = Listings(self.path / "listings")
@@ -113,6 +113,8 @@ class Store:
                 map_size=options.map_size,
             )
             undo.callback(self.catalog.close, fold=False)
+            _make_emptied(self.path, self.catalog, self.volumes, self.lost_power)
+            self.spool = Spool(self.path / "spool")
             self._recover()
             self.objects = Objects(
                 self.catalog,
@@ -126,7 +128,8 @@ class Store:
             # A slot or file whose deletion could not be folded is freed when it can; until then nobody may have it.
             unfolded = {key for key in self.catalog.unfolded_keys() if key[:1] in (b"a", b"s")}
             slots = {key for key in unfolded if key[:1] == b"a"}.union(self.catalog.keys(b"a"))
-            self.slots = SlotFile(self.path / "spool.arena", map(number_of, slots))
+            refuse_lost(self.path / SLOTS, bool(slots) and not self.lost_power)
+            self.slots = SlotFile(self.path / SLOTS, map(number_of, slots))
             undo.callback(self.slots.close)
             self._opened = True
             self._recycle_spool(unfolded)
@@ -342,3 +345,15 @@ class Store:
                 if not complained:
                     log.error("%s: could not fold the journal, which is kept: %s", self.path, error)
                 complained = True
+
+
+def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bool) -> None:
+    """Make folders again that are missing and held nothing. After a power cut nobody needs what was in the spool."""
+    if not (path / "volumes").exists():
+        known = {number_of(key) for key in catalog.keys(b"v")}
+        refuse_lost(path / "volumes", not known.issubset(volumes.incoming()))
+    if not (path / "spool").exists():
+        refuse_lost(path / "spool", not lost_power and bool(catalog.keys(b"s")))
+    with clear_errors(path):
+        make_folder(path, "volumes")
+        make_folder(path, "spool")

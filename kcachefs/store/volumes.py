@@ -10,8 +10,10 @@ compaction copies what is left of a mostly dead one. Any thread may append (unde
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -227,9 +229,22 @@ class Volumes:
         # Between link and `finish` a volume is still in `incoming`, and it may be moved between the first two tries.
         for path in (self.path(number), self._incoming_path(number)):
             with contextlib.suppress(FileNotFoundError):
-                return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        return os.open(self.path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                return _open_file(path)
+        return _open_file(self.path(number))
+
+
+def _open_file(path: Path) -> int:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if stat.S_ISDIR(os.fstat(fd).st_mode):  # as good as none: nothing can be read from it
+        os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "Is a directory", str(path))
+    return fd
 
 
 def _volume_numbers(directory: Path) -> list[int]:
-    return sorted(int(match[1], 16) for name in os.listdir(directory) if (match := _NAME.fullmatch(name)))
+    try:
+        with os.scandir(directory) as found:
+            names = [one.name for one in found if not one.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:  # a repair looks before it makes the folder again
+        return []
+    return sorted(int(match[1], 16) for name in names if (match := _NAME.fullmatch(name)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -319,3 +320,38 @@ def test_less_free_space_than_the_mount_is_to_leave_is_said(scene: Scene) -> Non
     assert outcome.code == 0
     assert "less than --min-free 1000.0 TiB" in outcome.err
     assert scene.mounted() == [str(scene.mountpoint)]
+
+
+@pytest.mark.parametrize("options", [[], ["-f"]], ids=["background", "foreground"])
+def test_a_limit_of_file_sizes_is_named_and_leaves_no_mount(scene: Scene, options: list[str]) -> None:
+    outcome = scene.run("mount", scene.mountpoint, *options, preexec_fn=limit_files)
+    outcome.refused_with(4, "files may have 2,048,000 bytes here", "ulimit -f")
+    assert scene.status() == []
+    assert scene.is_over()
+    assert not any("Traceback" in log.read_text() for log in (scene.folder / "log").glob("*"))
+
+
+def limit_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_048_000, 2_048_000))
+
+
+@as_root
+def test_a_daemon_that_runs_out_of_descriptors_once_it_has_mounted_unmounts(scene: Scene) -> None:
+    scene.in_every_python(
+        """
+import os, resource, sys
+from kcachefs.engines import mounting
+
+def mount_and_use_up(*arguments, mount=mounting.mount, **options):
+    device = mount(*arguments, **options)
+    probe = os.dup(device)
+    os.close(probe)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probe, probe))
+    return device
+
+mounting.mount = mount_and_use_up
+"""
+    )
+    outcome = scene.run("mount", scene.mountpoint, env=scene.environment)
+    outcome.refused_with(4, f"{scene.mountpoint}: could not be mounted: ", "Too many open files")
+    assert scene.is_over()

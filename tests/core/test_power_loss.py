@@ -18,8 +18,8 @@ import pytest
 
 from kcachefs.core import Filesystem, recovery, syncing
 from kcachefs.store import fsck
-from kcachefs.store.header import HEADER
 from kcachefs.store.journal import Changes
+from kcachefs.store.places import HEADER
 from kcachefs.store.records import Inode
 from tests.core.trees import ROOT, exists, find, folder, kernel, opened, rename, write
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from kcachefs.core import Filesystem
 from kcachefs.store import Options, Store
 from kcachefs.store.fsck import run as fsck
-from kcachefs.store.header import HEADER
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.places import HEADER
 from tests.disks import Disk, ext4, tmpfs
 from tests.engines.mounting import Mount
 from tests.store.kill import stop

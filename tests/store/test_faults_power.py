@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from kcachefs.store import Options, Store
 from kcachefs.store.fsck import run
-from kcachefs.store.header import HEADER
+from kcachefs.store.places import HEADER
 from tests.disks import Disk, ext4, need_root
 from tests.store import tree
 from tests.store.kill import OPTIONS, content, stop, writers

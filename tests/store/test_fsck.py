@@ -13,7 +13,6 @@ from kcachefs.errors import NotAStore
 from kcachefs.store import ContentStore, Options, Store
 from kcachefs.store.checks import CHECKS
 from kcachefs.store.fsck import run
-from kcachefs.store.header import HEADER
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.listings import Listing
 from kcachefs.store.object_records import (
@@ -24,6 +23,7 @@ from kcachefs.store.object_records import (
     object_key,
     volume_key,
 )
+from kcachefs.store.places import HEADER
 from kcachefs.store.records import (
     META_INO,
     META_SPOOL,

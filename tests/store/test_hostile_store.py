@@ -20,8 +20,8 @@ from kcachefs.store.folded import FoldedRecords
 from kcachefs.store.frame_reader import FrameReader
 from kcachefs.store.frames import FRAME_SIZE, TRAILER, Codec, decode_tail, encode_tail
 from kcachefs.store.fsck import run
-from kcachefs.store.header import FOLDERS
 from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.places import FOLDERS
 from kcachefs.store.volumes import Volumes
 from tests.cli.scene import scene
 from tests.store import tree

@@ -9,9 +9,9 @@ import pytest
 
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
-from kcachefs.store.header import FOLDERS
 from kcachefs.store.journal import Changes, Journal, Mark, replay, segment_numbers, segment_path
 from kcachefs.store.lmdb_file import make_lmdb
+from kcachefs.store.places import FOLDERS
 from tests.disks import need_root, tmpfs
 
 RECORDS: list[Changes] = [

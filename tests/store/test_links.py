@@ -9,7 +9,7 @@ import pytest
 
 from kcachefs.errors import NotAStore
 from kcachefs.store import Options, Store
-from kcachefs.store.header import FOLDERS
+from kcachefs.store.places import FOLDERS
 
 
 def test_a_store_is_closed_to_others_whatever_mode_its_folder_had(tmp_path: Path) -> None:

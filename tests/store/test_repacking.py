@@ -15,8 +15,8 @@ import zstandard
 from kcachefs.store import Options, Store, ledger
 from kcachefs.store.compaction import sparse_volumes
 from kcachefs.store.fsck import run
-from kcachefs.store.header import HEADER
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord
+from kcachefs.store.places import HEADER
 from kcachefs.store.records import FORMAT
 from kcachefs.store.repacking import repack, unpacked_bytes
 from tests.store import damage, tree

@@ -28,8 +28,9 @@ from kcachefs.errors import (
 from kcachefs.store import Options, Store
 from kcachefs.store.catalog import Catalog
 from kcachefs.store.fsck import run
-from kcachefs.store.header import HEADER, boot_id
+from kcachefs.store.header import boot_id
 from kcachefs.store.object_records import META_ACTIVE, META_VOLUME, TOTALS_KEY, volume_key
+from kcachefs.store.places import HEADER
 from kcachefs.store.records import pack_number, slot_key, spool_key
 from tests.disks import ext4, need_root
 from tests.store import damage

@@ -1,0 +1,101 @@
+"""Uses in the future: what was used while the clock was ahead counts as used now, in the same order.
+
+Left alone, such an entry would not age until the clock gets there, and all that was used since the clock is right would
+be evicted before it. The order of use is sorted by time, so only its young end is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import heapq
+import logging
+import time
+from collections.abc import Iterator
+from itertools import islice
+
+from kcachefs.core.nodes import Nodes
+from kcachefs.errors import NoSpace
+from kcachefs.store import Store
+from kcachefs.store.entry_table import EntryTable
+from kcachefs.store.records import NamespaceRecord, number_of, order_key, order_prefix, unpack_number
+
+log = logging.getLogger(__name__)
+
+SLACK_NS = 1_000_000_000
+"""So far ahead a use may be: a time that another entry has already is moved on a little."""
+EARLIEST_NS = 1_735_689_600 * 10**9
+"""The beginning of 2025. A clock that is behind that is wrong itself, as after a boot without a battery: what it takes
+for the future may be the present."""
+TURN = 2_000
+"""Entries that are moved at a time: nobody should wait for a million of them."""
+_CHUNK = 200
+_PAGE = 64
+
+
+class FutureUses:
+    """Looks at one filesystem's order of use when the store was just opened, and when the clock was set back."""
+
+    def __init__(self, store: Store, nodes: Nodes, table: EntryTable) -> None:
+        self._store = store
+        self._nodes = nodes
+        self._table = table
+        self._is_due = True
+
+    def settle(self) -> None:
+        """Move uses of the future to now, if there may be any; the rest of many in the next turns. Hold no lock."""
+        now = time.time_ns()
+        if now < EARLIEST_NS or not (self._is_due or self._table.is_ahead(now + SLACK_NS)):
+            return
+        self._is_due = True
+        with contextlib.suppress(NoSpace):  # what makes room goes first
+            self._store.fold()
+            self._table.turn_back(now)
+            moved = self._move_all(now)
+            self._correct_accounts(now)
+            self._is_due = moved == TURN
+            if moved:
+                log.warning("the clock was ahead; last uses that lay in the future and count as of now: %d", moved)
+
+    def _move_all(self, now: int) -> int:
+        namespaces = list(map(number_of, self._store.catalog.keys(b"c")))
+        if not any(self._after(namespace, now + SLACK_NS, 1) for namespace in namespaces):
+            return 0
+        ahead = islice(heapq.merge(*(self._ahead(namespace, now) for namespace in namespaces)), TURN)
+        moved = 0
+        while chunk := list(islice(ahead, _CHUNK)):
+            with self._nodes.change() as txn:
+                for used, entry in chunk:
+                    record = self._table.get(entry, txn)
+                    if record is not None and record.used == used:  # not used again meanwhile
+                        new = copy.copy(record)
+                        new.used = self._table.next_order(now)
+                        self._table.put(txn, entry, record, new)
+            moved += len(chunk)
+        return moved
+
+    def _ahead(self, namespace: int, now: int) -> Iterator[tuple[int, int]]:
+        """Times of use beyond now, and the entries that were used then, the oldest first."""
+        while rows := self._after(namespace, now, _PAGE):
+            yield from rows
+            now = rows[-1][0]
+
+    def _after(self, namespace: int, when: int, limit: int) -> list[tuple[int, int]]:
+        rows = self._store.catalog.page(order_prefix(namespace), order_key(namespace, when + 1), limit)
+        return [(int.from_bytes(key[9:17], "big"), unpack_number(raw)) for key, raw in rows]
+
+    def _correct_accounts(self, now: int) -> None:
+        """When a namespace, and each user in it, was last used: shown, and nothing else depends on it."""
+        for table in (b"c", b"u"):
+            wrong = [key for key, raw in self._store.catalog.scan(table) if _used(raw) > now + SLACK_NS]
+            if not wrong:  # of a user only if of a namespace
+                return
+            with self._nodes.change() as txn:
+                for key in wrong:
+                    account = NamespaceRecord.unpack(txn.get(key))
+                    account.used = min(account.used, now)
+                    txn.put(key, account.pack())
+
+
+def _used(raw: bytes) -> int:
+    return NamespaceRecord.unpack(raw).used

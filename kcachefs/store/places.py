@@ -1,0 +1,97 @@
+"""The places of a store: its folders and files, and what to do where one is missing or something else stands there.
+
+Tools that copy or clean up leave empty folders out. That loses nothing, and opening a store makes them again. A part
+that is missing with what it held is a loss: opening refuses, and only a repair goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from kcachefs.errors import NotAStore, PartMissing
+
+HEADER = "kcachefs.json"
+FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "listings", "spool", "quarantine", "history")
+SLOTS = "spool.arena"
+_QUARANTINE = "quarantine"
+_NO_FILE = "is a directory and should be a file"
+
+
+def make_folder(path: Path, name: str) -> None:
+    """Make a folder of the store at `path` if it is missing."""
+    os.makedirs(path / name, mode=0o700, exist_ok=True)
+
+
+def refuse_lost(part: Path, is_needed: bool) -> None:
+    """Raise if a part of the store is missing though the store needs what it held."""
+    if is_needed and not os.path.lexists(part):
+        raise PartMissing(part, f"{part}: is missing, with what it held; put it back, or run: kcachefs fsck --repair")
+
+
+def refuse_misplaced(path: Path) -> None:
+    """Raise if a file of the store at `path` is a directory, or a folder of it is none that the store needs."""
+    for one, problem in misplaced(path):
+        if one.name == "listings":
+            continue
+        raise NotAStore(f"{one}: {problem}; run: kcachefs fsck --repair")
+
+
+@contextlib.contextmanager
+def in_their_places() -> Iterator[None]:
+    """Turn the errors of a file in one of the folders that is a directory into one that says what to do."""
+    try:
+        yield
+    except IsADirectoryError as error:
+        raise NotAStore(f"{error.filename}: {_NO_FILE}; run: kcachefs fsck --repair") from None
+
+
+def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
+    """What stands in the place of a file or a folder of the store at `path`, and what is wrong with it, in words.
+
+    Links are not looked at: they are refused elsewhere.
+    """
+    for name in (HEADER, SLOTS):
+        if _kind(path / name) == stat.S_IFDIR:
+            yield path / name, _NO_FILE
+    for name in FOLDERS:
+        if _kind(path / name) not in (None, stat.S_IFDIR, stat.S_IFLNK):
+            yield path / name, "is a file and should be a directory"
+
+
+def misplaced_inside(path: Path) -> Iterator[tuple[Path, str]]:
+    """The same for what is in the folders, which hold nothing but files."""
+    for name in FOLDERS:
+        if name != _QUARANTINE and _kind(path / name) == stat.S_IFDIR:
+            with os.scandir(path / name) as found:
+                inside = sorted(one.name for one in found if one.is_dir(follow_symlinks=False))
+            yield from ((path / name / one, _NO_FILE) for one in inside)
+
+
+def set_aside(path: Path, one: Path) -> Path:
+    """Move what does not belong where it is into the quarantine of the store at `path`; returns where it is then."""
+    name = f"stray-{one.name}"
+    if one == path / _QUARANTINE:
+        one = one.rename(path / name)
+    make_folder(path, _QUARANTINE)
+    to = path / _QUARANTINE / name
+    return one.rename(free_name(to.parent, name) if os.path.lexists(to) else to)
+
+
+def free_name(directory: Path, stem: str) -> Path:
+    """A name in `directory` that nothing has yet: `stem` and a number."""
+    number = 1
+    while os.path.lexists(directory / f"{stem}-{number}"):
+        number += 1
+    return directory / f"{stem}-{number}"
+
+
+def _kind(path: Path) -> int | None:
+    """The type of what is there, as in `st_mode`; None if nothing is."""
+    try:
+        return stat.S_IFMT(os.lstat(path).st_mode)
+    except OSError:
+        return None

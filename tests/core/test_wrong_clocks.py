@@ -1,0 +1,192 @@
+"""A clock that is wrong. What was used while it was ahead ages from now on and is evicted in its turn, in order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from kcachefs.core import Filesystem, future_uses
+from kcachefs.core.administration import Administration
+from kcachefs.core.entry_info import EntryInfo
+from kcachefs.core.limits import Limits
+from kcachefs.store.history_records import SampleRecord
+from kcachefs.store.journal import Changes
+from tests.core.trees import READER, find, kernel, look_up, opened, user, write
+
+NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
+DAY = 86400.0
+YEAR = 365 * DAY
+
+
+class Clock:
+    """The clock of this process, as far ahead as a test says: nobody can set the real one for one test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        seconds, nanoseconds = time.time, time.time_ns
+        monkeypatch.setattr(time, "time", lambda: seconds() + self.ahead)
+        monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(self.ahead * 1e9))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def make(fs: Filesystem, *paths: str) -> None:
+    """Entries in different namespaces, used in this order."""
+    for path in paths:
+        write(fs, f"{path}/kernel.ptx", path.encode() * 1000)
+        fs.settle()
+
+
+def listed(fs: Filesystem) -> list[EntryInfo]:
+    return sorted(Administration(fs).ls(names=False), key=lambda info: info.used)
+
+
+def order(fs: Filesystem) -> list[str]:
+    """Which entry would go first, and next."""
+    fs.uses.flush()
+    records = [fs.table.get(entry) for entry in fs.evictor.order.oldest(99, 0.0, {})]
+    return [fs.namespaces.path_of(record)[-1].decode() for record in records if record is not None]
+
+
+def test_entries_of_the_future_are_evicted_before_those_that_were_used_since(tmp_path: Path, clock: Clock) -> None:
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "inductor/fxgraph/B", "triton/C")
+        first = order(fs)
+    clock.ahead = 0.0
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/NEW")
+        assert order(fs) == [*first, "NEW"]
+        assert all(info.used <= time.time() for info in listed(fs))
+        look_up(fs, "triton/A/kernel.ptx", READER)
+        assert order(fs) == [*first[1:], "NEW", "A"]
+        assert fs.statistics().namespaces["triton"].last_used <= time.time()
+
+
+def test_they_age_from_now_on(tmp_path: Path, clock: Clock) -> None:
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+    clock.ahead = 0.0
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        assert Administration(fs).prune(older_than=DAY, dry_run=True).entries == []
+    clock.ahead = 2 * DAY
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        assert len(Administration(fs).prune(older_than=DAY).entries) == 2
+
+
+def test_a_clock_that_is_set_back_under_a_mount_does_the_same(tmp_path: Path, clock: Clock) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+        clock.ahead = YEAR
+        make(fs, "triton/C")
+        look_up(fs, "triton/A/kernel.ptx", READER)
+        fs.uses.flush()
+        look_up(fs, "triton/B/kernel.ptx", READER)  # not written down when the clock is set
+        clock.ahead = 0.0
+        make(fs, "triton/NEW")
+        assert order(fs) == ["C", "A", "B", "NEW"]
+        assert all(info.used <= time.time() for info in listed(fs))
+
+
+def test_many_are_moved_in_turns_and_keep_their_order(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, *(f"triton/{name}" for name in "GFEDCBA"))
+    clock.ahead = 0.0
+    monkeypatch.setattr(future_uses, "TURN", 3)
+    monkeypatch.setattr(future_uses, "_CHUNK", 2)
+    monkeypatch.setattr(future_uses, "_PAGE", 1)
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        left = []
+        for _ in range(4):
+            fs.uses.flush()
+            fs.store.fold()
+            records = [fs.table.get(info) for info in fs.evictor.order.oldest(99, -2 * YEAR, {})]
+            left.append(sum(record is not None and record.used > time.time_ns() for record in records))
+        assert left == [4, 1, 0, 0]
+        assert order(fs) == [*"GFEDCBA"]
+
+
+def test_a_healthy_store_is_not_written_to(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        commits: list[Changes] = []
+        monkeypatch.setattr(fs.store.catalog, "commit", commits.append)
+        fs.uses.flush()
+        fs.uses.flush()
+        assert commits == []
+        monkeypatch.undo()
+
+
+def test_a_clock_that_is_surely_behind_changes_nothing(tmp_path: Path, clock: Clock) -> None:
+    """As after a boot without a battery: the network sets it right a moment later."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+        before = [(info.path, info.used) for info in listed(fs)]
+    clock.ahead = -time.time() + DAY
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        assert [(info.path, info.used) for info in listed(fs)] == before
+
+
+def test_an_entry_that_was_pinned_in_the_future_takes_its_place_when_it_is_unpinned(
+    tmp_path: Path, clock: Clock
+) -> None:
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A")
+        Administration(fs).pin(["triton/A"])
+    clock.ahead = 0.0
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        Administration(fs).pin(["triton/A"], pinned=False)
+        make(fs, "triton/NEW")
+        assert order(fs) == ["A", "NEW"]
+
+
+def test_a_process_that_listed_a_folder_in_the_future_can_still_use_what_is_in_it(tmp_path: Path, clock: Clock) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A")
+        clock.ahead = YEAR
+        fs.uses.list_folder(find(fs, "triton"), 0, user(0, READER))
+        clock.ahead = 0.0
+        look_up(fs, "triton/A/kernel.ptx", READER)
+        assert [info.hits for info in listed(fs)] == [1]
+
+
+def test_the_log_says_that_the_clock_was_ahead(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A")
+    clock.ahead = 0.0
+    with caplog.at_level(logging.WARNING), opened(tmp_path / "store", NO_GRACE) as fs:
+        fs.uses.flush()
+        fs.uses.flush()
+    assert caplog.text.count("the clock was ahead; last uses that lay in the future and count as of now: 1") == 1
+
+
+def test_a_clock_before_1970_stops_nothing(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    clock.ahead = -time.time() - YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        kernel(fs, "A")  # under temporary names, whose records hold a time
+        make(fs, "triton/B")
+        Administration(fs).pin(["triton/B"])
+        for key in "AB":
+            look_up(fs, f"triton/{key}/kernel.ptx", READER)
+        fs.write_down()
+        assert [info.hits for info in listed(fs)] == [1, 1]
+        Administration(fs).pin(["triton/B"], pinned=False)
+        sample = SampleRecord.unpack(fs.store.history.samples[10].get(0) or b"")
+        assert sum(row.hits for row in sample.rows) == 2
+        fs.reset_statistics()
+        assert len(Administration(fs).evict(["triton/A", "triton/B"]).entries) == 2
+        assert len(fs.history.tombstones()) == 2
+    assert caplog.text == ""
