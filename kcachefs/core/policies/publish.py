@@ -32,6 +32,7 @@ import logging
 import stat
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import UNKNOWN, Caller
@@ -122,11 +123,12 @@ class Publish(Policy):
             return first.uid  # it was complete when it came
         now, record = time.time_ns(), self._table.get(entry)
         sealed = record.created if record is not None and record.used else now
-        if now - sealed >= OPEN_AT_MOST_SECONDS * 1e9:
+        # A time far in the future, when the clock was ahead, is no recent one either.
+        if abs(now - sealed) >= OPEN_AT_MOST_SECONDS * 1e9:
             return first.uid
-        horizon = now - int(OPEN_SECONDS * 1e9)
         others = (node for _, node in self._files_of(entry) if not _owns(caller, node.uid))
-        return None if first.ctime > horizon or any(node.ctime > horizon for node in others) else first.uid
+        is_open = any(abs(now - node.ctime) < OPEN_SECONDS * 1e9 for node in chain((first,), others))
+        return None if is_open else first.uid
 
     def _first_file(self, entry: int) -> Inode | None:
         """The first file that was made in an entry, whose owner is the entry's; of a very large entry, one of them."""

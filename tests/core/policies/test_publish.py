@@ -295,6 +295,21 @@ def test_times_that_users_set_keep_no_entry_open(fs: Filesystem, monkeypatch: py
     _closed(fs)
 
 
+def test_an_entry_that_was_made_while_the_clock_was_ahead_is_closed(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, _ = fs.make(OF_ALICE, find(fs, "triton"), b"KEY", 0o040755)
+    _put(fs, entry, b"kernel.cubin", b"alice", ALICE.uid)
+    fs.settle()
+    now = time.time_ns
+    monkeypatch.setattr("kcachefs.core.policies.publish.time.time_ns", lambda: now() - int(86400 * 1e9))
+    with pytest.raises(FsError) as caught:
+        _put(fs, entry, b"planted", b"bob", BOB.uid)
+    assert caught.value.errno == errno.EPERM
+    monkeypatch.undo()
+    _closed(fs)
+
+
 def test_two_who_take_turns_keep_no_entry_open(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     entry, _ = fs.make(OF_ALICE, find(fs, "triton"), b"KEY", 0o040755)
     _put(fs, entry, b"kernel.cubin", b"alice", ALICE.uid)
