@@ -32,7 +32,6 @@ import logging
 import stat
 import time
 from collections.abc import Iterator
-from itertools import chain
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import UNKNOWN, Caller
@@ -127,7 +126,7 @@ class Publish(Policy):
         if abs(now - sealed) >= OPEN_AT_MOST_SECONDS * 1e9:
             return first.uid
         others = (node for _, node in self._files_of(entry) if not _owns(caller, node.uid))
-        is_open = any(abs(now - node.ctime) < OPEN_SECONDS * 1e9 for node in chain((first,), others))
+        is_open = any(abs(now - node.ctime) < OPEN_SECONDS * 1e9 for node in itertools.chain((first,), others))
         return None if is_open else first.uid
 
     def _first_file(self, entry: int) -> Inode | None:
