@@ -46,7 +46,9 @@ def top(
         raise UsageError("top: needs a terminal; for a log or a pipe: kcachefs top --once")
     from kcachefs.live.top_app import TopApp
 
-    TopApp(place).run()
+    app = TopApp(place)
+    app.run()
+    raise typer.Exit(app.return_code or 0)
 
 
 def _place(mount: Path | None) -> Path:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -88,6 +91,11 @@ class TopApp(App[None]):
         self._part(Tabs).can_focus = False  # the number keys choose a panel, and the arrow keys belong to the table
         self.draw()
         self.asking.start()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    # An exception in the middle of drawing would be shown as a failure.
+                    asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
 
     def on_unmount(self) -> None:
         self.asking.stop()

@@ -30,7 +30,7 @@ from kcachefs.store.places import HEADER
 from tests.disks import Disk, ext4, tmpfs
 from tests.engines.mounting import Mount
 from tests.store.kill import stop
-from tests.store.power_writers import GROUP, PARTS, content
+from tests.store.power_writers import GROUP, PARTS, PIECES, content
 from tests.waiting import PATIENCE
 
 MEGABYTES = 512
@@ -222,11 +222,34 @@ def _judge_file(what: str, name: str, found: bytes | None, told: Told, findings:
         return
     findings.judged += 1
     version = next((v for v in range(told.begun, 0, -1) if content(name, v) == found), 0)
-    if not version:
+    if not version and not _is_half_overwritten(name, found, told):
         versions = f"at version {told.begun}, version {told.synced} synced"
         findings.wrong_bytes.append(f"{what}: {_describe(found)}, {versions}")
-    elif version < told.synced:
+    elif version and version < told.synced:
         findings.synced_lost.append(f"{what}: version {told.synced} was synced, and {version} is there")
+
+
+def _is_half_overwritten(name: str, found: bytes, told: Told) -> bool:
+    """Whether a file is what it was between two writes to it: a writer may pause for so long that it is sealed then."""
+    if name.startswith("jax/r"):  # replaced by a rename, and so never seen half written
+        return False
+    for version in range(told.synced + 1, told.begun + 1):
+        data = content(name, version)
+        for before in (b"", *(content(name, one) for one in range(max(1, told.synced), version))):
+            if any(_is_mixed(found, before, data, len(data) // parts + 1) for parts in range(1, PIECES + 1)):
+                return True
+    return False
+
+
+def _is_mixed(found: bytes, before: bytes, data: bytes, step: int) -> bool:
+    """Whether some of the pieces of `data`, each as long as `step`, were written over `before`, and nothing else."""
+    made = bytearray(before)
+    for start in range(0, len(data), step):
+        piece = data[start : start + step]
+        if found[start : start + len(piece)] == piece:
+            made.extend(bytes(max(0, start + len(piece) - len(made))))
+            made[start : start + len(piece)] = piece
+    return made == found
 
 
 def _judge_entry(what: str, key: str, found: dict[str, bytes], told: Told, findings: Findings) -> None:

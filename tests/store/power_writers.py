@@ -22,6 +22,8 @@ from pathlib import Path
 
 FILES = 6
 """Files of each kind: few, so that each is written often."""
+PIECES = 5
+"""Pieces in which a file is overwritten, at most."""
 ENTRIES = 8
 """Entries that are kept at a time."""
 PARTS = ("kernel.ttir", "kernel.ptx", "kernel.cubin", "kernel.json")
@@ -91,7 +93,7 @@ class Writer:
         truncate = os.O_TRUNC if self.chosen.random() < 0.4 else 0
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | truncate, 0o644)
         try:
-            pieces = range(0, len(data), len(data) // self.chosen.randrange(1, 6) + 1)
+            pieces = range(0, len(data), len(data) // self.chosen.randrange(1, PIECES + 1) + 1)
             for start in self.chosen.sample(pieces, len(pieces)):
                 os.pwrite(descriptor, data[start : start + pieces.step], start)
             os.ftruncate(descriptor, len(data))
