@@ -19,17 +19,18 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
     What is no ordinary file (/dev/null, a pipe, a terminal) is written to: as root one could replace it for everybody.
     """
+    place = Path(os.path.realpath(path))
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        mode = stat.S_IFREG
+        mode = 0
     if stat.S_ISDIR(mode):
         raise UsageError(f"{path}: is a folder; name a file in it")
-    if not stat.S_ISREG(mode):
+    # /dev/stdout may lead to a file that has no name any more.
+    if mode and not (stat.S_ISREG(mode) and place.exists()):
         with open(path, "wb") as file:
             yield file
         return
-    place = Path(os.path.realpath(path))
     try:
         handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
     except OSError as error:  # it names the temporary file

@@ -72,3 +72,12 @@ def test_what_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError) as raised:
         write(tmp_path / "nowhere" / "page.html")
     assert raised.value.filename == str(tmp_path / "nowhere" / "page.html")
+
+
+def test_a_file_without_a_name_is_written_to(tmp_path: Path) -> None:
+    """As standard output may be one."""
+    with open(tmp_path / "file", "w+b") as file:
+        os.unlink(tmp_path / "file")
+        write(Path(f"/proc/self/fd/{file.fileno()}"))
+        assert file.read() == b"new"
+    assert list(tmp_path.iterdir()) == []

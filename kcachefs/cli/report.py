@@ -11,14 +11,18 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.cli.usage import a_path
+from kcachefs.errors import UsageError
 
 if TYPE_CHECKING:
     from kcachefs.live.watching import Watch
 
 
+_STANDARD_OUTPUT = Path("/dev/stdout")
+
+
 def report(
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write the page.", parser=a_path)
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - prints it.", parser=a_path)
     ] = Path("report.html"),
     since: Annotated[str, typer.Option("--since", metavar="AGE", help="How far back to look: 7d, 12h, 90m.")] = "7d",
     mount: target.Mount = None,
@@ -33,11 +37,14 @@ def report(
     from kcachefs.cli.printing import format_seconds, print_json
     from kcachefs.config import format_size
 
-    began = moment(since)
+    began, is_printed = moment(since), output in (Path("-"), _STANDARD_OUTPUT)
+    if is_printed and as_json:
+        raise UsageError("--json: would be mixed with the page; write that to a file, or leave out --json")
+    output = _STANDARD_OUTPUT if is_printed else output
     size = write(output, _watch(mount, store, began), began, f"in the last {format_seconds(time.time() - began)}")
     if as_json:
         print_json({"path": str(output.absolute()), "bytes": size})
-    else:
+    elif not is_printed:
         print(f"{output}: {format_size(size)}")
 
 

@@ -77,3 +77,11 @@ def test_a_report_that_cannot_be_written_leaves_the_command_alone(place: Scene) 
     assert done.code == 0
     assert "no report was written" in done.err
     place.run("report", "-o", wanted, "--mount", place.mountpoint).refused_with(3, "No such file")
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/stdout"])
+def test_a_report_can_be_printed(place: Scene, output: str) -> None:
+    text = place.must("report", "-o", output, "--mount", place.mountpoint)
+    assert text.startswith("<!doctype html>")
+    assert text.rstrip().endswith("</html>")
+    place.run("report", "-o", output, "--json").refused_with(2, "--json: would be mixed with the page")
