@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import io
 import os
-import signal
 import sys
 import traceback
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import kcachefs
+from kcachefs.cli.ending import unwind_when_told_to
 from kcachefs.cli.printing import complain
 from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
@@ -113,9 +113,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--complete"]:
         _complete(sys.argv[2:])
         return
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
-            signal.signal(number, _end)
+    unwind_when_told_to()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:  # closed by who started us, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -144,12 +144,6 @@ def main() -> None:
         _drop_output()
         complain(traceback.format_exc().rstrip("\n"))
         sys.exit(_BUG)
-
-
-def _end(number: int, frame: object) -> None:
-    """End as Ctrl-C would: a terminal is left as it was found, and what is temporary is removed. The next one kills."""
-    signal.signal(number, signal.SIG_DFL)
-    sys.exit(128 + number)
 
 
 def _run(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs import config
+from kcachefs.cli.ending import dying_when_told_to
 from kcachefs.cli.printing import bars, counted
 from kcachefs.cli.usage import a_path
 from kcachefs.printable import printable
@@ -37,7 +38,7 @@ def fsck(
     from kcachefs.store.fsck import run
 
     path = store or config.default_store()
-    with bars(quiet=as_json) as progress:
+    with bars(quiet=as_json) as progress, dying_when_told_to():
         report = run(path, repair=repair, progress=progress)
     print(_json(report) if as_json else _text(report, repair=repair))
     raise typer.Exit(report.exit_code)

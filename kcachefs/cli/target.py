@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from kcachefs import config
+from kcachefs.cli.ending import dying_when_told_to
 from kcachefs.cli.usage import a_path
 from kcachefs.errors import (
     DaemonError,
@@ -163,7 +164,8 @@ def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
     child = os.fork()
     if child == 0:
         os.close(receive)
-        _answer_and_exit(send, store, verb, arguments)
+        with dying_when_told_to():
+            _answer_and_exit(send, store, verb, arguments)
     os.close(send)
     try:
         with open(receive, "rb") as pipe:
@@ -198,8 +200,6 @@ def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any
         code = 0
     except KeyboardInterrupt:
         code = 130
-    except SystemExit as end:
-        code = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
     os._exit(code)
@@ -220,7 +220,10 @@ def store_at_rest(store: Path | None) -> Iterator[Filesystem]:
     from kcachefs.store import Options
     from kcachefs.store import Store as OpenStore
 
-    with OpenStore(Path(store or config.default_store()), Options(create=False)) as opened:
+    with (
+        dying_when_told_to(),
+        OpenStore(Path(store or config.default_store()), Options(create=False)) as opened,
+    ):
         fs = Filesystem(opened)
         fs.settle()
         yield fs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kcachefs import config
-from kcachefs.cli import target
+from kcachefs.cli import ending, target
 from kcachefs.cli.pack import AllowUnsigned, Trust, mounted_at, pack_file
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
 
@@ -69,7 +69,8 @@ class Stopping:
         self._asked = False
 
     def __enter__(self) -> None:
-        self._before = {one: signal.signal(one, self._ask) for one in (signal.SIGINT, signal.SIGTERM)}
+        wanted = [one for one in (signal.SIGINT, *ending.NUMBERS) if signal.getsignal(one) is not signal.SIG_IGN]
+        self._before = {one: signal.signal(one, self._ask) for one in wanted}
 
     def __exit__(self, *error: object) -> None:
         for one, before in self._before.items():

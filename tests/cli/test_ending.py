@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -80,6 +81,35 @@ def test_what_works_on_a_store_ends_too(scene: Scene) -> None:
     scene.open_store().close()
 
 
+def test_a_signal_to_all_of_them_ends_all_of_them(scene: Scene) -> None:
+    with slow_statistics(scene) as (process, child):
+        os.killpg(process.pid, signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, errors) == (143, "", "")
+    until_gone(child)
+    scene.open_store().close()
+
+
+def test_what_works_on_a_store_in_its_own_process_dies_at_once(scene: Scene) -> None:
+    """An exception in the middle of anything would leave locks behind, for which closing the store then waits."""
+    scene.mount()
+    scene.umount()
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from kcachefs.cli import ending, target\n"
+        "ending.unwind_when_told_to()\n"
+        "with target.store_at_rest(Path(sys.argv[1])) as fs, fs.store.catalog.lock:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('still there')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(scene.store)], env=scene.environment, capture_output=True, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout) == (-signal.SIGTERM, b"")
+    scene.open_store().close()
+
+
 def test_under_nohup_a_closed_terminal_ends_nothing(scene: Scene) -> None:
     with slow_statistics(scene, "nohup") as (process, _):
         process.send_signal(signal.SIGHUP)
@@ -103,6 +133,7 @@ def slow_statistics(scene: Scene, *prefix: str) -> Iterator[tuple[subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as process:
         try:
             yield process, int(until(lambda: begun.exists() and begun.read_text(), "it began"))
