@@ -32,8 +32,12 @@ _SIZE_MAX = 1 << 62
 
 
 def default_store() -> Path:
+    return configured_store() or users_store()
+
+
+def configured_store() -> Path | None:
     configured = os.environ.get("KCACHEFS_STORE")
-    return Path(configured) if configured else users_store()
+    return Path(configured) if configured else None
 
 
 def users_store() -> Path:

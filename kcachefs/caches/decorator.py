@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from kcachefs.caches.cache import Cache
@@ -92,6 +93,9 @@ class CachedFunction(Generic[P, R_co]):
 
     def __reduce__(self) -> Any:
         if self._bound:  # as Python does it for methods
+            found = getattr(self._bound[0], self.__name__, None)
+            if not isinstance(found, CachedFunction) or found.__wrapped__ is not self.__wrapped__:
+                raise PicklingError(f"{self!r} has another name in its class than its function has")
             return getattr, (self._bound[0], self.__name__)
         # What wraps a partial has no name of its own; pickle then says that it finds none.
         return getattr(self, "__qualname__", repr(self))

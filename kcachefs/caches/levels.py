@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kcachefs import config
-from kcachefs.caches.bound import check_limit
+from kcachefs.caches.bound import check_limit, check_whole
 from kcachefs.caches.folder import Folder, is_refusal
 from kcachefs.caches.memory import Memory, Policy, stand_before, tell_others
 from kcachefs.caches.record import Entry, Key
@@ -204,11 +204,13 @@ def open_levels(
     """The levels that the arguments of `Cache` ask for."""
     if path is not None and not os.fspath(path):  # which the disk would take for the current directory
         raise UsageError("path is empty; give the cache a directory, or leave path out for the default one")
-    if not name:
+    if not disk:
+        if max_bytes is not None:
+            check_whole("max_bytes", max_bytes)
+        return Levels(None, Memory(memory_entries, memory_bytes, policy))
+    if not name and path is None:
         raise UsageError("name is empty; give the cache a name of its own in the directory of all caches")
     check_limit(max_bytes)
-    if not disk:
-        return Levels(None, Memory(memory_entries, memory_bytes, policy))
     root = config.library_directory(name) if path is None else Path(path).absolute()
     on_mount = config.is_on_mount(root)
     limit = None if on_mount else max_bytes

@@ -11,7 +11,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, print_json
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, print_json
 from kcachefs.cli.usage import a_path, did_you_mean
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.errors import UsageError
@@ -92,4 +92,4 @@ def _report(tally: Tally, as_json: bool, *, interrupted: bool = False) -> None:
     print(brought_in(tally.adopted, "adopted", size, tally.present, interrupted=interrupted))
     if not interrupted:
         for line in tally.skipped:
-            print(f"kcachefs: {printable(line)}", file=sys.stderr)
+            complain(f"kcachefs: {printable(line)}")

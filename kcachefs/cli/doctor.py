@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kcachefs import config
-from kcachefs.cli.printing import console
+from kcachefs.cli.printing import complain, console
 from kcachefs.cli.usage import a_path
 from kcachefs.errors import KcachefsError
 from kcachefs.printable import printable
@@ -68,6 +68,6 @@ def _mend(finding: Finding) -> None:
     try:
         finding.mend()
     except (KcachefsError, OSError) as error:
-        print(f"kcachefs: {printable(f'{finding.message}: cannot be mended: {error}')}", file=sys.stderr)
+        complain(f"kcachefs: {printable(f'{finding.message}: cannot be mended: {error}')}")
     else:
-        print(f"kcachefs: mended: {printable(finding.message)}", file=sys.stderr)
+        complain(f"kcachefs: mended: {printable(finding.message)}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs.cli import target
-from kcachefs.cli.printing import Tell, bars
+from kcachefs.cli.printing import Tell, bars, complain
 from kcachefs.errors import KcachefsError
 
 PAUSE_SECONDS = 0.3
@@ -30,7 +30,7 @@ def shown(mount: Path | None, store: Path | None, *, quiet: bool) -> Iterator[No
         try:
             yield
         except KeyboardInterrupt:
-            print("kcachefs: interrupted; the mount goes on evicting", file=sys.stderr)
+            complain("kcachefs: interrupted; the mount goes on evicting")
             raise
         finally:
             is_over.set()  # not waited for: it may wait for the mount

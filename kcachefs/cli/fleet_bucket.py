@@ -16,7 +16,7 @@ from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
 from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
-from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
 from kcachefs.printable import printable
 
@@ -189,7 +189,7 @@ def push(
     if done.waiting:
         print(f"{counted(len(done.waiting), 'entry', 'entries')} left to another node that publishes them just now")
     for line in left_out:
-        print(f"kcachefs: {printable(line)}", file=sys.stderr)
+        complain(f"kcachefs: {printable(line)}")
 
 
 def pull(
@@ -231,7 +231,7 @@ def pull(
         size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
         print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))
         for line in bad:
-            print(f"kcachefs: {printable(line)}", file=sys.stderr)
+            complain(f"kcachefs: {printable(line)}")
     if bad or interrupted:
         sys.exit(INTERRUPTED if interrupted else 1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.printing import print_json
+from kcachefs.cli.printing import complain, print_json
 from kcachefs.cli.usage import a_path
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
@@ -176,7 +175,7 @@ def mount(
     settings = mount_settings(directory or place_for(store), store, given)
     moved = "" if foreground else serve_in_background(settings)
     for complaint in filter(None, (moved, shortage(settings))):
-        print(f"kcachefs: {printable(complaint)}", file=sys.stderr, flush=True)
+        complain(f"kcachefs: {printable(complaint)}")
     if foreground:
         serve_in_foreground(settings)
     elif as_json:

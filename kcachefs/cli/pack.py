@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import typer.core
 
 from kcachefs import config
 from kcachefs.cli import target
-from kcachefs.cli.printing import bar, counted, print_json
+from kcachefs.cli.printing import bar, complain, counted, print_json
 from kcachefs.cli.usage import a_path
 from kcachefs.errors import UsageError
 from kcachefs.printable import printable
@@ -172,6 +171,14 @@ def pack_used(where: Path, out: Path, since: float) -> str:
     return written.line + ("" if written.key else ", not signed")
 
 
+def check_place(out: Path) -> None:
+    """Raise if no pack can be written there."""
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"{out.absolute().parent}: is not a folder; the pack needs one")
+    if out.exists() and not out.is_file():
+        raise UsageError(f"{out}: is no ordinary file; a pack needs a file of its own")
+
+
 class _Written(NamedTuple):
     """A pack that was made."""
 
@@ -205,10 +212,7 @@ def _write(
     if key is None and signing.default_key().exists():
         key = signing.default_key()
     signer = signing.Signer(key) if key is not None else None
-    if not out.absolute().parent.is_dir():
-        raise UsageError(f"{out.absolute().parent}: is not a folder; the pack needs one")
-    if out.exists() and not out.is_file():
-        raise UsageError(f"{out}: is no ordinary file; a pack needs a file of its own")
+    check_place(out)
     left_out: list[str] = []
     entries = finding.find(view, wanted, left_out.append, only)
     if not entries:
@@ -274,4 +278,4 @@ def _summary(manifest: Manifest) -> str:
 
 def _say_all(lines: list[str]) -> None:
     for line in lines:
-        print(f"kcachefs: {printable(line)}", file=sys.stderr)
+        complain(f"kcachefs: {printable(line)}")

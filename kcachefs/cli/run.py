@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from kcachefs.insight.telling import Group
     from kcachefs.session.account import Account
 
-NO = 1
-"""Exit code: the command ended well, and something else that was asked for did not."""
+NOT_WARM = 1
 _PATIENCE_SECONDS = 2.0
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
@@ -87,6 +86,10 @@ def run(
     select(only or ())  # a wrong name is told before anything is mounted
     if bytecode is not None:
         option_named("bytecode").value(bytecode)
+    if pack is not None:
+        from kcachefs.cli.pack import check_place
+
+        check_place(pack)
     with session_mount(mount, store, max_size, engine) as where:
         make_folders(where, only or ())
         if not only:
@@ -115,16 +118,20 @@ def run(
         after = _account(where, is_watched)
         missed = before is not None and after is not None and after.misses > before.misses
         causes = _causes(where, began) if missed and not quiet else []
-        is_packed = pack is None or status != 0 or _pack(pack, where, began)
+        pack_failure = _pack(pack, where, began) if pack is not None and status == 0 else 0
         if report is not None:
             _write_report(report, where, began, command)
     if as_json and (before is None or after is None):
-        complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": os.waitstatus_to_exitcode(status)}))
+        complain(
+            json.dumps(
+                {"mountpoint": str(where), "warm": None, "exit_code": pack_failure or os.waitstatus_to_exitcode(status)}
+            )
+        )
     if before is not None and after is not None:
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
         if as_json:
-            exit_code = NO if complaint else os.waitstatus_to_exitcode(status)
+            exit_code = NOT_WARM if complaint else pack_failure or os.waitstatus_to_exitcode(status)
             _print_summary(done, where, exit_code, causes)
         elif not quiet:
             _say(f"{done}{_not_repeated(done)}")
@@ -132,26 +139,26 @@ def run(
             if not as_json:
                 _say(complaint)
                 _say_causes(causes)
-            sys.exit(NO)
+            sys.exit(NOT_WARM)
         if not as_json and not quiet:
             _say_causes(causes)
-    if not is_packed:
-        sys.exit(NO)
+    if pack_failure:
+        sys.exit(pack_failure)
     sys.stdout.flush()
     end_like(status)
 
 
-def _pack(out: Path, mount: Path, began: float) -> bool:
-    """Pack what the command used; False, and a line that says why, if that cannot be done."""
+def _pack(out: Path, mount: Path, began: float) -> int:
+    """Pack what the command used; the exit code that says why that could not be done, after a line about it, or 0."""
     from kcachefs.cli.pack import pack_used
-    from kcachefs.errors import KcachefsError, describe
+    from kcachefs.errors import KcachefsError, describe, exit_code_of
 
     try:
         _say(pack_used(mount, out, began))
     except (KcachefsError, OSError) as error:
         _say(f"nothing was packed: {printable(describe(error))}")
-        return False
-    return True
+        return exit_code_of(error)
+    return 0
 
 
 def _write_report(report: Path, mount: Path, began: float, command: list[str]) -> None:

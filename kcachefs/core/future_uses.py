@@ -27,6 +27,9 @@ SLACK_NS = 1_000_000_000
 EARLIEST_NS = 1_735_689_600 * 10**9
 """The beginning of 2025. A clock that is behind that is wrong itself, as after a boot without a battery: what it takes
 for the future may be the present."""
+WATCHED_NS = 600 * 10**9
+"""How long the clock must not have been set before it is believed. Behind for a moment, until the network sets it, it
+would take every use for one in the future, and make all of them as old as itself."""
 TURN = 2_000
 """Entries that are moved at a time: nobody should wait for a million of them."""
 _CHUNK = 200
@@ -41,6 +44,10 @@ class FutureUses:
         self._nodes = nodes
         self._table = table
         self._is_due = True
+        self._offset: int | None = None
+        """How far the clock is from the one that nobody sets, and since when."""
+        self._steady_since = 0
+        self._moved = 0
 
     def settle(self) -> None:
         """Move uses of the future to now, if there may be any; the rest of many in the next turns. Hold no lock."""
@@ -48,14 +55,26 @@ class FutureUses:
         if now < EARLIEST_NS or not (self._is_due or self._table.is_ahead(now + SLACK_NS)):
             return
         self._is_due = True
+        if not self._is_clock_steady(now):
+            return
         with contextlib.suppress(NoSpace):  # what makes room goes first
             self._store.fold()
             self._table.turn_back(now)
             moved = self._move_all(now)
             self._correct_accounts(now)
+            self._moved += moved
             self._is_due = moved == TURN
-            if moved:
-                log.warning("the clock was ahead; last uses that lay in the future and count as of now: %d", moved)
+            if self._moved and not self._is_due:
+                log.warning(
+                    "the clock was ahead; last uses that lay in the future and count as of now: %d", self._moved
+                )
+                self._moved = 0
+
+    def _is_clock_steady(self, now: int) -> bool:
+        monotonic = time.monotonic_ns()
+        if self._offset is None or abs(now - monotonic - self._offset) > SLACK_NS:
+            self._offset, self._steady_since = now - monotonic, monotonic
+        return monotonic - self._steady_since >= WATCHED_NS
 
     def _move_all(self, now: int) -> int:
         namespaces = list(map(number_of, self._store.catalog.keys(b"c")))

@@ -66,9 +66,9 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
 
 
 def _store_for(mountpoint: str) -> Path:
-    """The store of a mount if nobody names one: that of a dead mount there, which is made anew, or the default."""
+    """The store of a mount if nobody names one: that of a dead mount there, which is made anew, or the user's."""
     dead = [Path(state.store) for state in registry.dead_mounts() if state.mountpoint == mountpoint]
-    return dead[0] if dead else config.default_store()
+    return config.configured_store() or (dead[0] if dead else config.users_store())
 
 
 def _choose(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -46,7 +46,10 @@ def _spawn(arguments: Sequence[str], environment: Mapping[str, str], **signals: 
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-    script = shutil.which(arguments[0]) or arguments[0]
+        script = shutil.which(arguments[0]) or arguments[0]
+        with open(script, "rb") as file:
+            if b"\0" in file.read(256):  # a program for another machine
+                raise
     return os.posix_spawn("/bin/sh", ["/bin/sh", script, *arguments[1:]], environment, **signals)
 
 

@@ -16,6 +16,7 @@ import lmdb
 import msgspec
 
 from kcachefs.errors import (
+    KcachefsError,
     NotAStore,
     StoreAccessError,
     StoreReadOnly,
@@ -176,6 +177,13 @@ def note_boot(path: Path, header: Header) -> None:
         header.boot, header.format = boot, FORMAT
         with clear_errors(path):
             write_header(path, header)
+
+
+def forget_boot(path: Path, header: Header) -> None:
+    """Undo `note_boot` for a store that was closed, and could not be opened."""
+    header.boot = ""
+    with contextlib.suppress(OSError, KcachefsError):
+        write_header(path, header)
 
 
 def boot_id() -> str:

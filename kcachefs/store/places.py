@@ -54,7 +54,7 @@ def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
 
     Links are not looked at: they are refused elsewhere.
     """
-    for name in (HEADER, SLOTS):
+    for name in (HEADER, f"{HEADER}.new", SLOTS):
         if _kind(path / name) == stat.S_IFDIR:
             yield path / name, _NO_FILE
     for name in FOLDERS:

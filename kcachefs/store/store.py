@@ -36,7 +36,7 @@ from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.dictionaries import Dictionaries
 from kcachefs.store.frames import DEFAULT_LEVEL
-from kcachefs.store.header import clear_errors, enter, note_boot, write_header
+from kcachefs.store.header import clear_errors, enter, forget_boot, note_boot, write_header
 from kcachefs.store.history_files import HistoryFiles
 from kcachefs.store.listings import Listings
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
@@ -96,7 +96,10 @@ class Store:
         with in_their_places(), contextlib.ExitStack() as undo:
             self._lock, self._header = enter(self.path, create=options.create)
             undo.callback(self._lock.release)
+            was_closed = not self._header.boot
             note_boot(self.path, self._header)
+            if was_closed:  # should opening fail, it still is
+                undo.callback(forget_boot, self.path, self._header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
             self.dictionaries = Dictionaries(self.path / "dictionaries")

@@ -212,3 +212,17 @@ def test_what_pickle_cannot_find_by_name_it_refuses_as_it_refuses_plain_function
         ) as refused:
             pickle.dumps(cached(cache=Cache(disk=False))(function))
         assert "\n" not in str(refused.value)
+
+
+class Renamed:
+    """Has a cached method under another name than its function's."""
+
+    def build(self, n: int) -> bytes:
+        return b"%d" % n
+
+    fast = cached(build)
+
+
+def test_a_method_with_another_name_than_its_function_is_not_pickled_as_that() -> None:
+    with pytest.raises(pickle.PicklingError, match="another name"):
+        pickle.dumps(Renamed().fast)

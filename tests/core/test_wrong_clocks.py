@@ -29,6 +29,7 @@ class Clock:
         seconds, nanoseconds = time.time, time.time_ns
         monkeypatch.setattr(time, "time", lambda: seconds() + self.ahead)
         monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(self.ahead * 1e9))
+        monkeypatch.setattr(future_uses, "WATCHED_NS", 0)
 
 
 @pytest.fixture
@@ -190,3 +191,19 @@ def test_a_clock_before_1970_stops_nothing(tmp_path: Path, clock: Clock, caplog:
         assert len(Administration(fs).evict(["triton/A", "triton/B"]).entries) == 2
         assert len(fs.history.tombstones()) == 2
     assert caplog.text == ""
+
+
+def test_a_clock_that_is_behind_for_a_moment_makes_nothing_old(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(future_uses, "WATCHED_NS", 600 * 10**9)
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+        clock.ahead = -200 * DAY
+        fs.uses.flush()
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        fs.uses.flush()
+        clock.ahead = 0.0
+        fs.uses.flush()
+        assert Administration(fs).prune(older_than=30 * DAY, dry_run=True).entries == []
+        assert order(fs) == ["A", "B"]

@@ -249,6 +249,7 @@ def run_program(
 def start_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None
 ) -> subprocess.Popen[str]:
+    assert text.startswith("\n"), text[:40]
     text = f"import gc; gc.disable(){text}"  # on the empty first line; torch takes a tenth less time without
     # Triton hashes the path of a kernel's source file, so the path must always be the same.
     path = (

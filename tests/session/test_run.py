@@ -359,8 +359,9 @@ def test_a_dead_mount_is_made_anew_with_its_own_store(base: Path) -> None:
     for pid in (state["supervisor_pid"], state["worker_pid"]):
         kill_and_wait(pid)
     try:
-        done = kcachefs("run", "-q", "--mount", place, "--", "sh", "-c", 'ls "$TRITON_CACHE_DIR"')
-        assert done.stdout == "KEY\n"
+        without = {name: value for name, value in os.environ.items() if name != "KCACHEFS_STORE"}
+        command = [*KCACHEFS, "run", "-q", "--mount", str(place), "--", "sh", "-c", 'ls "$TRITON_CACHE_DIR"']
+        assert subprocess.run(command, env=without, capture_output=True, check=True).stdout == b"KEY\n"
         assert not os.path.ismount(place)
     finally:
         subprocess.run(["umount", "-l", place], check=False, stderr=subprocess.DEVNULL)
@@ -369,10 +370,15 @@ def test_a_dead_mount_is_made_anew_with_its_own_store(base: Path) -> None:
 def test_nothing_to_pack_is_told_beside_what_the_command_did(mount: Mount, base: Path) -> None:
     pack = base / "used.kcp"
     done = kcachefs("run", "--mount", mount.mountpoint, "--pack", pack, "--", "true", check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "nothing was packed: there is nothing to pack" in done.stderr
     assert " served, " in done.stderr
     assert not pack.exists()
+    done = kcachefs("run", "--json", "--mount", mount.mountpoint, "--pack", pack, "--", "true", check=False)
+    assert (done.returncode, json.loads(done.stderr.splitlines()[-1])["exit_code"]) == (2, 2)
+    ran = base / "ran"
+    done = kcachefs("run", "--mount", mount.mountpoint, "--pack", base, "--", "touch", ran, check=False)
+    assert (done.returncode, ran.exists()) == (2, False)
 
 
 def test_a_line_of_json_comes_also_if_the_mount_ended_meanwhile(base: Path) -> None:

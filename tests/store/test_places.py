@@ -220,3 +220,16 @@ def follow_the_advice(place: Scene, part: str) -> None:
         (place.store / "lock").rename(place.folder / "away")
     else:
         assert place.run("fsck", "--repair").code == 1
+
+
+def test_a_store_that_could_not_be_opened_was_not_in_use(tmp_path: Path) -> None:
+    """Or files that are not sealed would be dropped after the next reboot, as after a power cut."""
+    path = make_store(tmp_path / "store")
+    (path / "volumes").rename(tmp_path / "away")
+    before = (path / "kcachefs.json").read_bytes()
+    with pytest.raises(PartMissing):
+        Store(path, OPTIONS)
+    assert (path / "kcachefs.json").read_bytes() == before
+    (tmp_path / "away").rename(path / "volumes")
+    with Store(path, OPTIONS) as store:
+        assert tree.read(store, b"spooled") == b"not sealed"
