@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -15,14 +17,54 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of a call that may block, made in a worker thread."""
+    """The result of a call that may block, made in a worker thread.
+
+    A task that is cancelled does not wait for the call, which is made all the same.
+    """
+    call = partial(copy_context().run, partial(function, *args, **kwargs))
     if _is_trio():
         import trio
 
-        return await trio.to_thread.run_sync(lambda: function(*args, **kwargs))
+        ended = trio.Event()
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        async def make() -> None:  # must not raise: that would be the end of trio's loop
+            try:
+                results.append(await trio.to_thread.run_sync(call))
+            except BaseException as error:
+                errors.append(error)
+            ended.set()
+
+        trio.lowlevel.spawn_system_task(make)  # nobody cancels it before the program ends
+        await ended.wait()
+        if errors:
+            raise errors[0]
+        return results[0]
     import asyncio
 
-    return await asyncio.to_thread(function, *args, **kwargs)
+    return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, call))
+
+
+async def in_thread_to_the_end(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """The same, but a task that is cancelled waits for the call, and is cancelled then."""
+    if _is_trio():
+        import trio
+
+        with trio.CancelScope(shield=True):
+            return await in_thread(function, *args, **kwargs)
+    import asyncio
+
+    call = asyncio.create_task(in_thread(function, *args, **kwargs))
+    cancelled = None
+    while not call.done():
+        try:
+            await asyncio.wait([call])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return call.result()
 
 
 async def sleep(seconds: float) -> None:

@@ -9,11 +9,15 @@ Computations may ask for other keys, of this cache or of another, so waiting mus
 - A computation never waits for another process, neither itself nor through a thread that does. It computes as well:
   twice the work, but never a standstill.
 
-Which computations the caller is part of is a context variable, so tasks and the threads they start inherit it.
+Which computations the caller is part of is a context variable, which tasks and `asyncio.to_thread` inherit. Threads do
+not, nor do pools of them. So whoever has waited for a while looks at the stacks (`waiting_threads.py`): does the
+computation wait for this very thread? That is certain where it is seen, so nobody computes twice because a computation
+takes long.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -22,16 +26,21 @@ from typing import Any, Generic, TypeVar
 
 from kcachefs import event_loops
 from kcachefs.caches.process_lock import Attempt, ProcessLock
+from kcachefs.caches.waiting_threads import awaited_threads
 from kcachefs.errors import CacheRecursion
 
 T = TypeVar("T")
 
 _POLL_SECONDS = (0.001, 0.05)
 """How often a task looks whether another process has released a lock: at first, and at most."""
+_LOOK_SECONDS = (0.1, 10.0)
+"""How long a thread waits before it looks whether the computation waits for it: at first, and at most."""
 
 # One lock for all caches: a ring of waiting computations may run through several of them.
 _lock = threading.Lock()
 _inside: ContextVar[tuple[Flight[Any], ...]] = ContextVar("kcachefs computations", default=())
+_waiting: dict[int, Flight[Any]] = {}
+"""The flight that a thread waits for, by the thread."""
 
 
 class SingleFlight(Generic[T]):
@@ -53,9 +62,11 @@ class SingleFlight(Generic[T]):
             if is_mine:
                 return self._fly(key, flight, find, make, lock)
             try:
-                flight.ended.wait()
+                waited = _wait(key, flight)
             finally:
                 self._leave(flight)
+            if waited is Waited.IN_A_RING:
+                return self._fly(key, Flight(is_second=True), find, make, lock)
             if (result := _result(flight)) is not None:
                 return result[0]
 
@@ -88,7 +99,7 @@ class SingleFlight(Generic[T]):
                 flight = self._flights[key] = Flight()
                 return flight, True
             if flight in inside:
-                raise CacheRecursion(f"computing {key!r} asks the cache for that same key; compute it another way")
+                raise _recursion(key)
             if inside and any(ahead in inside or ahead.awaits_process for ahead in _ahead(flight)):
                 return Flight(), True
             for outer in inside:
@@ -136,6 +147,7 @@ class SingleFlight(Generic[T]):
         lock: str | None,
     ) -> T:
         before = _inside.set((*_inside.get(), flight))
+        flight.is_task = True
         process_lock = ProcessLock(lock)
         pause = _POLL_SECONDS[0]
         try:
@@ -168,7 +180,10 @@ class SingleFlight(Generic[T]):
 class Flight(Generic[T]):
     """One computation under way. Its fields are guarded by the module's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_second: bool = False) -> None:
+        self.thread: int = threading.get_ident()
+        """The thread that computes, or runs the task that does."""
+        self.is_task: bool = False
         self.ended: threading.Event = threading.Event()
         self.result: tuple[T] | None = None
         self.error: Exception | None = None
@@ -176,8 +191,9 @@ class Flight(Generic[T]):
         """Flights that parts of this computation wait for."""
         self.awaits_process: bool = False
         """Whether it waits for another process to finish."""
-        self.has_computing_waiter: bool = False
-        """Whether another computation has waited for it: then it must not begin to wait for a process."""
+        self.has_computing_waiter: bool = is_second
+        """Whether another computation has waited for it, or waits for what it is the second of: then it must not begin
+        to wait for a process."""
         self._callbacks: list[Callable[[], None]] = []
 
     def when_ended(self, callback: Callable[[], None]) -> None:
@@ -192,6 +208,53 @@ class Flight(Generic[T]):
         self.ended.set()
         callbacks, self._callbacks = self._callbacks, []
         return callbacks
+
+
+class Waited(enum.Enum):
+    """How waiting for a flight ended."""
+
+    TO_THE_END = enum.auto()
+    IN_A_RING = enum.auto()
+    """Other computations wait for this thread, and the flight for those."""
+
+
+def _wait(key: bytes, flight: Flight[Any]) -> Waited:
+    """Wait until a flight has ended or cannot end before this thread goes on."""
+    me, pause = threading.get_ident(), _LOOK_SECONDS[0]
+    _waiting[me] = flight
+    try:
+        while not flight.ended.wait(pause):
+            pause = min(2 * pause, _LOOK_SECONDS[1])
+            with _lock:
+                awaited = awaited_threads()
+                # A thread that runs tasks may wait for this one on behalf of another task than the one that computes.
+                if not flight.is_task and me in _reached(flight, awaited, through_flights=False):
+                    raise _recursion(key)
+                if me in _reached(flight, awaited, through_flights=True):
+                    return Waited.IN_A_RING
+    finally:
+        _waiting.pop(me, None)
+    return Waited.TO_THE_END
+
+
+def _reached(flight: Flight[Any], awaited: dict[int, set[int]], *, through_flights: bool) -> set[int]:
+    """The threads that must go on before a flight can end, if wanted also those of flights that it waits for."""
+    found: set[int] = set()
+    pending = {flight.thread}
+    if through_flights:
+        pending.update(one.thread for one in _ahead(flight))
+    while pending:
+        one = pending.pop()
+        found.add(one)
+        pending |= awaited.get(one, set())
+        if through_flights and one in _waiting:
+            pending.update(ahead.thread for ahead in _ahead(_waiting[one]))
+        pending -= found
+    return found
+
+
+def _recursion(key: bytes) -> CacheRecursion:
+    return CacheRecursion(f"computing {key!r} asks the cache for that same key; compute it another way")
 
 
 def _result(flight: Flight[T]) -> tuple[T] | None:
@@ -225,6 +288,7 @@ def _may_await_process(flight: Flight[Any]) -> bool:
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
+    _waiting.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

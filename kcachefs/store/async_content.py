@@ -13,28 +13,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import IO, Self
+from typing import IO, ParamSpec, Self, TypeVar
 
 from kcachefs.errors import StoreClosed
-from kcachefs.event_loops import in_thread
+from kcachefs.event_loops import in_thread, in_thread_to_the_end
 from kcachefs.store.content import ContentStore, Digest, StoreStatistics
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class AsyncContentStore:
     """A content-addressed store in a directory, open inside `async with`. Tasks may share one.
 
     Every method means what it means in `ContentStore`. A task that is cancelled does not wait for its call, which is
-    carried out all the same.
+    carried out all the same: leaving `async with` waits for every call under way, and so does `close`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
         self._open = partial(ContentStore, directory, create=create, level=level)
         self._opened: ContentStore | None = None
+        self._calls = 0
+        self._fewer_calls = threading.Condition()
 
     async def __aenter__(self) -> Self:
-        self._opened = await in_thread(self._open)
+        opened: list[ContentStore] = []
+        try:
+            await in_thread_to_the_end(lambda: opened.append(self._open()))
+        except BaseException:
+            if opened:  # the task was cancelled meanwhile: nobody will leave the block
+                await in_thread_to_the_end(opened[0].close)
+            raise
+        self._opened = opened[0]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -42,51 +55,70 @@ class AsyncContentStore:
 
     async def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:
         """Store bytes, or everything that a binary file has to give, and return the digest."""
-        return await in_thread(self._store.put, data)
+        return await self._call(self._store.put, data)
 
     async def get(self, digest: Digest) -> bytes:
         """All of an object's bytes. ObjectMissing when it is not there, ObjectDamaged when it cannot be trusted."""
-        return await in_thread(self._store.get, digest)
+        return await self._call(self._store.get, digest)
 
     async def read(self, digest: Digest, offset: int, size: int) -> bytes:
         """A range of an object; decodes only what holds it."""
-        return await in_thread(self._store.read, digest, offset, size)
+        return await self._call(self._store.read, digest, offset, size)
 
     async def exists(self, digest: Digest) -> bool:
         """Whether there is such an object."""
-        return await in_thread(self._store.exists, digest)
+        return await self._call(self._store.exists, digest)
 
     async def verify(self, digest: Digest) -> bool:
         """Read it from the disk and compare. False means that it was damaged and is now set aside."""
-        return await in_thread(self._store.verify, digest)
+        return await self._call(self._store.verify, digest)
 
     async def delete(self, digest: Digest) -> bool:
         """Let go of an object; its bytes go unless a file of the mount has them too. False if it was not held."""
-        return await in_thread(self._store.delete, digest)
+        return await self._call(self._store.delete, digest)
 
     async def digests(self) -> AsyncIterator[bytes]:
         """Every object's digest, in order, as they are when this is called; damaged ones are left out."""
         store = self._store
-        for digest in await in_thread(lambda: list(store.digests())):
+        for digest in await self._call(lambda: list(store.digests())):
             yield digest
 
     async def statistics(self) -> StoreStatistics:
         """What the store holds."""
-        return await in_thread(self._store.statistics)
+        return await self._call(self._store.statistics)
 
     async def sync(self) -> None:
         """What was put before survives power loss when this returns."""
-        await in_thread(self._store.sync)
+        await self._call(self._store.sync)
 
     async def compact(self) -> int:
         """Give the space of deleted objects back; returns the bytes."""
-        return await in_thread(self._store.compact)
+        return await self._call(self._store.compact)
 
     async def close(self) -> None:
         """Close the store. Closing twice is fine."""
         opened, self._opened = self._opened, None
         if opened is not None:
-            await in_thread(opened.close)
+            await in_thread_to_the_end(self._close_after_calls, opened)
+
+    async def _call(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._fewer_calls:
+            self._calls += 1
+
+        def call() -> T:
+            try:
+                return method(*args, **kwargs)
+            finally:
+                with self._fewer_calls:
+                    self._calls -= 1
+                    self._fewer_calls.notify_all()
+
+        return await in_thread(call)
+
+    def _close_after_calls(self, opened: ContentStore) -> None:
+        with self._fewer_calls:
+            self._fewer_calls.wait_for(lambda: not self._calls)
+        opened.close()
 
     @property
     def _store(self) -> ContentStore:

@@ -299,6 +299,11 @@ class Catalog:
             self._journal.close()
             self._folded.close(compact=fold)
 
+    def after_fork(self) -> None:
+        """In a forked child: let go of the journal's descriptors."""
+        # LMDB's file stays open: closing it would free the parent's places in the table of readers, which is shared.
+        self._journal.close()
+
     # --- folding ------------------------------------------------------------------------------------------------------
 
     def _start_folding(self) -> None:

@@ -21,7 +21,7 @@ from typing import IO, Self
 
 import msgspec
 
-from kcachefs.errors import ObjectMissing, UsageError
+from kcachefs.errors import ObjectMissing, StoreClosed, UsageError
 from kcachefs.store.frames import FRAME_SIZE, frames_of
 from kcachefs.store.ledger import Staged
 from kcachefs.store.object_records import ObjectRecord
@@ -54,6 +54,9 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 class ContentStore:
     """A content-addressed store in a directory. Threads may share it; while it is open, no other process may open it.
 
+    A store does not survive a fork. In a child of the process that opened it every use raises StoreClosed, and `close`
+    changes nothing on disk.
+
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with ContentStore(folder) as store:
@@ -65,7 +68,7 @@ class ContentStore:
     def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
         if not os.fspath(directory):  # which the disk would take for the current directory
             raise UsageError("directory is empty; give the store a directory of its own")
-        self._store = Store(directory, Options(create=create, level=level))
+        self._opened = Store(directory, Options(create=create, level=level))
 
     def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:
         """Store bytes, or everything that a binary file returns, and return the digest.
@@ -111,6 +114,7 @@ class ContentStore:
         for key, raw in self._store.catalog.walk(b"o"):
             if raw is not None and not ObjectRecord.unpack(raw).flags & ObjectRecord.DAMAGED:
                 yield key[1:]
+                self._check_process()  # the caller may have forked since, and LMDB must not be read in the child
 
     def statistics(self) -> StoreStatistics:
         totals = self._store.objects.totals()
@@ -133,7 +137,8 @@ class ContentStore:
         return self._store.compact()
 
     def close(self) -> None:
-        self._store.close()
+        """Write everything to its place and let others open the store. Closing twice is fine."""
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -142,6 +147,15 @@ class ContentStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def _store(self) -> Store:
+        self._check_process()
+        return self._opened
+
+    def _check_process(self) -> None:
+        if self._opened.lock.is_inherited:
+            raise StoreClosed(f"{self._opened.path}: was opened before this process was forked; open it after the fork")
 
     def _put_bytes(self, data: bytes) -> bytes:
         while True:

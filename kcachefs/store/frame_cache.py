@@ -51,6 +51,11 @@ class FrameCache:
             self._frames.clear()
             self._size = 0
 
+    def after_fork(self) -> None:
+        """In a forked child: forget everything. Another thread may have held the lock, and it does not exist here."""
+        self._lock = threading.Lock()
+        self.clear()
+
 
 def _taken(frame: bytes) -> int:
     """Bytes of memory that keeping it takes."""

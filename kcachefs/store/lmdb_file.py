@@ -138,6 +138,8 @@ def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
         return StoreError(f"{thing}: written by an incompatible LMDB; use the kcachefs that made it")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.CursorFullError):
         return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
+    if "already open in this process" in str(error):  # as we hold the store's lock, it is one that the parent had open
+        return StoreError(f"{thing}: was open when this process was forked; open it in a new process")
     if "allocate memory" in str(error):  # its first page says how much address space it wants
         return StoreError(
             f"{thing}: wants more memory than this process may have: raise `ulimit -v`; "

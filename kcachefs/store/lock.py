@@ -1,6 +1,7 @@
 """The store's exclusive lock: one process has a store open, and a second one is told which.
 
-It is a flock on a file in the store: the kernel drops it when its holder dies, however it dies.
+It is a flock on a file in the store: the kernel drops it when its holder dies, however it dies. A forked child inherits
+it and closes it at once, which leaves it to the parent: it would keep others waiting after the parent has died.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import sys
+import weakref
 from pathlib import Path
 
 from kcachefs.errors import NotAStore, StoreBusy
@@ -17,6 +19,9 @@ from kcachefs.filelock import open_locked
 
 class StoreLock:
     """Held from construction until `release`."""
+
+    is_inherited = False
+    """Whether the process that took it has forked this one: the store is the parent's."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -32,6 +37,7 @@ class StoreLock:
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, by a nameless holder
             os.pwrite(self._fd, f"process {os.getpid()} ({program})\n".encode(), 0)
+        _all.add(self)
 
     def release(self) -> None:
         if self._fd >= 0:
@@ -39,8 +45,26 @@ class StoreLock:
             os.close(self._fd)
             self._fd = -1
 
+    def after_fork(self) -> None:
+        """In a forked child: let go of the parent's lock without unlocking it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self.is_inherited = True
+
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_bytes()[:512].decode(errors="replace").strip() or "another process"
     return "another process"
+
+
+_all: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for lock in list(_all):
+        lock.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -132,3 +132,4 @@ class SlotFile:
 
     def close(self) -> None:
         os.close(self._fd)
+        self._fd = -1

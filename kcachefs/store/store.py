@@ -82,7 +82,7 @@ class Parts(NamedTuple):
 
 
 class Store:
-    """Everything under one directory. Threads may share it; do not use it in a forked child."""
+    """Everything under one directory. Threads may share it; a forked child may only `close` it."""
 
     def __init__(self, directory: str | os.PathLike[str], options: Options = Options()) -> None:  # noqa: B008
         self.path = Path(directory)
@@ -94,8 +94,8 @@ class Store:
         self._thread: threading.Thread | None = None
         self._repacking: Attempts = {}
         with in_their_places(), contextlib.ExitStack() as undo:
-            self._lock, self._header = enter(self.path, create=options.create)
-            undo.callback(self._lock.release)
+            self.lock, self._header = enter(self.path, create=options.create)
+            undo.callback(self.lock.release)
             was_closed = not self._header.boot
             note_boot(self.path, self._header)
             if was_closed:  # should opening fail, it still is
@@ -270,16 +270,22 @@ class Store:
         return total
 
     def close(self) -> None:
-        """Fold and release everything. On a full disk, what cannot be folded stays in the journal."""
+        """Fold and release everything. On a full disk, what cannot be folded stays in the journal.
+
+        In a forked child of the process that opened it, this frees memory and descriptors and changes no file.
+        """
         if self._closed:
             return
         self._closed = True
+        if self.lock.is_inherited:
+            _close_inherited(self)
+            return
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
         with contextlib.ExitStack() as last:
-            last.callback(self._lock.release)
+            last.callback(self.lock.release)
             last.callback(self.volumes.close)
             last.callback(self.objects.close)
             last.callback(self.spool.close)
@@ -360,3 +366,13 @@ def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bo
     with clear_errors(path):
         make_folder(path, "volumes")
         make_folder(path, "spool")
+
+
+def _close_inherited(store: Store) -> None:
+    # In a forked child no thread folds, and a thread that does not exist here may hold any lock for ever.
+    store.catalog.after_fork()
+    store.volumes.close(inherited=True)
+    store.objects.cache.after_fork()
+    store.objects.frames.clear()
+    store.slots.close()
+    store.history.close()

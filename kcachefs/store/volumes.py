@@ -209,7 +209,10 @@ class Volumes:
     def size(self, number: int) -> int:
         return os.stat(self.path(number)).st_size
 
-    def close(self) -> None:
+    def close(self, *, inherited: bool = False) -> None:
+        """Let go of every descriptor; `inherited` in a forked child."""
+        if inherited:  # another thread may have held the lock, and it does not exist here
+            self._lock = threading.Lock()
         with self._lock:
             self.readers.clear()
             self._active, self._active_fd = -1, Descriptor(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -14,6 +15,7 @@ import trio
 
 from kcachefs import AsyncContentStore, ContentStore
 from kcachefs.errors import ObjectMissing, StoreBusy, StoreClosed
+from tests.waiting import PATIENCE
 
 
 def run_asyncio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -106,5 +108,97 @@ def test_a_store_that_is_not_open_says_so(tmp_path: Path, run: Any) -> None:
         await store.close()
         with pytest.raises(StoreClosed):
             await store.get(bytes(32))
+
+    run(main)
+
+
+class Slow(io.BytesIO):
+    """A stream that has nothing to give until it may go on."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.is_read, self.may_go = threading.Event(), threading.Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.is_read.set()
+        assert self.may_go.wait(PATIENCE)
+        return super().read(size)
+
+
+async def pause() -> None:
+    await (trio.sleep(0.001) if trio.lowlevel.in_trio_task() else asyncio.sleep(0.001))
+
+
+async def cancelled(work: Callable[[], Coroutine[Any, Any, Any]], when: Callable[[], bool]) -> None:
+    """Start a task, cancel it once it is time, and return when it has ended."""
+    if trio.lowlevel.in_trio_task():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            while not when():
+                await pause()
+            nursery.cancel_scope.cancel()
+        return
+    task = asyncio.create_task(work())
+    while not when():
+        await pause()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@run_loop
+def test_a_cancelled_put_is_not_waited_for_and_stored_when_the_block_is_left(tmp_path: Path, run: Any) -> None:
+    slow = Slow(b"late")
+    order: list[str] = []
+
+    async def main() -> None:
+        async with AsyncContentStore(tmp_path / "store") as store:
+
+            async def put() -> None:
+                await store.put(slow)
+
+            await cancelled(put, slow.is_read.is_set)
+            order.append("cancelled")
+            threading.Timer(0.05, slow.may_go.set).start()
+        order.append("left")
+        assert slow.may_go.is_set()
+
+    run(main)
+    assert order == ["cancelled", "left"]
+    with ContentStore(tmp_path / "store") as store:
+        assert [store.get(digest) for digest in store.digests()] == [b"late"]
+
+
+@run_loop
+def test_a_task_that_is_cancelled_while_it_opens_a_store_leaves_it_to_others(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async def use() -> None:
+            async with AsyncContentStore(tmp_path / "store"):
+                while True:
+                    await pause()
+
+        for name in ("lock", "kcachefs.json", "spool.arena"):  # later and later
+            await cancelled(use, (tmp_path / "store" / name).exists)
+            ContentStore(tmp_path / "store").close()
+            shutil.rmtree(tmp_path / "store")
+
+    run(main)
+
+
+@run_loop
+def test_a_cancelled_task_closes_the_store_before_it_ends(tmp_path: Path, run: Any) -> None:
+    is_open = threading.Event()
+
+    async def main() -> None:
+        async def use() -> None:
+            async with AsyncContentStore(tmp_path / "store") as store:
+                await store.put(b"a kernel")
+                is_open.set()
+                while True:
+                    await pause()
+
+        await cancelled(use, is_open.is_set)
+        with ContentStore(tmp_path / "store") as store:
+            assert len(list(store.digests())) == 1
 
     run(main)

@@ -71,7 +71,7 @@ def test_what_rests_is_replayed_after_a_kill(tmp_path: Path) -> None:
     digest = put(store, b"acknowledged")
     store.rest()
     store.catalog.close(fold=False)  # as a kill leaves it
-    store._lock.release()
+    store.lock.release()
     with Store(tmp_path / "store", Options(background=False)) as again:
         assert again.recovered
         assert again.objects.get(digest) == b"acknowledged"
