@@ -16,7 +16,7 @@ from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
 from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
-from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
 from kcachefs.printable import printable
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _USED_DAYS = 10
 """Entries that were used in so many days are worth renewing."""
 _DAY = 86400.0
+_WAIT = 90
+"""Seconds: longer than a claim is respected."""
 
 Packs = Annotated[
     list[str] | None,
@@ -153,11 +155,18 @@ def push(
     trust: Trust = None,
     scope: Scope = None,
     level: Level = LEVEL,
+    wait: Annotated[
+        int,
+        typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to wait for a node that publishes the same."),
+    ] = _WAIT,
     mount: target.Mount = None,
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """Publish entries that the bucket does not have, and renew those that are used and would soon be deleted there."""
+    """Publish entries that the bucket does not have, and renew those that are used and would soon be deleted there.
+
+    Exits with 1 if entries are left to another node that publishes them.
+    """
     from kcachefs.fleet import finding, signing
     from kcachefs.fleet.publishing import Publisher, key_of
     from kcachefs.fleet.renewing import renew
@@ -172,7 +181,14 @@ def push(
             raise UsageError("there is nothing to publish; see: kcachefs ls")
         publisher = Publisher(bucket, signer)
         with bar("publishing", sum(one.bytes for one in entries)) as advance:
-            done = publisher.publish(view, entries, level=level, say=left_out.append, progress=advance)
+
+            def waits(count: int) -> None:
+                those = counted(count, "entry", "entries")
+                complain(f"kcachefs: another node has claimed {those}; waiting for it, at most {wait} s")
+
+            done = publisher.publish_patiently(
+                view, entries, wait=wait, waits=waits, level=level, say=left_out.append, progress=advance
+            )
         renewed = renew(bucket, publisher, {key_of(one) for one in entries if one.path in used})
     published = sum(one.size for one in done.packs)
     again = len(renewed.copied) + len(renewed.repacked)
@@ -181,15 +197,18 @@ def push(
         waiting = [one.path for one in done.waiting]
         lines = [printable(line) for line in left_out]
         print_json({**facts, "renewed": again, "waiting": waiting, "left_out": lines, "scope": bucket.layout.scope})
-        return
-    entered = len(entries) - done.present - len(done.waiting)
-    print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
-    if again:
-        print(f"{counted(again, 'pack')} renewed")
+    else:
+        entered = len(entries) - done.present - len(done.waiting)
+        print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
+        if again:
+            print(f"{counted(again, 'pack')} renewed")
+        for line in left_out:
+            print(f"kcachefs: {printable(line)}", file=sys.stderr)
+        if done.waiting:
+            count = counted(len(done.waiting), "entry", "entries")
+            complain(f"kcachefs: {count} not published: another node has claimed them; run this again in a minute")
     if done.waiting:
-        print(f"{counted(len(done.waiting), 'entry', 'entries')} left to another node that publishes them just now")
-    for line in left_out:
-        print(f"kcachefs: {printable(line)}", file=sys.stderr)
+        sys.exit(1)
 
 
 def pull(

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,9 @@ PACK_BYTES = 128 << 20
 
 _GAP = 60 * 10**9
 """Nanoseconds without a new file after which a start is taken to have done something else."""
+
+_LOOK_AGAIN = 3.0
+"""Seconds between two looks at whether others have published what they claimed."""
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +85,48 @@ class Publisher:
         total, packs, waiting, today = sum(one.bytes for one in missing) or 1, [], [], ""
         for group in _groups(missing):
             # Nodes that compiled almost the same agree on the least key of it most of the time.
-            now = self.claims.take(f"{min(map(key_of, group)):016x}")
-            if now is None:
-                waiting += group
-                progress(sum(one.bytes for one in group))
-                continue
-            took = compile_ms * sum(one.bytes for one in group) // total
-            today = day_of(now)
-            packs += self._put(view, group, today, run, took, level, say, progress)
+            with self.claims.taken(f"{min(map(key_of, group)):016x}") as now:
+                if now is None:
+                    waiting += group
+                    progress(sum(one.bytes for one in group))
+                    continue
+                took = compile_ms * sum(one.bytes for one in group) // total
+                today = day_of(now)
+                packs += self._put(view, group, today, run, took, level, say, progress)
         if packs:
             self._bucket.load_index()
             snapshotting.make_due(self._bucket, self.claims, self.signer, today)
         return Published(packs, len(entries) - len(missing), waiting)
+
+    def publish_patiently(
+        self,
+        view: View,
+        entries: Sequence[FoundEntry],
+        *,
+        wait: float,
+        waits: Callable[[int], None],
+        level: int,
+        say: Say,
+        progress: Callable[[int], None],
+    ) -> Published:
+        """`publish`, for somebody who does not come back: what others publish is looked for again for `wait` seconds.
+
+        By then it is there, or their claims are old and it is published here. `waits` is called with how many entries
+        that is about, if there are some.
+        """
+        run = new_run()
+        done = self.publish(view, entries, run=run, level=level, say=say, progress=progress)
+        if done.waiting and wait:
+            waits(len(done.waiting))
+        until = time.monotonic() + wait
+        while done.waiting:
+            left = until - time.monotonic()
+            time.sleep(max(0.0, min(left, _LOOK_AGAIN)))
+            again = self.publish(view, done.waiting, run=run, level=level, say=say)
+            done = Published(done.packs + again.packs, done.present + again.present, again.waiting)
+            if left <= 0:
+                break
+        return done
 
     def put_pack(self, path: Path, day: str, *, run: str, compile_ms: int) -> SignedRecord:
         """Put a pack that is a local file into the bucket, then its record."""
