@@ -50,10 +50,13 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
     rows = []
     for name in scopes_in(storage):
         with _bucket(url, name, trust, needs_trust=False) as bucket:
+            # In this order: a record is written after its pack, so a pack that is not listed then is gone.
+            found = bucket.reader.survey()
             listed = list(storage.objects(bucket.layout.packs))
-            rows.append(
-                _ScopeFacts.of(name, bucket.reader.survey().records, sum(one.size for one in listed), len(listed))
-            )
+            there = {bucket.layout.placed(one.key) for one in listed}
+            references = [one.reference for one in found.records]
+            lost = sum(found.still_has(one) and one.place not in there for one in references)
+            rows.append(_ScopeFacts.of(name, found.records, sum(one.size for one in listed), len(listed), lost))
     days = read_settings(storage).days
     if as_json:
         print_json({"url": url, "days": days, "scopes": [one._asdict() for one in rows]})
@@ -63,7 +66,10 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
         sizes = (config.format_size(one.bytes), config.format_size(one.plain_bytes))
         counts = (str(one.trusted_packs), f"{one.entries:,}")
         table.add(printable(one.scope), one.newest or "-", str(one.packs), sizes[0], *counts, sizes[1])
-    show(table, [f"what nobody renews goes after {days} days; this host is {_own_scope()}"])
+    notes = [f"what nobody renews goes after {days} days; this host is {_own_scope()}"]
+    if lost := sum(one.lost_packs for one in rows):
+        notes.append(f"{counted(lost, 'pack')} gone while the records are there: push again from where it was compiled")
+    show(table, notes)
 
 
 class _ScopeFacts(NamedTuple):
@@ -79,9 +85,11 @@ class _ScopeFacts(NamedTuple):
     compile_seconds: float
     oldest: str
     newest: str
+    lost_packs: int
+    """Those that are gone, while their records are not."""
 
     @classmethod
-    def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int) -> _ScopeFacts:
+    def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int, lost: int) -> _ScopeFacts:
         days = sorted(one.day for one in records) or [""]
         return cls(
             scope=scope,
@@ -93,6 +101,7 @@ class _ScopeFacts(NamedTuple):
             compile_seconds=sum(one.record.compile_ms for one in records) / 1000,
             oldest=days[0],
             newest=days[-1],
+            lost_packs=lost,
         )
 
 
@@ -196,10 +205,13 @@ def push(
         facts = {"packs": [one.pack for one in done.packs], "bytes": published, "present": done.present}
         waiting = [one.path for one in done.waiting]
         lines = [printable(line) for line in left_out]
-        print_json({**facts, "renewed": again, "waiting": waiting, "left_out": lines, "scope": bucket.layout.scope})
+        facts |= {"lost": done.lost, "renewed": again, "waiting": waiting, "left_out": lines}
+        print_json({**facts, "scope": bucket.layout.scope})
     else:
         entered = len(entries) - done.present - len(done.waiting)
         print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
+        if done.lost:
+            print(f"{counted(done.lost, 'pack')} lost by the bucket; what was in them is published again")
         if again:
             print(f"{counted(again, 'pack')} renewed")
         for line in left_out:

@@ -142,6 +142,15 @@ def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storag
     return ObstoreStorage(url, obstore, _client(parts.scheme, parts, options, retries, timeout), prefix, timeout)
 
 
+def is_there(storage: Storage, key: str) -> bool:
+    """Whether a bucket has an object."""
+    try:
+        storage.head(key)
+    except FleetMissing:
+        return False
+    return True
+
+
 def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, timeout: float) -> Any:
     from datetime import timedelta
 

@@ -49,6 +49,8 @@ class Published(NamedTuple):
     """Entries that the bucket had already."""
     waiting: list[FoundEntry]
     """Entries that somebody else is publishing now: try again after `claims.CLAIM_SECONDS`."""
+    lost: int = 0
+    """Packs that should have held some of the entries, and are gone while their records are not."""
 
 
 class Publisher:
@@ -111,10 +113,11 @@ class Publisher:
     ) -> Published:
         """`publish`, for somebody who does not come back: what others publish is looked for again for `wait` seconds.
 
-        By then it is there, or their claims are old and it is published here. `waits` is called with how many entries
+        By then it is there, or their claims are old and it is published here. What is in a pack that the bucket has
+        lost is published again. `waits` is called with how many entries
         that is about, if there are some.
         """
-        run = new_run()
+        run, lost = new_run(), self._forget_lost(entries)
         done = self.publish(view, entries, run=run, level=level, say=say, progress=progress)
         if done.waiting and wait:
             waits(len(done.waiting))
@@ -126,7 +129,27 @@ class Publisher:
             done = Published(done.packs + again.packs, done.present + again.present, again.waiting)
             if left <= 0:
                 break
-        return done
+        return done._replace(lost=lost)
+
+    def _forget_lost(self, entries: Sequence[FoundEntry]) -> int:
+        """Take packs out of the index that hold some of the entries and are gone; returns how many.
+
+        A mount finds that out when it fetches a pack; who only publishes would never.
+        """
+        asked: set[PackReference] = set()
+        lost = 0
+        while True:
+            self._bucket.load_index()
+            index = KeyIndex.open(self._bucket.index_path)
+            newest = (index.find_all(key_of(one))[:1] for one in entries) if index is not None else ()
+            holding = {one for found in newest for one in found} - asked
+            gone = self._bucket.lost(holding)
+            for one in gone:
+                self._bucket.bans.add(one, "its pack is gone")
+            if not gone:
+                return lost
+            asked |= holding
+            lost += len(gone)
 
     def put_pack(self, path: Path, day: str, *, run: str, compile_ms: int) -> SignedRecord:
         """Put a pack that is a local file into the bucket, then its record."""

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from kcachefs.fleet import collecting
 from kcachefs.fleet.bucket_layout import Layout
+from kcachefs.fleet.object_storage import Stored
 from tests.engines.mounting import Mount
 from tests.fleet.caches import ENTRIES, fill, key, packed, shown
 from tests.fleet.nodes import SCOPE, Node, bucket_folder
@@ -187,20 +189,29 @@ def test_gc_deletes_what_is_old_or_of_no_use_and_nothing_else(base: Path) -> Non
     gone = [
         aged(f"packs/2026-01-01/{'2' * 32}.kcp", 2),
         aged(f"records/2026-01-01/{'3' * 32}", 31),
+        aged(f"records/2026-01-01/{'4' * 32}", 0),
         aged("claims/0123.0", 2),
         aged("snapshots/day/2026-01-01/00000008-0123456789abcdef", 2),
     ]
     said = kcachefs("fleet", "gc", node.storage.url, "--dry-run").stdout
-    assert "4 objects would be deleted" in said
+    assert "5 objects would be deleted" in said
     assert all(path.exists() for path in (*gone, *useful))
     assert {one["why"] for one in told("gc", node.storage.url)["objects"]} == {
         "no record names it",
+        "its pack is gone",
         "older than 30 days",
         "a claim that is over",
         "replaced by a newer snapshot",
     }
     assert not any(path.exists() for path in gone)
     assert all(path.exists() for path in (*useful, young, best))
+
+
+def test_gc_leaves_a_record_alone_whose_pack_was_written_after_the_listing_came_there() -> None:
+    at = ("2026-01-01", "1" * 32)
+    record = Stored(LAYOUT.record(*at), 100, 1000.0)
+    assert collecting.garbage(LAYOUT, [record], 1001.0, 30, {LAYOUT.pack(*at)}.__contains__) == []
+    assert [one.stored for one in collecting.garbage(LAYOUT, [record], 1001.0, 30, lambda key: False)] == [record]
 
 
 def test_the_commands_refuse_in_one_line(base: Path) -> None:

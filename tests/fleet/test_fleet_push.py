@@ -8,14 +8,20 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kcachefs.fleet.bucket_layout import Layout
+from kcachefs.fleet import finding
+from kcachefs.fleet.bucket_layout import Layout, day_of
+from kcachefs.fleet.object_storage import Storage, Stored, open_storage
+from kcachefs.fleet.publishing import Publisher
+from kcachefs.fleet.renewing import _copy
+from kcachefs.fleet.views import FolderView
 from kcachefs.store import Options, Store
 from tests.fleet.caches import ENTRIES, fill, key, packed
 from tests.fleet.nodes import SCOPE, Node, bucket_folder
-from tests.fleet.test_bucket_publishing import objects, publish_and_die
+from tests.fleet.test_bucket_publishing import Counting, objects, publish_and_die
 from tests.frameworks.commands import kcachefs
 from tests.waiting import PATIENCE, until
 
@@ -121,3 +127,53 @@ def test_a_publisher_that_fails_leaves_the_claim_of_another_alone(base: Path) ->
     with pytest.raises(KeyboardInterrupt):
         node.publish(base / "caches")
     assert len(objects(base / "bucket", "claims")) == 1
+
+
+def test_what_was_in_a_pack_that_is_gone_is_published_again(pusher: Pusher) -> None:
+    assert pusher.push().returncode == 0
+    (name,) = objects(pusher.root, "packs")
+    (pusher.root / LAYOUT.packs / name).unlink()
+    lost = json.loads(kcachefs("fleet", "status", pusher.url, "--trust", pusher.public, "--json").stdout)
+    assert [one["lost_packs"] for one in lost["scopes"]] == [1]
+    for claim in objects(pusher.root, "claims"):
+        os.utime(pusher.root / LAYOUT.claim(claim), (time.time() - 61,) * 2)
+    told = json.loads(pusher.push("--wait", "0", "--json").stdout)
+    assert (len(told["packs"]), told["present"], told["lost"]) == (1, 0, 1)
+    assert objects(pusher.root, "packs") == [name]
+    reader = Node(pusher.base / "reader", pusher.url, pusher.secret)
+    reader.bucket.fetch_pack(reader.index.packs[0]).unlink()
+    again = pusher.push("--wait", "0")
+    assert (again.returncode, again.stdout) == (0, f"0 entries published (0 B), {ENTRIES} were there already\n")
+
+
+def test_a_push_asks_once_for_each_pack_and_finds_entries_that_an_older_one_holds(base: Path) -> None:
+    url, secret = bucket_folder(base), key(base)[0]
+    fill(base / "caches", size=100)
+    past: Any = Counting(open_storage(url), -5 * 86400.0)
+    Node(base / "past", past, secret).publish(base / "caches")
+    counted: Any = Counted(open_storage(url))
+    node = Node(base / "node", counted, secret)
+    (old,), today = node.index.packs, day_of(time.time())
+    _copy(node.bucket, old, today)
+    (base / "bucket" / LAYOUT.pack(today, old.pack)).unlink()
+    counted.heads.clear()
+    publisher, view = Publisher(node.bucket, node.signer, node.claims), FolderView(base / "caches")
+    quiet: Any = {"waits": print, "level": 3, "say": print, "progress": lambda count: None}
+    done = publisher.publish_patiently(view, finding.find(view, [], print), wait=0, **quiet)
+    assert (done.packs, done.present, done.lost) == ([], ENTRIES, 1)
+    assert counted.heads == [LAYOUT.pack(day, old.pack) for day in (today, old.day)]
+
+
+class Counted:
+    """A storage that notes which objects it is asked about."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.heads: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def head(self, key: str) -> Stored:
+        self.heads.append(key)
+        return self._storage.head(key)
