@@ -8,10 +8,11 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from kcachefs.errors import FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError
-from kcachefs.fleet.object_storage import SCHEMES, open_storage
+from kcachefs.fleet import bucket_urls
+from kcachefs.fleet.object_storage import open_storage
 
 FETCHED_MAX = 64 << 30
 """The most bytes of a pack that somebody names by its URL."""
@@ -26,7 +27,7 @@ def is_url(text: str) -> bool:
     >>> is_url("s3://bucket/warm.kcp"), is_url("warm.kcp"), is_url("/tmp/a:b")
     (True, False, False)
     """
-    return text.partition("://")[0] in (*SCHEMES, *_WEB) and "://" in text
+    return text.partition("://")[0] in (*bucket_urls.SCHEMES, *_WEB) and "://" in text
 
 
 @contextmanager
@@ -42,11 +43,12 @@ def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> I
 
 
 def _from_bucket(url: str) -> Iterator[bytes]:
+    bucket_urls.parse(url)  # before a part of it is left out below
     parts = urlsplit(url)
     folder, _, name = parts.path.rpartition("/")
     if not name:
         raise UsageError(f"{url}: names a folder; name the pack in it, or use: kcachefs fleet pull {url}")
-    yield from open_storage(parts._replace(path=folder).geturl()).stream(name, limit=FETCHED_MAX)
+    yield from open_storage(parts._replace(path=folder or "/").geturl()).stream(unquote(name), limit=FETCHED_MAX)
 
 
 def _from_web(url: str) -> Iterator[bytes]:

@@ -71,6 +71,11 @@ def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     url = bucket_folder(base)
     packed(base / "caches", base / "bucket" / "warm.kcp", secret)
     assert "which is trusted" in kcachefs("pack", "verify", f"{url}/warm.kcp", "--trust", public).stdout
+    (base / "bucket" / "warm.kcp").rename(base / "bucket" / "a b#1.kcp")
+    assert "which is trusted" in kcachefs("pack", "verify", f"{url}/a%20b%231.kcp", "--trust", public).stdout
+    (base / "bucket" / "a b#1.kcp").rename(base / "bucket" / "warm.kcp")
+    for more in ("#1", "?", "?2"):
+        assert refused("pack", "verify", f"{url}/warm.kcp{more}", "--trust", public)[0] == 2
     assert refused("pack", "verify", f"{url}/warm.kcp")[0] == 6
     code, line = refused("pack", "verify", f"{url}/none.kcp", "--trust", public)
     assert (code, "is not there" in line) == (3, True)
