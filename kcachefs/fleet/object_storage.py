@@ -356,7 +356,7 @@ def _translated(error: Exception, what: str) -> Exception:
     if "Account must be specified" in text:
         return UsageError(f"{what}: names no account; set AZURE_STORAGE_ACCOUNT_NAME")
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
-    if denied or "AccessDenied" in text or re.search(r"status code: 40[13]", text):
+    if denied or re.search(r"status code: 40[13]|AccessDenied|<Code>(Expired|Invalid)Token</Code>", text):
         return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
     if "configured region" in text or "AuthorizationHeaderMalformed" in text:
         return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")

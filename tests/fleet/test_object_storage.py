@@ -223,6 +223,15 @@ def test_a_stores_own_words_are_short_and_printable(credentials: None) -> None:
     assert len(str(refused.value)) < 1000
 
 
+@pytest.mark.parametrize("code", [b"ExpiredToken", b"InvalidToken"])
+def test_a_token_that_is_over_is_refused_credentials(credentials: None, code: bytes) -> None:
+    words = b"<Error><Code>%s</Code><Message>The provided token has expired.</Message></Error>" % code
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(words)
+    with Odd((0.0, head + words)) as odd:
+        with pytest.raises(FleetRefused, match="refuses these credentials: The provided token has expired"):
+            open_storage(odd.url).get("a", limit=1, patience=Patience(first_byte=5.0))
+
+
 def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"s3://fleet?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
