@@ -209,6 +209,8 @@ def _write(
         raise UsageError(f"{out.absolute().parent}: is not a folder; the pack needs one")
     if out.exists() and not out.is_file():
         raise UsageError(f"{out}: is no ordinary file; a pack needs a file of its own")
+    if oci is not None:
+        images.check_place(oci)  # before a pack that is there is replaced
     left_out: list[str] = []
     entries = finding.find(view, wanted, left_out.append, only)
     if not entries:
