@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _USED_DAYS = 10
 """Entries that were used in so many days are worth renewing."""
 _DAY = 86400.0
+_WAIT = 90
+"""Seconds: longer than a claim is respected."""
 
 Packs = Annotated[
     list[str] | None,
@@ -48,10 +50,13 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
     rows = []
     for name in scopes_in(storage):
         with _bucket(url, name, trust, needs_trust=False) as bucket:
+            # In this order: a record is written after its pack, so a pack that is not listed then is gone.
+            found = bucket.reader.survey()
             listed = list(storage.objects(bucket.layout.packs))
-            rows.append(
-                _ScopeFacts.of(name, bucket.reader.survey().records, sum(one.size for one in listed), len(listed))
-            )
+            there = {bucket.layout.placed(one.key) for one in listed}
+            references = [one.reference for one in found.records]
+            lost = sum(found.still_has(one) and one.place not in there for one in references)
+            rows.append(_ScopeFacts.of(name, found.records, sum(one.size for one in listed), len(listed), lost))
     days = read_settings(storage).days
     if as_json:
         print_json({"url": url, "days": days, "scopes": [one._asdict() for one in rows]})
@@ -61,7 +66,10 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
         sizes = (config.format_size(one.bytes), config.format_size(one.plain_bytes))
         counts = (str(one.trusted_packs), f"{one.entries:,}")
         table.add(printable(one.scope), one.newest or "-", str(one.packs), sizes[0], *counts, sizes[1])
-    show(table, [f"what nobody renews goes after {days} days; this host is {_own_scope()}"])
+    notes = [f"what nobody renews goes after {days} days; this host is {_own_scope()}"]
+    if lost := sum(one.lost_packs for one in rows):
+        notes.append(f"{counted(lost, 'pack')} gone while the records are there: push again from where it was compiled")
+    show(table, notes)
 
 
 class _ScopeFacts(NamedTuple):
@@ -77,9 +85,11 @@ class _ScopeFacts(NamedTuple):
     compile_seconds: float
     oldest: str
     newest: str
+    lost_packs: int
+    """Those that are gone, while their records are not."""
 
     @classmethod
-    def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int) -> _ScopeFacts:
+    def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int, lost: int) -> _ScopeFacts:
         days = sorted(one.day for one in records) or [""]
         return cls(
             scope=scope,
@@ -91,6 +101,7 @@ class _ScopeFacts(NamedTuple):
             compile_seconds=sum(one.record.compile_ms for one in records) / 1000,
             oldest=days[0],
             newest=days[-1],
+            lost_packs=lost,
         )
 
 
@@ -153,11 +164,18 @@ def push(
     trust: Trust = None,
     scope: Scope = None,
     level: Level = LEVEL,
+    wait: Annotated[
+        int,
+        typer.Option(min=0, max=3600, metavar="SECONDS", help="How long to wait for a node that publishes the same."),
+    ] = _WAIT,
     mount: target.Mount = None,
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """Publish entries that the bucket does not have, and renew those that are used and would soon be deleted there."""
+    """Publish entries that the bucket does not have, and renew those that are used and would soon be deleted there.
+
+    Exits with 1 if entries are left to another node that publishes them.
+    """
     from kcachefs.fleet import finding, signing
     from kcachefs.fleet.publishing import Publisher, key_of
     from kcachefs.fleet.renewing import renew
@@ -172,7 +190,14 @@ def push(
             raise UsageError("there is nothing to publish; see: kcachefs ls")
         publisher = Publisher(bucket, signer)
         with bar("publishing", sum(one.bytes for one in entries)) as advance:
-            done = publisher.publish(view, entries, level=level, say=left_out.append, progress=advance)
+
+            def waits(count: int) -> None:
+                those = counted(count, "entry", "entries")
+                complain(f"kcachefs: another node has claimed {those}; waiting for it, at most {wait} s")
+
+            done = publisher.publish_patiently(
+                view, entries, wait=wait, waits=waits, level=level, say=left_out.append, progress=advance
+            )
         renewed = renew(bucket, publisher, {key_of(one) for one in entries if one.path in used})
     published = sum(one.size for one in done.packs)
     again = len(renewed.copied) + len(renewed.repacked)
@@ -180,16 +205,22 @@ def push(
         facts = {"packs": [one.pack for one in done.packs], "bytes": published, "present": done.present}
         waiting = [one.path for one in done.waiting]
         lines = [printable(line) for line in left_out]
-        print_json({**facts, "renewed": again, "waiting": waiting, "left_out": lines, "scope": bucket.layout.scope})
-        return
-    entered = len(entries) - done.present - len(done.waiting)
-    print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
-    if again:
-        print(f"{counted(again, 'pack')} renewed")
+        facts |= {"lost": done.lost, "renewed": again, "waiting": waiting, "left_out": lines}
+        print_json({**facts, "scope": bucket.layout.scope})
+    else:
+        entered = len(entries) - done.present - len(done.waiting)
+        print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
+        if done.lost:
+            print(f"{counted(done.lost, 'pack')} lost by the bucket; what was in them is published again")
+        if again:
+            print(f"{counted(again, 'pack')} renewed")
+        for line in left_out:
+            complain(f"kcachefs: {printable(line)}")
+        if done.waiting:
+            count = counted(len(done.waiting), "entry", "entries")
+            complain(f"kcachefs: {count} not published: another node has claimed them; run this again in a minute")
     if done.waiting:
-        print(f"{counted(len(done.waiting), 'entry', 'entries')} left to another node that publishes them just now")
-    for line in left_out:
-        complain(f"kcachefs: {printable(line)}")
+        sys.exit(1)
 
 
 def pull(

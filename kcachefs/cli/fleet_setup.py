@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -148,21 +149,21 @@ def gc(
 
     What nodes still use they publish again before it is old.
     """
-    from kcachefs.fleet import collecting
+    from kcachefs.fleet import collecting, object_storage
     from kcachefs.fleet.bucket import read_settings
     from kcachefs.fleet.bucket_layout import Layout, scopes_in
     from kcachefs.fleet.claims import Claims
-    from kcachefs.fleet.object_storage import open_storage
 
     url = chosen_url(url)
-    storage = open_storage(url, retries=2)
+    storage = object_storage.open_storage(url, retries=2)
     limit = days if days is not None else read_settings(storage).days
     found: list[collecting.Garbage] = []
     for name in [scope] if scope else scopes_in(storage):
         layout = Layout(name)
         # A dry run writes nothing, so it has to take this machine's clock for the store's.
         now = time.time() if dry_run else Claims(storage, layout).now()
-        found += collecting.garbage(layout, storage.objects(layout.root), now, limit)
+        is_there = partial(object_storage.is_there, storage)
+        found += collecting.garbage(layout, storage.objects(layout.root), now, limit, is_there)
     size = sum(one.stored.size for one in found)
     if not dry_run:
         for start in range(0, len(found), 500):

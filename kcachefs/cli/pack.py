@@ -213,6 +213,8 @@ def _write(
         key = signing.default_key()
     signer = signing.Signer(key) if key is not None else None
     check_place(out)
+    if oci is not None:
+        images.check_place(oci)  # before a pack that is there is replaced
     left_out: list[str] = []
     entries = finding.find(view, wanted, left_out.append, only)
     if not entries:

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from kcachefs.daemon import landlock, syscall_filter
 from kcachefs.daemon.landlock import Right
+from kcachefs.fleet import bucket_urls
 
 LANDLOCK_MIN = 2
 """The first version that lets a file be renamed from one folder of the store to another."""
@@ -62,8 +62,8 @@ def confine_agent(folder: Path, url: str, log: str) -> list[str]:
     """
     if landlock.version() < LANDLOCK_MIN:
         return [NO_LANDLOCK_FOR_AGENT]
-    parts = urlsplit(url)
-    bucket = parts.path if parts.scheme == "file" else ""
+    where = bucket_urls.parse(url)
+    bucket = where.path if where.scheme == "file" else ""
     try:
         with landlock.Ruleset(network=True) as rules:
             rules.allow("/", landlock.READ)

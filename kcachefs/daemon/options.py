@@ -172,9 +172,13 @@ def _ranges(flag: str, given: Any) -> tuple[tuple[int, int], ...]:
 
 
 def _url(flag: str, given: Any) -> str:
-    if not isinstance(given, str) or not re.match("(s3|gs|az|file)://", given):
-        raise UsageError(f"{flag} {given}: is no bucket; a bucket is s3://…, gs://…, az://… or file:///…")
-    return given
+    from kcachefs.fleet import bucket_urls
+
+    try:
+        bucket_urls.parse(str(given))
+    except UsageError as error:
+        raise UsageError(f"{flag} {error}") from None
+    return str(given)
 
 
 def _keys(flag: str, given: Any) -> list[str]:

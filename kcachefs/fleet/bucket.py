@@ -21,7 +21,7 @@ from kcachefs.fleet import index_loading, packfile
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import SETTINGS, Layout
 from kcachefs.fleet.index_loading import Loaded, RecordReader
-from kcachefs.fleet.object_storage import PATIENT, Patience, Storage
+from kcachefs.fleet.object_storage import PATIENT, Patience, Storage, is_there
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference
 
 DAYS = 30
@@ -84,6 +84,15 @@ class Bucket:
                 self.ban(reference, str(error))
             raise
         return path
+
+    def lost(self, references: Collection[PackReference]) -> list[PackReference]:
+        """Those of which the bucket has no pack. One request for each."""
+
+        def gone(reference: PackReference) -> list[PackReference]:
+            key = self.layout.pack(reference.day, reference.pack)
+            return [] if is_there(self.storage, key) else [reference]
+
+        return index_loading.in_parallel(gone, list(references))
 
     def ban(self, reference: PackReference, why: str) -> None:
         """Never ask for this pack again; it leaves the index with the next load."""

@@ -1,26 +1,31 @@
 """Claims: of many nodes that compiled the same, about one publishes it.
 
 A claim is an object that says who is publishing something now. Whoever finds one waits, and looks into the index again
-before it tries the next time. A claim whose owner died is taken over once it has been seen unchanged for a while by
-this machine's own timer: no two clocks are ever compared. Nothing breaks when two nodes win: the same entries are then
-in two packs. So stores that ignore conditional writes are good enough; there, all write and the last one stands.
+before it tries the next time. A claim whose owner died is taken over once it is old by the store's own clock, or has
+been seen unchanged for as long by this machine's timer: clocks of two machines are never compared. Nothing breaks when
+two nodes win: the same entries are then in two packs. So stores that ignore conditional writes are good enough; there,
+all write and the last one stands.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from kcachefs.errors import FleetMissing
+from kcachefs.errors import FleetError, FleetMissing
 from kcachefs.fleet.bucket_layout import Layout
-from kcachefs.fleet.object_storage import Got, Storage
+from kcachefs.fleet.object_storage import PATIENT, Got, Patience, Storage
 
 CLAIM_SECONDS = 60.0
-"""How long a claim is respected after this process saw it first."""
+"""How long a claim is respected."""
 SETTLE_SECONDS = 1.0
 """How long to wait before reading a claim back, for those who wrote at the same moment."""
 _CLAIM_MAX = 4096
+_HASTY = Patience(first_byte=2.0, overall=2.0)
+"""For who fails already, perhaps because the bucket does not answer."""
 
 
 class Claims:
@@ -41,6 +46,17 @@ class Claims:
         self._settle = settle
         self._sleep = sleep
         self._seen: dict[str, tuple[bytes, float]] = {}
+        self._mine: dict[str, tuple[str, bytes]] = {}
+        self._ahead: float | None = None
+
+    @contextmanager
+    def taken(self, name: str) -> Iterator[float | None]:
+        """`take` something. If what is done with it fails, the claim is given back, so that nobody waits for it."""
+        try:
+            yield self.take(name)
+        except BaseException:
+            self._give_back(name)
+            raise
 
     def take(self, name: str) -> float | None:
         """Claim something. The time by the store's clock if it is ours now, None if somebody else has it.
@@ -49,10 +65,11 @@ class Claims:
         """
         generation = 0
         while (other := self._read(self._layout.claim(f"{name}.{generation}"))) is not None:
-            if not self._is_stale(f"{name}.{generation}", other.content):
+            if not self._is_stale(f"{name}.{generation}", other):
                 return None
             generation += 1
         key, mine = self._layout.claim(f"{name}.{generation}"), secrets.token_hex(16).encode()
+        self._mine[name] = key, mine
         if not self._storage.put(key, mine, if_absent=True):
             return None
         self._sleep(self._settle)
@@ -65,15 +82,31 @@ class Claims:
         self._storage.put(key, b"")
         return self._storage.head(key).modified
 
-    def _read(self, key: str) -> Got | None:
+    def _read(self, key: str, patience: Patience = PATIENT) -> Got | None:
         try:
-            return self._storage.get(key, limit=_CLAIM_MAX)
+            return self._storage.get(key, limit=_CLAIM_MAX, patience=patience)
         except FleetMissing:
             return None
 
-    def _is_stale(self, key: str, content: bytes) -> bool:
+    def _give_back(self, name: str) -> None:
+        """Remove our claim, where publishers may delete; elsewhere it gets old."""
+        key, mine = self._mine.get(name, ("", b""))
+        with contextlib.suppress(FleetError):
+            if key and (stands := self._read(key, _HASTY)) is not None and stands.content == mine:
+                self._storage.delete([key])
+
+    def _is_stale(self, key: str, claim: Got) -> bool:
         seen, since = self._seen.get(key, (b"", 0.0))
-        if seen != content:
-            self._seen[key] = (content, time.monotonic())
-            return self._patience <= 0
-        return time.monotonic() - since >= self._patience
+        if seen != claim.content:
+            since = time.monotonic()
+            self._seen[key] = claim.content, since
+        if time.monotonic() - since >= self._patience:
+            return True
+        # A command that has just begun has seen nothing yet.
+        return self._store_now() - claim.modified >= self._patience
+
+    def _store_now(self) -> float:
+        """The time by the store's clock, which is asked once. It may be behind after a slow answer, never ahead."""
+        if self._ahead is None:
+            self._ahead = self.now() - time.monotonic()
+        return time.monotonic() + self._ahead

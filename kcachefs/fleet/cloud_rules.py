@@ -6,9 +6,10 @@ Only texts: nothing here talks to a cloud. Readers list and read; publishers als
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from kcachefs.fleet import bucket_urls
 from kcachefs.fleet.bucket_layout import OBJECTS
 
 _INCOMPLETE_DAYS = 1
@@ -27,10 +28,10 @@ class Rule(NamedTuple):
 
 def rules(url: str, days: int) -> list[Rule]:
     """What to set up for a bucket that keeps what nobody renews for so many days."""
-    parts = urlsplit(url)
-    prefix = parts.path.strip("/")
+    where = bucket_urls.parse(url)
+    prefix = where.path.strip("/")
     inside = f"{prefix}/" if prefix else ""
-    return _BY_SCHEME[parts.scheme](parts.netloc, inside, parts.path, days)
+    return _BY_SCHEME[where.scheme](where.bucket, inside, where.path, days)
 
 
 def _s3(bucket: str, inside: str, path: str, days: int) -> list[Rule]:
@@ -123,7 +124,7 @@ def _az(container: str, inside: str, path: str, days: int) -> list[Rule]:
 
 
 def _file(host: str, inside: str, path: str, days: int) -> list[Rule]:
-    folder = path.rstrip("/") or "/"
+    folder = shlex.quote(path.rstrip("/") or "/")
     return [
         Rule(
             "rule that deletes what is old, for cron",

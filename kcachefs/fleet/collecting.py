@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from kcachefs.fleet.bucket_layout import Layout
@@ -18,21 +18,28 @@ class Garbage(NamedTuple):
     why: str
 
 
-def garbage(layout: Layout, listed: Iterable[Stored], now: float, days: float) -> list[Garbage]:
-    """What can go of the objects of a scope: what is old, and packs, snapshots and claims of no more use.
+def garbage(
+    layout: Layout, listed: Iterable[Stored], now: float, days: float, is_there: Callable[[str], bool]
+) -> list[Garbage]:
+    """What can go of the objects of a scope: what is old, and packs, records, snapshots and claims of no more use.
 
-    `now` is by the store's clock. What is younger than a day stays: somebody may be publishing it.
+    `now` is by the store's clock. What is younger than a day stays: somebody may be publishing it. Not so a record
+    whose pack is gone: it was written after the pack. `is_there` asks the store for a pack, which may have been
+    written after the listing came to where it lies.
     """
     found: list[Garbage] = []
-    records: set[tuple[str, str] | None] = set()
+    records: dict[tuple[str, str] | None, Stored] = {}
+    known: set[tuple[str, str] | None] = {None}
     packs: list[tuple[tuple[str, str] | None, Stored]] = []
     best: dict[str, tuple[str, int, Stored]] = {}
     for one in listed:
         age, placed, snapshot = (now - one.modified) / _DAY, layout.placed(one.key), layout.snapshot_name(one.key)
+        if one.key.startswith(layout.packs):
+            known.add(placed)
         if age > days:
             found.append(Garbage(one, f"older than {days:g} days"))
         elif one.key.startswith(layout.records):
-            records.add(placed)
+            records[placed] = one
         elif one.key.startswith(layout.packs) and age > 1:
             packs.append((placed, one))
         elif one.key.startswith(layout.claims) and age > 1:
@@ -46,4 +53,7 @@ def garbage(layout: Layout, listed: Iterable[Stored], now: float, days: float) -
             if worse is not None:
                 found.append(Garbage(worse[2], "replaced by a newer snapshot"))
     found += [Garbage(one, "no record names it") for placed, one in packs if placed not in records]
+    for at, one in records.items():
+        if at is not None and at not in known and not is_there(layout.pack(*at)):
+            found.append(Garbage(one, "its pack is gone"))
     return found

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-from kcachefs.errors import FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError
-from kcachefs.fleet.object_storage import SCHEMES, open_storage
+from kcachefs.errors import FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError, or_no_space
+from kcachefs.fleet import bucket_urls
+from kcachefs.fleet.object_storage import open_storage
+from kcachefs.printable import printable
 
 FETCHED_MAX = 64 << 30
 """The most bytes of a pack that somebody names by its URL."""
 _WEB = ("https", "http")
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0
+_WORDS_MAX = 200
+"""The most characters of a server's own words."""
 
 
 def is_url(text: str) -> bool:
@@ -26,42 +31,85 @@ def is_url(text: str) -> bool:
     >>> is_url("s3://bucket/warm.kcp"), is_url("warm.kcp"), is_url("/tmp/a:b")
     (True, False, False)
     """
-    return text.partition("://")[0] in (*SCHEMES, *_WEB) and "://" in text
+    return text.partition("://")[0] in (*bucket_urls.SCHEMES, *_WEB) and "://" in text
 
 
 @contextmanager
 def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> Iterator[Path]:
-    """The pack at a URL as a local file, as long as the context lasts. Nothing of it is checked yet."""
+    """The pack at a URL as a local file, as long as the context lasts. Nothing of it is checked yet.
+
+    What is then found to be wrong with it is told of the URL: nobody knows the file.
+    """
+    chunks = _from_web(url) if url.partition("://")[0] in _WEB else _from_bucket(url)
     with tempfile.TemporaryDirectory(prefix="kcachefs-") as folder:
         path = Path(folder, "fetched.kcp")
-        with open(path, "wb") as file:
-            for chunk in _from_web(url) if urlsplit(url).scheme in _WEB else _from_bucket(url):
-                file.write(chunk)
-                progress(len(chunk))
-        yield path
+        try:
+            with open(path, "wb") as file:
+                for chunk in chunks:
+                    file.write(chunk)
+                    progress(len(chunk))
+        except OSError as error:
+            raise or_no_space(error, tempfile.gettempdir()) from None
+        try:
+            yield path
+        except PackError as error:
+            raise type(error)(str(error).replace(str(path), url)) from None
 
 
 def _from_bucket(url: str) -> Iterator[bytes]:
+    bucket_urls.parse(url)  # before a part of it is left out below
     parts = urlsplit(url)
     folder, _, name = parts.path.rpartition("/")
     if not name:
         raise UsageError(f"{url}: names a folder; name the pack in it, or use: kcachefs fleet pull {url}")
-    yield from open_storage(parts._replace(path=folder).geturl()).stream(name, limit=FETCHED_MAX)
+    yield from open_storage(parts._replace(path=folder or "/").geturl()).stream(unquote(name), limit=FETCHED_MAX)
 
 
 def _from_web(url: str) -> Iterator[bytes]:
-    done = 0
+    asked, done = _quoted(url), 0
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply:
+        with urllib.request.urlopen(asked, timeout=_TIMEOUT) as reply:
+            total = reply.length
             while chunk := reply.read(_CHUNK):
                 done += len(chunk)
                 if done > FETCHED_MAX:
                     raise PackError(f"{url}: has more than {FETCHED_MAX:,} bytes")
                 yield chunk
+        if total is not None and done < total:
+            raise FleetUnreachable(f"{url}: the server sent {done:,} of {total:,} bytes; try again")
     except urllib.error.HTTPError as error:
         kind = {404: FleetMissing, 401: FleetRefused, 403: FleetRefused}.get(error.code, FleetUnreachable)
-        raise kind(f"{url}: {error.code} {error.reason}") from None
+        raise kind(f"{url}: {error.code} {_words(error.reason)}") from None
     except urllib.error.URLError as error:
-        raise FleetUnreachable(f"{url}: {error.reason}") from None
-    except (TimeoutError, ConnectionError) as error:
-        raise FleetUnreachable(f"{url}: {error}") from None
+        raise FleetUnreachable(f"{url}: {_words(error.reason)}") from None
+    except OSError as error:
+        raise FleetUnreachable(f"{url}: {_words(error)}") from None
+    except (http.client.HTTPException, ValueError) as error:
+        # The URL is right: it is the server, or where it sends us on to, that is not.
+        raise FleetUnreachable(f"{url}: the server's answer is no HTTP: {_words(error)}") from None
+
+
+def _quoted(url: str) -> str:
+    """The URL of a web server as it is asked for; UsageError if it is none.
+
+    >>> _quoted("http://host/a b/ü%20.kcp?x=ö")
+    'http://host/a%20b/%C3%BC%20.kcp?x=%C3%B6'
+    """
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        path, query = (quote(one, safe="%/:@!$&'()*+,;=?~") for one in (parts.path, parts.query))
+        is_port = parts.port != 0
+    except ValueError:  # and UnicodeError, which is one
+        raise UsageError(f"{url}: is no URL; write {url.partition(':')[0]}://HOST/PACK") from None
+    if not host or not is_port or any(one.isspace() or not one.isprintable() for one in parts.netloc):
+        raise UsageError(f"{url}: names no server; write {parts.scheme}://HOST/PACK")
+    if "@" in parts.netloc:
+        raise UsageError(f"{parts.scheme}://…@{parts.hostname}: credentials in a URL are not used; leave them out")
+    return parts._replace(path=path, query=query, fragment="").geturl()
+
+
+def _words(reason: object) -> str:
+    """Whoever runs the server chose the words."""
+    told = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
+    return printable(told or type(reason).__name__)[:_WORDS_MAX]

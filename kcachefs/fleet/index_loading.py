@@ -84,7 +84,7 @@ class RecordReader:
         else:
             since = day_before(until.day, -1) if until is not None else ""
             days = self.days()
-            listed = _in_parallel(self.listed, [day for day in days if day >= since])
+            listed = in_parallel(self.listed, [day for day in days if day >= since])
         records = [one for one in records if one.day in days]
         records += self._of_days(found, listed, {*known, *map(_place, records)})
         return Survey(records, days, frozenset(listed), since)
@@ -92,7 +92,7 @@ class RecordReader:
     def survey_since(self, since: str, known: Collection[tuple[str, str]]) -> Survey:
         """The records of the days from `since` on that are not known. Snapshots are used if there are many."""
         days = self.days()
-        listed = _in_parallel(self.listed, [day for day in days if day >= since])
+        listed = in_parallel(self.listed, [day for day in days if day >= since])
         many = len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER
         records = self._of_days(self.existing_snapshots() if many else None, listed, known)
         return Survey(records, days, frozenset(listed), since)
@@ -132,9 +132,9 @@ class RecordReader:
         """The records that are listed and not known, from the snapshots of their days as far as there are some."""
         wanted = [at for at in listed if at not in known and self._layout.record(*at) not in self._useless]
         days = [day for day in {day for day, _ in wanted} if found is not None and day in found.days]
-        records = _in_parallel(lambda day: self._first_good("day", found.days[day], known)[1] if found else [], days)
+        records = in_parallel(lambda day: self._first_good("day", found.days[day], known)[1] if found else [], days)
         had = set(map(_place, records))
-        return records + _in_parallel(self._record, [at for at in wanted if at not in had])
+        return records + in_parallel(self._record, [at for at in wanted if at not in had])
 
     def _first_good(
         self, kind: str, names: Sequence[SnapshotName], known: Collection[tuple[str, str]]
@@ -211,7 +211,8 @@ def _both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[Fir
         return first(), other.result()
 
 
-def _in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:
+def in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:
+    """What was found for each, asked for at the same time."""
     if len(wanted) < 2:
         return [one for each in wanted for one in read(each)]
     with ThreadPoolExecutor(min(IN_FLIGHT, len(wanted)), thread_name_prefix="kcachefs-records") as pool:

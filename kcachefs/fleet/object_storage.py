@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 from kcachefs.errors import (
     FleetError,
@@ -29,9 +28,10 @@ from kcachefs.errors import (
     PackError,
     UsageError,
 )
+from kcachefs.fleet import bucket_urls
+from kcachefs.fleet.bucket_urls import BucketUrl
 from kcachefs.printable import printable
 
-SCHEMES = ("s3", "gs", "az", "file")
 PAGE = 1000
 """How many objects one listing shows."""
 _CHUNK = 64 << 10
@@ -122,36 +122,36 @@ def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storag
     """Open `s3://bucket/prefix`, `gs://…`, `az://container/prefix` or `file:///folder`. Asks nothing of the network.
 
     Credentials come from the environment, or from the role of the instance or pod. `?endpoint=http://host:port` and
-    `&region=…` name a store that is not the cloud's.
+    `&region=…` name a store that is not the cloud's. `bucket_urls` says what else a URL may have.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES:
-        raise UsageError(f"{url}: is no bucket; a bucket is s3://…, gs://…, az://… or file:///…")
-    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
-        raise UsageError(f"{url}: needs three slashes: file:///folder")
-    if parts.scheme != "file" and not parts.netloc:
-        raise UsageError(f"{url}: names no bucket; write {parts.scheme}://BUCKET/PREFIX")
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if unknown := options.keys() - {"endpoint", "region"}:
-        raise UsageError(f"{url}: {min(unknown)}: is no option of a bucket; there are endpoint and region")
+    where = bucket_urls.parse(url)
     try:
         import obstore
     except ImportError:
         raise UsageError("buckets need the package obstore: pip install 'kcachefs[fleet]'") from None
-    prefix = "" if parts.scheme == "file" else parts.path.strip("/")
-    return ObstoreStorage(url, obstore, _client(parts.scheme, parts, options, retries, timeout), prefix, timeout)
+    prefix = "" if where.scheme == "file" else where.path
+    return ObstoreStorage(url, obstore, _client(url, where, retries, timeout), prefix, timeout)
 
 
-def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, timeout: float) -> Any:
+def is_there(storage: Storage, key: str) -> bool:
+    """Whether a bucket has an object."""
+    try:
+        storage.head(key)
+    except FleetMissing:
+        return False
+    return True
+
+
+def _client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
     from datetime import timedelta
 
     from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
 
+    scheme, options = where.scheme, where.options
     if scheme == "file":
-        folder = Path(parts.path)
-        if not folder.is_dir():
-            raise FleetMissing(f"{parts.geturl()}: there is no such folder")
-        return LocalStore(folder)
+        if not Path(where.path).is_dir():
+            raise FleetMissing(f"{url}: there is no such folder")
+        return LocalStore(Path(where.path))
     endpoint = options.get("endpoint") or _endpoint(scheme)
     # Requests end when their callers give up; this is for those that nobody waits for any more.
     client: dict[str, Any] = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
@@ -166,12 +166,12 @@ def _client(scheme: str, parts: Any, options: dict[str, str], retries: int, time
     try:
         if scheme == "s3":
             region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-            return S3Store(parts.netloc, region=region or "us-east-1", **common)
+            return S3Store(where.bucket, region=region or "us-east-1", **common)
         if scheme == "az":
-            return AzureStore(parts.netloc, **common)
-        return GCSStore(parts.netloc, **common)
+            return AzureStore(where.bucket, **common)
+        return GCSStore(where.bucket, **common)
     except Exception as error:  # obstore's own classes, and ValueError
-        raise _translated(error, parts.geturl()) from None
+        raise _translated(error, url) from None
 
 
 def _endpoint(scheme: str) -> str:
@@ -356,7 +356,7 @@ def _translated(error: Exception, what: str) -> Exception:
     if "Account must be specified" in text:
         return UsageError(f"{what}: names no account; set AZURE_STORAGE_ACCOUNT_NAME")
     denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
-    if denied or "AccessDenied" in text or re.search(r"status code: 40[13]", text):
+    if denied or re.search(r"status code: 40[13]|AccessDenied|<Code>(Expired|Invalid)Token</Code>", text):
         return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
     if "configured region" in text or "AuthorizationHeaderMalformed" in text:
         return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")

@@ -42,11 +42,19 @@ def is_layout(path: Path) -> bool:
     return path.is_dir() and (path / "oci-layout").exists()
 
 
+def check_place(folder: Path) -> None:
+    """UsageError unless an image can be made there: in a folder that is empty or not there yet."""
+    if folder.is_dir():
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder}: is not empty; name a folder that does not exist yet")
+    elif os.path.lexists(folder):
+        raise UsageError(f"{folder}: is no folder; an image needs one of its own")
+
+
 def write(folder: Path, pack: Path, manifest: Manifest) -> None:
     """Make an image layout at `folder`, which is empty or not there yet. The same pack gives the same image."""
+    check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise UsageError(f"{folder}: is not empty; name a folder that does not exist yet")
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     layer = _write_layer(blobs, pack)

@@ -67,9 +67,14 @@ def compress(plain: bytes, level: int, progress: Callable[[int], None] = lambda 
     return b"".join((*parts, compressor.flush()))
 
 
-def scratch_file(beside: Path) -> IO[bytes]:
-    """A file without a name, on the disk where the pack will be."""
-    return tempfile.TemporaryFile(dir=beside.absolute().parent)
+@contextmanager
+def scratch_file(beside: Path) -> Iterator[IO[bytes]]:
+    """A file without a name, on the disk where the pack will be. If that is full, the error names the pack."""
+    try:
+        with tempfile.TemporaryFile(dir=beside.absolute().parent) as file:
+            yield file
+    except OSError as error:
+        raise or_no_space(error, beside) from None
 
 
 class Pack:

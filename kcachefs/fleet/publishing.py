@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,9 @@ PACK_BYTES = 128 << 20
 _GAP = 60 * 10**9
 """Nanoseconds without a new file after which a start is taken to have done something else."""
 
+_LOOK_AGAIN = 3.0
+"""Seconds between two looks at whether others have published what they claimed."""
+
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +49,8 @@ class Published(NamedTuple):
     """Entries that the bucket had already."""
     waiting: list[FoundEntry]
     """Entries that somebody else is publishing now: try again after `claims.CLAIM_SECONDS`."""
+    lost: int = 0
+    """Packs that should have held some of the entries, and are gone while their records are not."""
 
 
 class Publisher:
@@ -81,18 +87,69 @@ class Publisher:
         total, packs, waiting, today = sum(one.bytes for one in missing) or 1, [], [], ""
         for group in _groups(missing):
             # Nodes that compiled almost the same agree on the least key of it most of the time.
-            now = self.claims.take(f"{min(map(key_of, group)):016x}")
-            if now is None:
-                waiting += group
-                progress(sum(one.bytes for one in group))
-                continue
-            took = compile_ms * sum(one.bytes for one in group) // total
-            today = day_of(now)
-            packs += self._put(view, group, today, run, took, level, say, progress)
+            with self.claims.taken(f"{min(map(key_of, group)):016x}") as now:
+                if now is None:
+                    waiting += group
+                    progress(sum(one.bytes for one in group))
+                    continue
+                took = compile_ms * sum(one.bytes for one in group) // total
+                today = day_of(now)
+                packs += self._put(view, group, today, run, took, level, say, progress)
         if packs:
             self._bucket.load_index()
             snapshotting.make_due(self._bucket, self.claims, self.signer, today)
         return Published(packs, len(entries) - len(missing), waiting)
+
+    def publish_patiently(
+        self,
+        view: View,
+        entries: Sequence[FoundEntry],
+        *,
+        wait: float,
+        waits: Callable[[int], None],
+        level: int,
+        say: Say,
+        progress: Callable[[int], None],
+    ) -> Published:
+        """`publish`, for somebody who does not come back: what others publish is looked for again for `wait` seconds.
+
+        By then it is there, or their claims are old and it is published here. What is in a pack that the bucket has
+        lost is published again. `waits` is called with how many entries
+        that is about, if there are some.
+        """
+        run, lost = new_run(), self._forget_lost(entries)
+        done = self.publish(view, entries, run=run, level=level, say=say, progress=progress)
+        if done.waiting and wait:
+            waits(len(done.waiting))
+        until = time.monotonic() + wait
+        while done.waiting:
+            left = until - time.monotonic()
+            time.sleep(max(0.0, min(left, _LOOK_AGAIN)))
+            again = self.publish(view, done.waiting, run=run, level=level, say=say)
+            done = Published(done.packs + again.packs, done.present + again.present, again.waiting)
+            if left <= 0:
+                break
+        return done._replace(lost=lost)
+
+    def _forget_lost(self, entries: Sequence[FoundEntry]) -> int:
+        """Take packs out of the index that hold some of the entries and are gone; returns how many.
+
+        A mount finds that out when it fetches a pack; who only publishes would never.
+        """
+        asked: set[PackReference] = set()
+        lost = 0
+        while True:
+            self._bucket.load_index()
+            index = KeyIndex.open(self._bucket.index_path)
+            newest = (index.find_all(key_of(one))[:1] for one in entries) if index is not None else ()
+            holding = {one for found in newest for one in found} - asked
+            gone = self._bucket.lost(holding)
+            for one in gone:
+                self._bucket.bans.add(one, "its pack is gone")
+            if not gone:
+                return lost
+            asked |= holding
+            lost += len(gone)
 
     def put_pack(self, path: Path, day: str, *, run: str, compile_ms: int) -> SignedRecord:
         """Put a pack that is a local file into the bucket, then its record."""

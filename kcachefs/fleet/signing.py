@@ -44,9 +44,11 @@ class Signer:
     def __init__(self, path: Path) -> None:
         try:
             with open(path) as file:
+                text = file.read(_FILE_MAX)
+                if _decoded(text, _PUBLIC) is not None:
+                    raise UsageError(f"{path}: is a public key; name the secret one, which signs")
                 if os.fstat(file.fileno()).st_mode & 0o077:
                     raise UsageError(f"{path}: others may read this secret key; run: chmod 600 {path}")
-                text = file.read(_FILE_MAX)
         except (FileNotFoundError, UnicodeDecodeError):
             raise UsageError(f"{path}: holds no secret key; make one with: kcachefs fleet keygen {path}") from None
         raw = _decoded(text, _SECRET)

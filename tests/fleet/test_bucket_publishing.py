@@ -141,7 +141,8 @@ def test_a_claim_of_a_dead_node_is_taken_over_after_a_while_and_not_before(tmp_p
     assert len(patient.publish(tmp_path / "caches").waiting) == ENTRIES
     patient.claims._patience = 0.0
     assert len(patient.publish(tmp_path / "caches").packs) == 1
-    assert len(objects(tmp_path / "bucket", "claims")) == 2, "the new claim stands beside the old one"
+    claims = [name for name in objects(tmp_path / "bucket", "claims") if not name.startswith("clock-")]
+    assert len(claims) == 2, "the new claim stands beside the old one"
 
 
 def test_a_key_that_the_node_does_not_trust_itself_publishes_nothing(tmp_path: Path) -> None:

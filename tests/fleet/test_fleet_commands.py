@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from kcachefs.fleet import collecting
 from kcachefs.fleet.bucket_layout import Layout
+from kcachefs.fleet.object_storage import Stored
 from tests.engines.mounting import Mount
 from tests.fleet.caches import ENTRIES, fill, key, packed, shown
 from tests.fleet.nodes import SCOPE, Node, bucket_folder
@@ -69,6 +72,11 @@ def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     url = bucket_folder(base)
     packed(base / "caches", base / "bucket" / "warm.kcp", secret)
     assert "which is trusted" in kcachefs("pack", "verify", f"{url}/warm.kcp", "--trust", public).stdout
+    (base / "bucket" / "warm.kcp").rename(base / "bucket" / "a b#1.kcp")
+    assert "which is trusted" in kcachefs("pack", "verify", f"{url}/a%20b%231.kcp", "--trust", public).stdout
+    (base / "bucket" / "a b#1.kcp").rename(base / "bucket" / "warm.kcp")
+    for more in ("#1", "?", "?2"):
+        assert refused("pack", "verify", f"{url}/warm.kcp{more}", "--trust", public)[0] == 2
     assert refused("pack", "verify", f"{url}/warm.kcp")[0] == 6
     code, line = refused("pack", "verify", f"{url}/none.kcp", "--trust", public)
     assert (code, "is not there" in line) == (3, True)
@@ -90,6 +98,92 @@ def test_a_pack_is_fetched_from_a_web_server(base: Path) -> None:
         web.shutdown()
     code, line = refused("pack", "verify", f"{url}/warm.kcp", "--trust", public)
     assert (code, "refused" in line) == (3, True)
+
+
+class Answering:
+    """A TCP server that gives every request one answer, and hangs up."""
+
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/warm.kcp"
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(self._answer)
+
+    def __enter__(self) -> Answering:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "words"),
+    [
+        (OK + b"Content-Length: 1000\r\n\r\nshort", 3, "sent 5 of 1,000 bytes"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n100\r\nshort", 3, "is no HTTP"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", 3, "is no HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n", 3, "is no HTTP"),
+        (b"", 3, "closed connection"),
+        (OK + b"A: " + b"x" * 100_000 + b"\r\n\r\n", 3, "is no HTTP"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://a..b/\r\n\r\n", 3, "warm.kcp"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://[::1/x\r\n\r\n", 3, "warm.kcp"),
+        (b"HTTP/1.1 500 red \x1b[31m\r\nContent-Length: 0\r\n\r\n", 3, "500"),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", 6, "403"),
+        (OK + b"Content-Length: 5\r\n\r\nshort", 1, "warm.kcp"),
+    ],
+    ids=[
+        "short body",
+        "short chunk",
+        "bad chunk",
+        "another protocol",
+        "nothing",
+        "long header",
+        "on to a bad name",
+        "on to a bad URL",
+        "odd words",
+        "forbidden",
+        "no pack",
+    ],
+)
+def test_a_web_server_that_answers_nonsense_is_told_in_one_line(answer: bytes, code: int, words: str) -> None:
+    with Answering(answer) as server:
+        got, line = refused("pack", "ls", server.url)
+        assert (got, words in line, server.url in line) == (code, True, True), line
+        assert "fetched.kcp" not in line
+
+
+def test_what_is_no_url_of_a_web_server_is_wrong_usage() -> None:
+    urls = ("http://[::1/x", "http://h:port/x", "http://h:99999/x", "http:///x", "http://a..b/x", "http://a b/x")
+    for url in (*urls, "http://user:secret@h/x"):
+        code, line = refused("pack", "ls", url)
+        assert (code, "secret" in line) == (2, False), line
+
+
+def test_a_name_on_a_web_server_is_quoted(base: Path) -> None:
+    fill(base / "caches", size=100)
+    packed(base / "caches", base / "ü 1.kcp", key(base)[0])
+    handler = functools.partial(QuietHandler, directory=str(base))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        for name in ("ü 1.kcp", "%C3%BC%201.kcp"):
+            assert "triton/KEY0" in kcachefs("pack", "ls", f"http://127.0.0.1:{web.server_port}/{name}").stdout
+        web.shutdown()
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
@@ -187,20 +281,29 @@ def test_gc_deletes_what_is_old_or_of_no_use_and_nothing_else(base: Path) -> Non
     gone = [
         aged(f"packs/2026-01-01/{'2' * 32}.kcp", 2),
         aged(f"records/2026-01-01/{'3' * 32}", 31),
+        aged(f"records/2026-01-01/{'4' * 32}", 0),
         aged("claims/0123.0", 2),
         aged("snapshots/day/2026-01-01/00000008-0123456789abcdef", 2),
     ]
     said = kcachefs("fleet", "gc", node.storage.url, "--dry-run").stdout
-    assert "4 objects would be deleted" in said
+    assert "5 objects would be deleted" in said
     assert all(path.exists() for path in (*gone, *useful))
     assert {one["why"] for one in told("gc", node.storage.url)["objects"]} == {
         "no record names it",
+        "its pack is gone",
         "older than 30 days",
         "a claim that is over",
         "replaced by a newer snapshot",
     }
     assert not any(path.exists() for path in gone)
     assert all(path.exists() for path in (*useful, young, best))
+
+
+def test_gc_leaves_a_record_alone_whose_pack_was_written_after_the_listing_came_there() -> None:
+    at = ("2026-01-01", "1" * 32)
+    record = Stored(LAYOUT.record(*at), 100, 1000.0)
+    assert collecting.garbage(LAYOUT, [record], 1001.0, 30, {LAYOUT.pack(*at)}.__contains__) == []
+    assert [one.stored for one in collecting.garbage(LAYOUT, [record], 1001.0, 30, lambda key: False)] == [record]
 
 
 def test_the_commands_refuse_in_one_line(base: Path) -> None:

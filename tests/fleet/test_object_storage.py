@@ -223,6 +223,15 @@ def test_a_stores_own_words_are_short_and_printable(credentials: None) -> None:
     assert len(str(refused.value)) < 1000
 
 
+@pytest.mark.parametrize("code", [b"ExpiredToken", b"InvalidToken"])
+def test_a_token_that_is_over_is_refused_credentials(credentials: None, code: bytes) -> None:
+    words = b"<Error><Code>%s</Code><Message>The provided token has expired.</Message></Error>" % code
+    head = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(words)
+    with Odd((0.0, head + words)) as odd:
+        with pytest.raises(FleetRefused, match="refuses these credentials: The provided token has expired"):
+            open_storage(odd.url).get("a", limit=1, patience=Patience(first_byte=5.0))
+
+
 def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"s3://fleet?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
@@ -248,11 +257,40 @@ def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
         ("s3:///x", "names no bucket"),
         ("file://relative/x", "three slashes"),
         ("s3://bucket?endpont=x", "endpont: is no option"),
+        ("s3://bucket?endpoint=", "endpoint: needs one value"),
+        ("s3://bucket?endpoint", "endpoint: needs one value"),
+        ("s3://bucket?region=a&region=b", "region: needs one value"),
+        ("gs://bucket?region=a", "region: is no option of a bucket; gs:// has none"),
+        ("s3://bucket/a?", "write %3F"),
+        ("file:///tmp?", "write %3F"),
+        ("file:///tmp?2", "2: is no option"),
+        ("file:///tmp#2", "write %23"),
+        ("file:///tmp#", "write %23"),
+        ("s3://bucket/a#b?region=c", "write %23"),
+        ("file:///tmp/%ff", "no UTF-8"),
+        ("file:///tmp/a%00b", "control character"),
+        ("file:///tmp/a\nb", "control character"),
+        ("s3://[bucket", "is no bucket"),
     ],
 )
 def test_what_is_no_bucket_is_wrong_usage(url: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         open_storage(url)
+
+
+def test_names_in_a_url_may_be_quoted(any_server: Server, tmp_path: Path) -> None:
+    name = "a b#1?2%20ü"
+    if any_server.kind == "file":
+        (tmp_path / name).mkdir()
+        any_server = any_server._replace(url=f"file://{tmp_path}")
+    quoted = storage(any_server, any_server.at("a%20b%231%3F2%2520%C3%BC"))
+    quoted.put("one", b"1")
+    assert quoted.get("one", limit=1).content == b"1"
+    assert [one.key for one in quoted.objects("")] == ["one"]
+    above = storage(any_server, f"{any_server.url}{any_server.options}")
+    assert above.get(f"{name}/one", limit=1).content == b"1"
+    if any_server.kind == "file":
+        assert (tmp_path / name / "one").read_bytes() == b"1"
 
 
 def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:

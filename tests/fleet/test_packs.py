@@ -16,6 +16,7 @@ import pytest
 from kcachefs.fleet import packfile, unpacking
 from kcachefs.fleet.targets import MountTarget
 from kcachefs.session import account
+from tests.disks import need_root, tmpfs
 from tests.engines.callers import OTHER, Child
 from tests.engines.mounting import Mount
 from tests.fleet.caches import ENTRIES, FILES, fill, key, packed, shown
@@ -252,3 +253,22 @@ def test_the_help_tells_both_ways_to_call_it() -> None:
     text = " ".join(kcachefs("pack", "--help").stdout.split())
     assert "pack [OPTIONS] OUT.kcp [PATTERN]... | COMMAND" in text
     assert "which is short for kcachefs pack make" in text.replace("│", "").replace("  ", " ")
+
+
+def test_a_pack_that_is_there_stays_if_its_image_has_no_place(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint, size=100)
+    (base / "warm.kcp").write_bytes(b"before")
+    for place in (base / "warm.kcp", base):
+        done = kcachefs("pack", base / "warm.kcp", "--mount", mount.mountpoint, "--oci", place, check=False)
+        assert (done.returncode, done.stderr.count("\n"), str(place) in done.stderr) == (2, 1, True)
+    assert (base / "warm.kcp").read_bytes() == b"before"
+
+
+@need_root
+def test_a_pack_for_which_the_disk_is_too_small_is_named(mount: Mount, base: Path) -> None:
+    fill(mount.mountpoint, size=100)
+    with tmpfs(base, "disk", 1) as disk:
+        disk.fill()
+        out = disk.path / "out.kcp"
+        done = kcachefs("pack", out, "--mount", mount.mountpoint, check=False)
+    assert (done.returncode, done.stderr) == (5, f"kcachefs: {out}: the disk is full; free some space and try again\n")

@@ -33,6 +33,12 @@ def test_a_secret_key_that_others_can_read_signs_nothing(tmp_path: Path) -> None
         signing.Signer(secret)
 
 
+def test_a_public_key_that_is_named_instead_of_the_secret_one_is_called_so(tmp_path: Path) -> None:
+    secret, _ = key(tmp_path)
+    with pytest.raises(UsageError, match="is a public key; name the secret one"):
+        signing.Signer(secret.with_name(f"{secret.name}.pub"))
+
+
 @pytest.mark.parametrize("content", ["", "nonsense", "kcachefs-ed25519-secret:AAAA", "kcachefs-ed25519-secret:*"])
 def test_what_is_no_secret_key_signs_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "key").write_text(content)

@@ -1,0 +1,73 @@
+"""URLs of buckets: what each part means, and what is wrong with one. Nothing of a URL is ever ignored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from kcachefs.errors import UsageError
+
+_OPTIONS = {"s3": ("endpoint", "region"), "gs": (), "az": ("endpoint",), "file": ()}
+SCHEMES = tuple(_OPTIONS)
+
+
+class BucketUrl(NamedTuple):
+    """A bucket, or a part of one. `%20` in the URL is a blank here, as in every URL."""
+
+    scheme: str
+    bucket: str
+    """Empty if it is a folder."""
+    path: str
+    """The folder; in a bucket the prefix, without slashes around it."""
+    options: dict[str, str]
+
+
+def parse(url: str) -> BucketUrl:
+    """What a URL means; UsageError if it is none of a bucket, or has something that would be left out."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _no_bucket(url) from None
+    scheme = parts.scheme
+    if scheme not in SCHEMES or not url.startswith(f"{scheme}://"):
+        raise _no_bucket(url)
+    if scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        raise UsageError(f"{url}: needs three slashes: file:///folder")
+    if scheme != "file" and not parts.netloc:
+        raise UsageError(f"{url}: names no bucket; write {scheme}://BUCKET/PREFIX")
+    if "#" in url:
+        raise UsageError(f"{url}: a bucket has nothing after a #; if it is part of a name, write %23")
+    path = _decoded(url, parts.path)
+    return BucketUrl(scheme, parts.netloc, path if scheme == "file" else path.strip("/"), _options(url, parts))
+
+
+def _no_bucket(url: str) -> UsageError:
+    return UsageError(f"{url}: is no bucket; a bucket is s3://…, gs://…, az://… or file:///…")
+
+
+def _decoded(url: str, path: str) -> str:
+    try:
+        found = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise UsageError(f"{url}: what follows a % is no UTF-8; a % in a name is written %25") from None
+    # urlsplit leaves some of them out without a word.
+    if any(ord(one) < 0x20 or ord(one) == 0x7F for one in url + found):
+        raise UsageError(f"{url}: has a control character, which no name in a bucket may have")
+    return found
+
+
+def _options(url: str, parts: SplitResult) -> dict[str, str]:
+    if "?" not in url:
+        return {}
+    known = _OPTIONS[parts.scheme]
+    may = f"there are {' and '.join(known)}" if known else f"{parts.scheme}:// has none"
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True) or [("", "")]:
+        if not name:
+            raise UsageError(f"{url}: names no option after the ?; if it is part of a name, write %3F")
+        if name not in known:
+            raise UsageError(f"{url}: {name}: is no option of a bucket; {may}")
+        if not value or name in options:
+            raise UsageError(f"{url}: {name}: needs one value, like ?{name}=…")
+        options[name] = value
+    return options
