@@ -13,6 +13,9 @@ What `put` has stored survives the death of the process; after `sync` it survive
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
@@ -137,7 +140,10 @@ class ContentStore:
         return self._store.compact()
 
     def close(self) -> None:
-        """Write everything to its place and let others open the store. Closing twice is fine."""
+        """Write everything to its place and let others open the store. Closing twice is fine.
+
+        A store that is dropped without is closed with a ResourceWarning.
+        """
         self._opened.close()
 
     def __enter__(self) -> Self:
@@ -147,6 +153,17 @@ class ContentStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        store = vars(self).get("_opened")  # there is none if it could not be opened
+        if store is None or store.is_closed or store.lock.is_inherited or sys.is_finalizing():
+            return  # at the end of the interpreter no thread goes on that closing would wait for
+        if store.folding is not None and store.folding.ident == threading.get_ident():
+            # The garbage collector may come by in the middle of a fold, which closing waits for.
+            threading.Thread(target=store.close, name="kcachefs-close").start()
+        else:
+            store.close()
+        warnings.warn(f"{store.path}: the store was not closed; use `with`", ResourceWarning, 2, source=self)
 
     @property
     def _store(self) -> Store:

@@ -89,9 +89,9 @@ class Store:
         self.options = options
         self._wake = threading.Event()
         self._stopping = False
-        self._closed = False
+        self.is_closed = False
         self._opened = False
-        self._thread: threading.Thread | None = None
+        self.folding: threading.Thread | None = None
         self._repacking: Attempts = {}
         with in_their_places(), contextlib.ExitStack() as undo:
             self.lock, self._header = enter(self.path, create=options.create)
@@ -137,8 +137,8 @@ class Store:
             self._opened = True
             self._recycle_spool(unfolded)
             if options.background:
-                self._thread = threading.Thread(target=self._fold_forever, name="kcachefs-fold", daemon=True)
-                self._thread.start()
+                self.folding = threading.Thread(target=self._fold_forever, name="kcachefs-fold", daemon=True)
+                self.folding.start()
             undo.pop_all()
 
     @property
@@ -163,7 +163,7 @@ class Store:
 
     def transaction(self, on_failure: Callable[[], None] | None = None) -> Transaction:
         """A mutation: `with store.transaction() as txn`. Acknowledged when the block ends without an exception."""
-        if self._closed:
+        if self.is_closed:
             raise StoreClosed(f"{self.path}: the store is closed")
         if self.catalog.unfolded > FOLD_BYTES and not self._wake.is_set():
             self._wake.set()
@@ -274,16 +274,16 @@ class Store:
 
         In a forked child of the process that opened it, this frees memory and descriptors and changes no file.
         """
-        if self._closed:
+        if self.is_closed:
             return
-        self._closed = True
+        self.is_closed = True
         if self.lock.is_inherited:
             _close_inherited(self)
             return
         self._stopping = True
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self.folding is not None:
+            self.folding.join()
         with contextlib.ExitStack() as last:
             last.callback(self.lock.release)
             last.callback(self.volumes.close)

@@ -18,6 +18,7 @@ from kcachefs import ContentStore
 from kcachefs.errors import ObjectMissing, UsageError
 from kcachefs.store.fsck import run
 from kcachefs.store.objects import IN_MEMORY_MAX
+from tests.waiting import PATIENCE
 
 
 class AgainstADict(RuleBasedStateMachine):
@@ -225,3 +226,50 @@ def test_an_empty_path_is_not_taken_for_the_current_folder(tmp_path: Path, monke
     with pytest.raises(UsageError, match="directory is empty"):
         ContentStore("")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_dropped_is_closed_with_a_warning(tmp_path: Path) -> None:
+    store = ContentStore(tmp_path / "store")
+    digest = store.put(b"a kernel")
+    with pytest.warns(ResourceWarning, match="store: the store was not closed; use `with`"):
+        del store
+    with ContentStore(tmp_path / "store") as store:
+        assert store.get(digest) == b"a kernel"
+
+
+def test_a_store_whose_folding_thread_finds_it_dropped_is_closed(tmp_path: Path) -> None:
+    """The garbage collector may run in any thread, with any lock held."""
+    use = f"""
+import gc, threading
+from kcachefs import ContentStore
+from kcachefs.errors import StoreBusy
+from tests.waiting import until
+gc.disable()
+store = ContentStore({str(tmp_path / "store")!r})
+digest, inner = store.put(b"a kernel"), store._opened
+store.itself, sync, done = store, inner.volumes.sync, threading.Event()
+def collect():
+    if threading.get_ident() == inner.folding.ident and not done.is_set():
+        gc.collect()
+        done.set()
+    sync()
+inner.catalog._before_fold = collect
+del store
+assert done.wait(100)
+until(lambda: inner.is_closed)
+def opened():
+    try:
+        return ContentStore({str(tmp_path / "store")!r})
+    except StoreBusy:
+        return None
+with until(opened) as store:
+    assert store.get(digest) == b"a kernel"
+"""
+    subprocess.run([sys.executable, "-c", use], check=True, timeout=PATIENCE)
+
+
+def test_a_program_that_ends_with_a_store_open_ends(tmp_path: Path) -> None:
+    use = f"import kcachefs; store = kcachefs.ContentStore({str(tmp_path / 'store')!r}); store.put(b'a kernel')"
+    subprocess.run([sys.executable, "-c", use], check=True, timeout=PATIENCE)
+    with ContentStore(tmp_path / "store") as store:
+        assert len(list(store.digests())) == 1
