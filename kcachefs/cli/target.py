@@ -214,13 +214,13 @@ def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def store_at_rest(store: Path | None) -> Iterator[Filesystem]:
+def store_at_rest(store: Path | None, *, create: bool = False) -> Iterator[Filesystem]:
     """The filesystem of a store that is not mounted, in this process."""
     from kcachefs.core import Filesystem
     from kcachefs.store import Options
     from kcachefs.store import Store as OpenStore
 
-    with OpenStore(Path(store or config.default_store()), Options(create=False)) as opened:
+    with OpenStore(Path(store or config.default_store()), Options(create=create)) as opened:
         fs = Filesystem(opened)
         fs.settle()
         yield fs
