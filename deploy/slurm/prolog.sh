@@ -5,8 +5,12 @@ set -u
 # shellcheck source=settings.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/settings.sh"
 
+if [ -z "${SLURM_JOB_ID:-}" ]; then
+    say "SLURM_JOB_ID is not set"
+    exit 0
+fi
 one_at_a_time || exit 0
-touch "$jobs/${SLURM_JOB_ID:?}"
+touch "$jobs/$SLURM_JOB_ID"
 if ! [ -r "$cache/.kcachefs/stats.json" ]; then
     kcachefs mount "$cache" --store "$store" --policy "$policy" --max-size "$size" 9>&- || say "runs without a cache"
 fi

@@ -91,8 +91,9 @@ def _row(state: MountState) -> dict[str, object]:
         "mountpoint": state.mountpoint,
         "store": state.store,
         "engine": state.engine,
-        "supervisor_pid": state.supervisor_pid,
-        "worker_pid": state.worker_pid,
+        # The number of a process that is gone may be somebody else's by now, and scripts signal these.
+        "supervisor_pid": state.supervisor_pid if state.supervised else None,
+        "worker_pid": state.worker_pid if state.alive else None,
         "restarts": state.restarts,
         "uptime_s": round(state.uptime_s, 1),
         "log": state.log,

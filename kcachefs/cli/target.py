@@ -214,7 +214,7 @@ def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
 
 
 @contextmanager
-def store_at_rest(store: Path | None) -> Iterator[Filesystem]:
+def store_at_rest(store: Path | None, *, create: bool = False) -> Iterator[Filesystem]:
     """The filesystem of a store that is not mounted, in this process."""
     from kcachefs.core import Filesystem
     from kcachefs.store import Options
@@ -222,7 +222,7 @@ def store_at_rest(store: Path | None) -> Iterator[Filesystem]:
 
     with (
         dying_when_told_to(),
-        OpenStore(Path(store or config.default_store()), Options(create=False)) as opened,
+        OpenStore(Path(store or config.default_store()), Options(create=create)) as opened,
     ):
         fs = Filesystem(opened)
         fs.settle()

@@ -93,7 +93,7 @@ def target_of(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
     if mounted is not None:
         yield MountTarget(mounted)
         return
-    with target.store_at_rest(store) as fs:
+    with target.store_at_rest(store, create=True) as fs:
         yield StoreTarget(fs, place_for(store).absolute())
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,8 +19,6 @@ from pathlib import Path
 
 import msgspec
 
-from kcachefs import config as settings
-from kcachefs import own_python
 from kcachefs.daemon import logs, registry
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
@@ -31,7 +28,7 @@ from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess, exit_reas
 from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
-from kcachefs.errors import DaemonError, MountBusy, MountError, describe
+from kcachefs.errors import MountBusy, MountError, describe
 
 log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
@@ -64,6 +61,10 @@ class Supervisor:
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
         """The next worker, started in advance: starting Python is the slowest part of replacing one."""
+        self._newcomer: WorkerProcess | None = None
+        """The worker of a reload, until it is warm. The standby stays until then: the worker may die meanwhile."""
+        self._handing_over = False
+        """The next worker that begins completes a reload."""
         self._stopping = False
         self._told_to_finish: WorkerProcess | None = None
         self._reload_requested = False
@@ -138,13 +139,14 @@ class Supervisor:
 
     def _send_log(self, file: int) -> None:
         """Runs in the log's own thread."""
-        for worker in (self._worker, self._standby):
+        for worker in (self._worker, self._standby, self._newcomer):
             if worker is not None:
                 worker.send_log(file)
 
     def _forward_signal(self, number: int) -> None:
         """Runs in the log's own thread."""
-        for worker in (self._worker, self._standby if number == signal.SIGHUP else None):
+        waiting = (self._standby, self._newcomer) if number == signal.SIGHUP else ()
+        for worker in (self._worker, *waiting):
             if worker is not None:
                 worker.signal(number)
         if self._fleet is not None:
@@ -187,12 +189,14 @@ class Supervisor:
         """Wait until the worker has ended and return its exit code."""
         assert self._worker is not None
         while True:
-            event = self._worker.watch(self._wakeup, self._config.hang_seconds)
+            event = self._worker.watch(self._wakeup, self._config.hang_seconds, self._newcomer)
             if event is WorkerEvent.HEARTBEAT:
                 self._crashes = 0
                 self._keep_standby(self._worker)
             elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
+            elif event is WorkerEvent.NEWCOMER:
+                self._hand_over(self._worker)
             elif event is WorkerEvent.SILENT:
                 self._worker.signal(signal.SIGABRT)  # faulthandler writes its stacks to the log
                 code = self._worker.end(ABORT_SECONDS)
@@ -201,15 +205,13 @@ class Supervisor:
             elif event is WorkerEvent.EXITED:
                 code = self._worker.wait()
                 if code == REPLACED:
-                    self._state.reloads += 1
-                    if self._fleet is not None:
-                        self._fleet.signal(signal.SIGTERM)  # the next one runs the new code, too
+                    self._handing_over = True
                 elif code not in (UNMOUNTED, REFUSED):
                     self._note_death(code)
                 return code
 
     def _keep_standby(self, worker: WorkerProcess) -> None:
-        wanted = self._can_fail_over and not self._stopping and self._standby is None
+        wanted = self._can_fail_over and not self._stopping and self._standby is None and self._newcomer is None
         if wanted and worker.seconds_served > STANDBY_SECONDS:
             self._standby = self._start()
 
@@ -252,6 +254,13 @@ class Supervisor:
         """Put the next worker in place of one that ended; returns a refusal if none can serve."""
         until, pause = time.monotonic() + GIVE_UP_SECONDS, 0.1
         while True:
+            if self._standby is None and self._newcomer is not None:
+                self._promote_newcomer()  # no other would be there sooner
+            if self._handing_over:
+                self._handing_over = False
+                self._state.reloads += 1
+                if self._fleet is not None:
+                    self._fleet.signal(signal.SIGTERM)  # the next one runs the new code, too
             worker, self._standby = self._standby or self._start(), None
             refusal = self._begin(worker, resumed=True)
             if refusal is None and not self._stopping:
@@ -285,20 +294,35 @@ class Supervisor:
             os.write(self._wakeup_writer, b".")
 
     def _reload(self) -> None:
-        """Replace the worker by one that runs the code installed now; keep the old one if that cannot start."""
-        assert self._worker is not None
+        """Start a worker that runs the code installed now. Until it is warm, everything goes on as before."""
         self._reload_requested = False
-        if self._standby is not None:
-            self._standby.dismiss()
-            self._standby.end(LEAVE_SECONDS)
-        self._standby = self._start()
-        if self._standby is not None and self._standby.wait_until_warm():
-            log.info("asking the worker to hand over to the new one")
-            self._worker.signal(signal.SIGUSR2)
+        self._drop_newcomer()
+        self._newcomer = self._start()
+        if self._newcomer is None:
+            self._note_failed_reload()
+
+    def _hand_over(self, worker: WorkerProcess) -> None:
+        """Have the newcomer take the worker's place, now that it is warm; keep the worker if the newcomer failed."""
+        assert self._newcomer is not None
+        if not self._newcomer.is_warm:
+            self._drop_newcomer()
+            self._note_failed_reload()
             return
         if self._standby is not None:
             self._standby.end()
-            self._standby = None
+        self._promote_newcomer()
+        log.info("asking the worker to hand over to the new one")
+        worker.signal(signal.SIGUSR2)
+
+    def _promote_newcomer(self) -> None:
+        self._standby, self._newcomer, self._handing_over = self._newcomer, None, True
+
+    def _drop_newcomer(self) -> None:
+        if self._newcomer is not None:
+            self._newcomer.end()
+            self._newcomer = None
+
+    def _note_failed_reload(self) -> None:
         self._state.reloads_failed += 1
         log.error("the new worker did not start; the old one keeps serving")
         self._write_state()
@@ -333,6 +357,7 @@ class Supervisor:
 
     def _leave(self) -> None:
         notify("STOPPING=1")
+        self._drop_newcomer()
         for worker in (self._standby, self._worker):
             if worker is not None:
                 worker.dismiss()
@@ -350,37 +375,6 @@ class Supervisor:
         if self._header_guard is not None:
             self._header_guard.end()
         registry.remove(self._config.mountpoint)
-
-
-def launch(config: MountConfig) -> None:
-    """Start a supervisor in the background and return once its mount answers."""
-    read_end, write_end = os.pipe()
-    with open(config.log, "ab") as file:
-        process = subprocess.Popen(
-            own_python.command("kcachefs.daemon.supervisor", msgspec.json.encode(config).decode(), str(write_end)),
-            pass_fds=[write_end],
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            cwd=own_python.DIRECTORY,
-            env=settings.for_daemon(),
-        )
-    os.close(write_end)
-    try:
-        with open(read_end, "rb") as pipe:
-            line = pipe.readline()
-    except BaseException:
-        process.terminate()
-        process.wait()
-        raise
-    if line.rstrip() != READY:
-        silent = Refusal(4, f"{config.mountpoint}: the daemon did not start; see {config.log}")
-        refusal = Refusal.from_line(line, default=silent)
-        process.wait()
-        raise DaemonError(refusal.message, refusal.exit_code)
-    os.statvfs(config.mountpoint)
-    process.returncode = 0  # keeps Popen from warning about a child that is meant to outlive us
 
 
 def main() -> None:

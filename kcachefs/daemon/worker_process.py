@@ -28,6 +28,8 @@ class WorkerEvent(Enum):
     """No heartbeat came in time."""
     WAKEUP = auto()
     """Nothing from the worker: a signal handler woke the supervisor."""
+    NEWCOMER = auto()
+    """The worker that is to replace it is warm, or will never be."""
 
 
 class WorkerProcess:
@@ -59,6 +61,7 @@ class WorkerProcess:
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""
         self._warm = self._relay_started = False
+        self._started = time.monotonic()
         self._began = 0.0
         self._last_heartbeat = time.monotonic()
         self.seconds_served = 0.0
@@ -91,12 +94,25 @@ class WorkerProcess:
         silent = Refusal(4, f"{self._mountpoint}: the worker ended before it could serve{where}")
         return Refusal.from_line(line, default=silent)
 
-    def watch(self, wakeup: int, patience: float) -> WorkerEvent:
-        """Wait for a heartbeat, the worker's exit, `patience` seconds of silence, or a byte on the pipe `wakeup`."""
+    @property
+    def is_warm(self) -> bool:
+        """Whether it has imported everything, without waiting for it."""
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        return self._warm or (bool(poll.poll(0)) and self.wait_until_warm())
+
+    def watch(self, wakeup: int, patience: float, newcomer: WorkerProcess | None = None) -> WorkerEvent:
+        """Wait for a heartbeat, the worker's exit, `patience` seconds of silence, or a byte on the pipe `wakeup`;
+        while a `newcomer` starts, also for that.
+        """
         poll = select.poll()
         for descriptor in (self._pidfd, self._socket.fileno(), wakeup):
             poll.register(descriptor, select.POLLIN)
-        remaining = self._last_heartbeat + patience - time.monotonic()
+        silent = late = self._last_heartbeat + patience
+        if newcomer is not None:
+            poll.register(newcomer._socket.fileno(), select.POLLIN)
+            late = newcomer._started + START_SECONDS
+        remaining = min(silent, late) - time.monotonic()
         ready = {descriptor for descriptor, _ in poll.poll(max(0.0, remaining) * 1000)}
         if self._pidfd in ready:
             return WorkerEvent.EXITED
@@ -107,6 +123,8 @@ class WorkerProcess:
             self._last_heartbeat = time.monotonic()
             self.seconds_served = self._last_heartbeat - self._began
             return WorkerEvent.HEARTBEAT
+        if newcomer is not None and (newcomer._socket.fileno() in ready or (not ready and late < silent)):
+            return WorkerEvent.NEWCOMER
         # A worker's end of the socket closes a moment before the process is gone.
         return WorkerEvent.EXITED if ready else WorkerEvent.SILENT
 

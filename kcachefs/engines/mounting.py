@@ -186,12 +186,17 @@ def users_of(mountpoint: Path) -> list[str]:
     users = [f"a mount: {mount.mountpoint}" for mount in mounts() if mount.mountpoint.startswith(prefix + "/")]
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            used = next((path for path in _paths_used_by(pid) if path == prefix or path.startswith(prefix + "/")), None)
-            if used is not None:
+            if (used := used_by(pid, mountpoint)) is not None:
                 users.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} ({pid}): {used}")
         except OSError:
             continue  # it ended, or is not ours to look at
     return users
+
+
+def used_by(pid: str, mountpoint: Path) -> str | None:
+    """Something in a mount that this process uses; `self` is the one that asks."""
+    prefix = os.fspath(mountpoint)
+    return next((path for path in _paths_used_by(pid) if path == prefix or path.startswith(prefix + "/")), None)
 
 
 def _paths_used_by(pid: str) -> Iterator[str]:

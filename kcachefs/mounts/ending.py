@@ -26,12 +26,13 @@ UNSEEN_SECONDS = 3.0
 PASSING_PAUSE = 0.003
 
 
-def unmount(directory: Path, *, lazy: bool = False) -> None:
+def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> None:
     """Unmount and return once everything is on disk.
 
     Copies of the mount in other mount namespaces (a container's, a service's) are cut off: they get ENOTCONN.
-    A lazy unmount hides the mount and returns at once; the daemon ends when the last user is gone. Changes
-    the working directory to /, because a process inside the mount would keep it busy.
+    A lazy unmount hides the mount and returns at once; the daemon ends when the last user is gone. If not
+    `patient`, anybody who only looks at the mount is in the way. Changes the working directory to /, because a process
+    inside the mount would keep it busy.
     """
     mountpoint = Path(os.path.realpath(directory))
     os.chdir("/")
@@ -42,7 +43,7 @@ def unmount(directory: Path, *, lazy: bool = False) -> None:
         if daemon and not lazy and (places := _bound_elsewhere(found)):
             # The kernel would take this mount away, and the daemon would keep serving the other.
             raise _busy(mountpoint, places)
-        _take_away(found, lazy=lazy)
+        _take_away(found, lazy=lazy, patient=patient)
         headers.unlink(mountpoint)
         if not lazy:
             # The kernel tells the daemon that the mount is gone, but not while another namespace has a copy of it.
@@ -78,8 +79,10 @@ def _daemon_of(mountpoint: Path) -> Iterator[list[int]]:
         yield processes
 
 
-def _take_away(found: Mounted, *, lazy: bool) -> None:
+def _take_away(found: Mounted, *, lazy: bool, patient: bool) -> None:
     mountpoint, begun = Path(found.mountpoint), time.monotonic()
+    if not patient:
+        return mounting.unmount(mountpoint, lazy=lazy)
     deadline = begun + PASSING_SECONDS
     while True:
         with contextlib.suppress(MountBusy):

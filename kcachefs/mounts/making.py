@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def serve_in_background(settings: MountConfig) -> str:
     """Start the daemon and return once the mount answers, with what to tell people who moved it; see `remember`."""
-    from kcachefs.daemon.supervisor import launch  # most commands that load this file find a mount that runs
+    from kcachefs.daemon.launching import launch  # most commands that load this file find a mount that runs
 
     with _claimed_mountpoint(settings):
         launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))

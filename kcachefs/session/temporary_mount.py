@@ -2,7 +2,7 @@
 
 When many sessions start at once on one store, the first one mounts and the last one unmounts. Each holds a shared lock
 on a file while it runs; mounting and unmounting happen under a second lock that is held only for that long. A session
-that is killed drops its lock, and the next one to end unmounts.
+that is killed drops its lock, and the next one to end unmounts. How a session ends is in `leaving.py`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from kcachefs import config
 from kcachefs.daemon import registry
 from kcachefs.daemon.options import option_named
-from kcachefs.errors import MountBusy, MountError
-from kcachefs.mounts.ending import unmount
+from kcachefs.errors import MountError
 from kcachefs.mounts.finding import answers, mount_at
 from kcachefs.mounts.making import serve_in_background
 from kcachefs.mounts.places import place_for
 from kcachefs.mounts.settings import mount_settings
+from kcachefs.session import leaving
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def session_mount(
     for name, value in given.items():  # what makes no sense is an error even if no mount is made
         option_named(name).value(value)
     running = _running(directory, store)
-    if running is not None and not _is_temporary(running):
+    if running is not None and not leaving.is_temporary(running):
         yield running
         return
     place = running or directory or place_for(store)
@@ -70,27 +70,12 @@ def _store_of(running: Path | None) -> Path | None:
     return Path(state.store) if state is not None else None
 
 
-def _marker(mountpoint: Path) -> Path:
-    """The file that marks a mount as temporary; it holds the pid of the supervisor that serves it."""
-    return registry.directory() / f"{registry.name_of(str(mountpoint))}.transient"
-
-
-def _is_temporary(mountpoint: Path) -> bool:
-    state = registry.read(str(mountpoint))
-    try:
-        return state is not None and int(_marker(mountpoint).read_text()) == state.supervisor_pid
-    except (OSError, ValueError):
-        return False
-
-
 @contextmanager
 def _in_use(settings: registry.MountConfig) -> Iterator[None]:
     mountpoint = Path(settings.mountpoint)
-    marker = _marker(mountpoint)
-    turn = os.open(marker.with_suffix(".turn"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    users = os.open(marker.with_suffix(".users"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    turn, users = leaving.open_lock(mountpoint, ".turn"), leaving.open_lock(mountpoint, ".users")
     try:
-        with _locked(turn):
+        with leaving.locked(turn):
             if not answers(mountpoint):
                 _make(settings)
             fcntl.flock(users, fcntl.LOCK_SH)
@@ -99,9 +84,8 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
             yield
         finally:
             if os.getpid() == process:  # a fork shares the locks, and would drop those of its parent
-                with _locked(turn):
-                    fcntl.flock(users, fcntl.LOCK_UN)
-                    _leave(users, mountpoint)
+                with leaving.locked(turn):
+                    leaving.leave(users, mountpoint)
     finally:
         os.close(users)
         os.close(turn)
@@ -112,30 +96,4 @@ def _make(settings: registry.MountConfig) -> None:
         print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
     state = registry.read(settings.mountpoint)
     if state is not None:
-        _marker(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))
-
-
-def _leave(users: int, mountpoint: Path) -> None:
-    """Unmount, unless other sessions still use the mount."""
-    if not _is_temporary(mountpoint):
-        return
-    try:
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    try:
-        unmount(mountpoint)
-        _marker(mountpoint).unlink(missing_ok=True)
-    except MountBusy:
-        return  # a process that outlives its session still uses it; the next session to end tries again
-    finally:
-        fcntl.flock(users, fcntl.LOCK_UN)  # closing our descriptor would not unlock: a fork may have it too
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        leaving.marker_of(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))

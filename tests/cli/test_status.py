@@ -100,6 +100,7 @@ def test_a_dead_supervisor_and_a_dead_mount_are_shown(scene: Scene) -> None:
     for pid in scene.daemons():
         kill_and_wait(pid)
     assert [(one["mountpoint"], one["state"]) for one in scene.status()] == [(str(scene.mountpoint), "dead")]
+    assert [(one["supervisor_pid"], one["worker_pid"]) for one in scene.status()] == [(None, None)]
     assert f"kcachefs mount {scene.mountpoint} --store {scene.store}" in scene.must("status")
     scene.umount()
     assert scene.status() == []

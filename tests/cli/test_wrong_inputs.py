@@ -91,6 +91,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("umount nowhere", 4, ".*/nowhere: is not a kcachefs mount; see: kcachefs status"),
     ("reload nowhere", 4, ".*/nowhere: is not one of your kcachefs mounts; see: kcachefs status"),
     ("stats --mount nowhere", 4, "nowhere: is not one of your kcachefs mounts; see: kcachefs status"),
+    ("report --store nowhere", 3, ".*nowhere: there is no store here"),
     ("stats --store nowhere", 3, "nowhere: there is no store here"),
     ("stats --store full", 3, "full: has files but no .*, so it is not a kcachefs store; choose an empty directory"),
     ("stats --mount MOUNT --store other", 2, "--mount .* has the store .*, not other; give only one of the two"),

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from kcachefs.daemon.registry import MountState
 from kcachefs.mounts import reports
 from tests.daemon import kills
 from tests.engines.mounting import Mount, kill, temporary_folder
-from tests.waiting import until
+from tests.waiting import PATIENCE, until, until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -202,6 +203,96 @@ def test_a_reload_of_code_that_cannot_start_changes_nothing(base: Path, installe
         assert state(mount).worker_pid == before.worker_pid
         change(installed / "daemon" / "worker.py", "import no_such_thing", "import msgspec")
         assert reload(mount.mountpoint).returncode == 0
+
+
+@pytest.fixture
+def slow(base: Path, installed: Path) -> Callable[[], None]:
+    """Makes the installed code wait while it is imported, until there is a file `gate`; it makes a file `begun`."""
+
+    def slow_down() -> None:
+        change(installed / "__init__.py", f'"{kcachefs.__version__}"', '"9.9.9"')
+        begun, gate = str(base / "begun"), str(base / "gate")
+        waits = f"import os, time\nopen({begun!r}, 'w')\nwhile not os.path.exists({gate!r}): time.sleep(0.01)\n"
+        change(installed / "daemon" / "worker.py", "import msgspec", f"{waits}import msgspec")
+
+    return slow_down
+
+
+@contextmanager
+def reloading(mount: Mount, base: Path) -> Iterator[subprocess.Popen[str]]:
+    """A reload whose new worker has begun to start and waits at the gate."""
+    command = [sys.executable, "-m", "kcachefs", "reload", str(mount.mountpoint)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until((base / "begun").exists)
+            yield process
+        finally:
+            (base / "gate").touch()
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_worker_that_dies_while_slow_code_is_loaded_is_replaced_at_once(
+    base: Path, installed: Path, slow: Callable[[], None]
+) -> None:
+    change(installed / "daemon" / "supervisor.py", "STANDBY_SECONDS = 5.0", "STANDBY_SECONDS = 0.0")
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        before = state(mount)
+        # A second thread, that of the log, says that the standby has imported everything.
+        until(
+            lambda: [len(os.listdir(f"/proc/{pid}/task")) > 1 for pid in workers(before.supervisor_pid)] == [True] * 2
+        )
+        slow()
+        with reloading(mount, base) as command:
+            kill(before.worker_pid)
+            (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+            assert until(lambda: state(mount).restarts) == 1
+            assert state(mount).version == kcachefs.__version__
+            (base / "gate").touch()
+            assert command.wait(PATIENCE) == 0
+        now = state(mount)
+        assert (now.version, now.reloads, now.restarts) == ("9.9.9", 1, 1)
+        assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
+
+
+def workers(supervisor: int) -> list[int]:
+    return [
+        pid for pid in children(supervisor) if b"kcachefs.daemon.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def test_where_none_stands_by_the_code_that_is_loaded_takes_over_and_that_is_the_reload(
+    base: Path, installed: Path, slow: Callable[[], None]
+) -> None:
+    change(installed / "daemon" / "supervisor.py", "STANDBY_SECONDS = 5.0", "STANDBY_SECONDS = 5000.0")
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        slow()
+        with reloading(mount, base) as command:
+            kill(state(mount).worker_pid)
+            (base / "gate").touch()
+            (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+            assert command.wait(PATIENCE) == 0
+        now = state(mount)
+        assert (now.version, now.reloads, now.restarts) == ("9.9.9", 1, 1)
+
+
+@pytest.mark.parametrize("how", ["umount", "signal"])
+def test_a_mount_can_be_ended_while_slow_code_is_loaded(base: Path, slow: Callable[[], None], how: str) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        supervisor = state(mount).supervisor_pid
+        slow()
+        with reloading(mount, base) as command:
+            started = workers(supervisor)
+            if how == "umount":
+                mount.umount()
+            else:
+                os.kill(supervisor, signal.SIGTERM)
+            until_gone(supervisor, *started)
+            assert command.wait(PATIENCE) == 4
+            assert command.stderr is not None
+            assert "was unmounted in the meantime" in command.stderr.read()
 
 
 def test_a_reload_of_what_is_not_mounted_is_one_line(base: Path) -> None:

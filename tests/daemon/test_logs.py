@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fcntl import ioctl
@@ -285,6 +286,35 @@ def foreground(scene: Scene, **options: Any) -> Iterator[tuple[subprocess.Popen[
 
 
 # --- SIGUSR1 ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_was_stopped_for_long_answers_only_what_it_received() -> None:
+    script = """
+import signal, threading
+from kcachefs.daemon import logs
+logs.MINUTE = 0.06  # it waits for signals for a sixth of that at a time
+logs.start("", "test")
+print("started", flush=True)
+threading.Event().wait()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "started\n"
+        for _ in range(10):
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            time.sleep(0.02)  # longer than it would have waited
+            process.send_signal(signal.SIGCONT)
+            os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        process.send_signal(signal.SIGUSR1)
+        told = [process.stderr.readline()]
+        process.kill()
+        told += process.stderr.readlines()
+    assert "INFO test" in told[0]
+    assert [line for line in told if "state of the test" in line or "ERROR" in line] == told[:1]
 
 
 @pytest.mark.mount

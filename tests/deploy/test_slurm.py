@@ -43,14 +43,14 @@ class Node:
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kcachefs "$@"\n')
         program.chmod(0o755)
 
-    def run(self, script: str, job: int) -> str:
+    def run(self, script: str, job: int | None) -> str:
         """Run a script as slurmd does, with an almost empty environment and the job's ids."""
         done = subprocess.run(
             [self.scripts / f"{script}.sh"],
             env={
                 **{name: value for name, value in self.scene.environment.items() if name.startswith("KCACHEFS_")},
                 "PYTHONPATH": str(PACKAGE.parent),
-                "SLURM_JOB_ID": str(job),
+                **({"SLURM_JOB_ID": str(job)} if job is not None else {}),
                 "SLURM_JOB_UID": "1001",
                 "SLURM_JOB_USER": "alice",
                 "SLURMD_NODENAME": "node1",
@@ -147,6 +147,13 @@ def test_ten_jobs_that_begin_and_end_at_once_leave_nothing(node: Node) -> None:
         assert len(node.scene.mounted()) == (script == "prolog")
     assert node.scene.is_over()
     assert [path.name for path in (node.scene.folder / "jobs").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("script", ["prolog", "epilog"])
+def test_without_a_job_nothing_is_done_and_the_node_is_not_drained(node: Node, script: str) -> None:
+    node.run(script, None)
+    assert "SLURM_JOB_ID is not set" in node.said
+    assert not node.is_mounted()
 
 
 def test_rotating_the_logs_makes_every_daemon_open_a_new_one(node: Node) -> None:

@@ -102,6 +102,19 @@ def test_a_store_at_rest_gets_entries_for_where_it_will_be_mounted(mount: Mount,
     }
 
 
+def test_a_store_is_made_for_a_pack_where_there_is_none(base: Path) -> None:
+    """As in an image that is built: nothing was ever mounted there."""
+    fill(base / "caches")
+    packed(base / "caches", base / "all.kcp")
+    store = base / "image" / "store"
+    refused = kcachefs("unpack", base / "all.kcp", "--store", store, check=False)
+    assert refused.returncode == 6
+    assert not store.exists()
+    assert told("unpack", base / "all.kcp", "--allow-unsigned", "--store", store)["unpacked"] == ENTRIES
+    with Mount(base / "another mount", store, "direct") as mount:
+        assert shown(mount.mountpoint).keys() == shown(base / "caches").keys()
+
+
 def test_what_is_there_is_left_alone_and_nothing_counts_as_compiled_or_used(mount: Mount, base: Path) -> None:
     fill(base / "caches")
     packed(base / "caches", base / "all.kcp")

@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcachefs.daemon import registry
 from tests.engines.mounting import Mount
-from tests.frameworks.commands import PATIENCE, kcachefs
+from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -124,6 +128,131 @@ print(where, flush=True)
         assert process.stdout.read() == ""  # the fork has ended
     kcachefs(*run)
     assert not os.path.ismount(where)
+
+
+def registered(where: str) -> bool:
+    """Whether the mount there, or its daemon, is still there."""
+    return os.path.ismount(where) or registry.read(where) is not None
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["held = open(where / 'triton' / 'held', 'w')", "ctypes.CDLL(shutil.copy(LIBRARY, where / 'triton' / 'f.so'))"],
+    ids=["open", "loaded"],
+)
+def test_a_mount_that_the_process_uses_to_its_end_goes_after_it(base: Path, use: str) -> None:
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", base / "f.so"], check=True)
+    script = f"""
+import ctypes, kcachefs, shutil
+LIBRARY = {str(base / "f.so")!r}
+where = kcachefs.init(mount=True, store={str(base / "store")!r})
+{use}
+print(where)
+"""
+    where = python(script).strip()
+    until(lambda: not registered(where))
+
+
+LINGERS = """
+import atexit, kcachefs, sys, threading
+may_write, wrote = threading.Event(), threading.Event()
+def ended():  # registered first, and so called after the session has ended
+    print("ended", flush=True)
+    sys.stdin.read()
+    may_write.set()
+    wrote.wait()
+atexit.register(ended)
+where = kcachefs.init({where!r}, mount=True, store={store!r})
+def write():
+    may_write.wait()
+    (where / "triton" / "late").mkdir(parents=True)
+    (where / "triton" / "late" / "file").write_text("late")
+    wrote.set()
+threading.Thread(target=write, daemon=True).start()
+{more}
+"""
+
+
+@contextmanager
+def lingering(base: Path, more: str = "") -> Iterator[Callable[[], None]]:
+    """A process whose session has ended while one of its threads still writes; what is given lets it, and the end."""
+    script = LINGERS.format(where=str(base / "mount"), store=str(base / "store"), more=more)
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ended\n"
+
+        def end() -> None:
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(PATIENCE) == 0
+
+        yield end
+
+
+def test_what_a_thread_writes_last_is_in_the_store_and_not_under_the_mount(base: Path) -> None:
+    with lingering(base) as end:
+        end()
+    until(lambda: not registered(str(base / "mount")))
+    assert list((base / "mount").iterdir()) == []
+    kcachefs("run", "--mount", base / "mount", "--store", base / "store", "--", "cat", base / "mount/triton/late/file")
+
+
+@pytest.mark.parametrize("more", ["", "held = open(where / 'triton' / 'held', 'w')"], ids=["idle", "busy"])
+def test_a_session_that_begins_while_another_process_ends_has_the_same_mount(base: Path, more: str) -> None:
+    """First the process ends inside the new session, then outside of it."""
+    mount, run = base / "mount", ("run", "--mount", base / "mount", "--store", base / "store", "--")
+    with lingering(base, more) as end:
+        with subprocess.Popen([*KCACHEFS, *map(str, run), "cat"], stdin=subprocess.PIPE) as session:
+            until(lambda: children(session.pid))
+            end()
+            assert (mount / "triton/late/file").read_text() == "late"
+            assert session.stdin is not None
+            session.stdin.close()
+            assert session.wait(PATIENCE) == 0
+    until(lambda: not registered(str(mount)))
+    with lingering(base, more + "\nimport shutil; shutil.rmtree(where / 'triton' / 'late')") as end:
+        kcachefs(*run, "test", "-e", mount / "triton")
+        end()
+    until(lambda: not registered(str(mount)))
+    assert list(mount.iterdir()) == []
+
+
+def children(pid: int) -> str:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+
+
+def test_a_child_that_outlives_its_session_keeps_the_mount_until_it_ends(base: Path) -> None:
+    """Also if other sessions come and go meanwhile; and one process waits for its end, however many there were."""
+    mount = base / "mount"
+    run = ("run", "--mount", mount, "--store", base / "store", "--")
+    script = f"exec 3> {mount}/triton/held 4<&0; cat <&4 >/dev/null 2>&1 &"
+    read_end, write_end = os.pipe()
+    done = subprocess.run(
+        [*KCACHEFS, *map(str, run), "sh", "-c", script], stdin=read_end, check=False, timeout=PATIENCE
+    )
+    os.close(read_end)
+    assert done.returncode == 0
+    for _ in range(3):
+        kcachefs(*run, "test", "-e", mount / "triton" / "held")
+    until(lambda: len(waiting(mount)) == 1)
+    assert os.path.ismount(mount)
+    os.close(write_end)
+    until(lambda: not registered(str(mount)))
+    until(lambda: not waiting(mount))
+
+
+def waiting(mount: Path) -> list[str]:
+    """The processes that wait for the end of a mount's last user."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"kcachefs.session.leaving" in command and os.fsencode(mount) in command:
+                found.append(pid)
+    return found
 
 
 def test_without_a_mount_it_says_so(base: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcachefs.errors import MountDenied, UsageError
+from kcachefs.errors import MountDenied, MountError, UsageError
 
 _BACKLOG = 64
 
@@ -66,7 +66,7 @@ def listening(place: Place) -> Iterator[socket.socket]:
         try:
             made.bind(address)
         except OSError as error:
-            raise MountDenied(f"{place.host}:{place.port}: cannot listen there ({error.strerror})") from None
+            raise _refusal(f"{place.host}:{place.port}", error) from None
         made.listen(_BACKLOG)
         yield made
 
@@ -79,7 +79,7 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
         try:
             made.bind(str(path))
         except OSError as error:
-            raise MountDenied(f"{path}: cannot listen there ({error.strerror or error})") from None
+            raise _refusal(str(path), error) from None
         finally:
             os.umask(before)
         made.listen(_BACKLOG)
@@ -88,6 +88,11 @@ def _unix_socket(path: Path) -> Iterator[socket.socket]:
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
+
+
+def _refusal(place: str, error: OSError) -> MountError:
+    kind = MountDenied if isinstance(error, PermissionError) else MountError
+    return kind(f"{place}: cannot listen there ({error.strerror or error}); choose another with --listen")
 
 
 def _remove_stale(path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 import msgspec
 
 from kcachefs import __version__
-from kcachefs.errors import KcachefsError
+from kcachefs.errors import DaemonError, KcachefsError, StoreError
 from kcachefs.live.looking import Look
 from kcachefs.live.view import RANGES, EntryPage, EntryRow, Filling, Glance
 from kcachefs.live.watching import Watch
@@ -25,7 +25,7 @@ def make_report(watch: Watch, since: float, words: str, *, title: str = "", run:
     """What happened since then, as HTML. `words` say how long that is: "in the last 7 d"."""
     glance = watch.glance()
     if glance.headline.why:
-        raise KcachefsError(glance.headline.why)
+        raise (StoreError if watch.at_rest else DaemonError)(glance.headline.why)
     glance = _since(glance, since)
     with Look(watch, patience=PATIENCE_SECONDS) as look:
         filling = look.filling()

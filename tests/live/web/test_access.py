@@ -91,8 +91,14 @@ def test_a_socket_in_the_filesystem_is_for_its_owner_alone(place: Scene) -> None
     with serving(place, place.mountpoint, "--listen", f"unix:{path}") as server:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert server.api("glance")["headline"]["mountpoint"] == str(place.mountpoint)
-        place.run("web", "--listen", f"unix:{path}").refused_with(6, "cannot listen there")
+        place.run("web", "--listen", f"unix:{path}").refused_with(4, "cannot listen there")
     assert not path.exists()
+
+
+def test_a_port_that_is_taken_is_one_line(place: Scene) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        place.run("web", place.mountpoint, "--listen", where).refused_with(4, where, "cannot listen there")
 
 
 def test_a_proxy_may_put_it_under_a_prefix_and_a_name_and_a_token_may_last(place: Scene) -> None:

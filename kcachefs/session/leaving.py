@@ -1,0 +1,137 @@
+"""Ends a temporary mount after its last session: at once, or by a process that waits until nothing uses it any more.
+
+A program that has loaded a library from the mount keeps it busy until it has ended, and one with threads may still
+write: into the bare directory, if the mount went first. So such a session leaves another process behind, which stays
+in its place until the program has ended, and then tries to unmount until that succeeds or another session has begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kcachefs import config, own_python
+from kcachefs.daemon import registry
+from kcachefs.engines import mounting
+from kcachefs.errors import MountBusy, MountError
+from kcachefs.mounts.ending import unmount
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+"""Seconds between two attempts to unmount what is in use."""
+
+
+def marker_of(mountpoint: Path) -> Path:
+    """The file that marks a mount as temporary; it holds the pid of the supervisor that serves it."""
+    return registry.directory() / f"{registry.name_of(str(mountpoint))}.transient"
+
+
+def is_temporary(mountpoint: Path) -> bool:
+    state = registry.read(str(mountpoint))
+    try:
+        return state is not None and int(marker_of(mountpoint).read_text()) == state.supervisor_pid
+    except (OSError, ValueError):
+        return False
+
+
+def open_lock(mountpoint: Path, suffix: str) -> int:
+    return os.open(marker_of(mountpoint).with_suffix(suffix), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+@contextlib.contextmanager
+def locked(descriptor: int) -> Iterator[None]:
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def leave(users: int, mountpoint: Path) -> None:
+    """End the session that has the shared lock `users`. Its caller has the turn."""
+    may_use_it = threading.active_count() > 1 or mounting.used_by("self", mountpoint) is not None
+    stays = may_use_it and is_temporary(mountpoint) and _leave_another_behind(mountpoint)
+    fcntl.flock(users, fcntl.LOCK_UN)
+    if not stays and not _is_done(users, mountpoint, patient=True):
+        _leave_another_behind(mountpoint)  # a process that outlives its session still uses it
+
+
+def _is_done(users: int, mountpoint: Path, *, patient: bool) -> bool:
+    """Unmount, unless other sessions still use the mount; False if something else does."""
+    if not is_temporary(mountpoint):
+        return True
+    try:
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True  # the last of the others unmounts
+    try:
+        unmount(mountpoint, patient=patient)
+        marker_of(mountpoint).unlink(missing_ok=True)
+    except MountBusy:
+        return False
+    finally:
+        fcntl.flock(users, fcntl.LOCK_UN)  # closing our descriptor would not unlock: a fork may have it too
+    return True
+
+
+def _leave_another_behind(mountpoint: Path) -> bool:
+    """Start the process that stays in the session's place; False if the system cannot start one now."""
+    state = registry.read(str(mountpoint))
+    environment = {**config.for_daemon(), "KCACHEFS_RUNTIME_DIR": str(registry.directory().absolute())}
+    environment.pop("PYTHONPYCACHEPREFIX", None)  # it may lead into the mount
+    with contextlib.ExitStack() as opened:
+        try:
+            this = os.pidfd_open(os.getpid())
+            opened.callback(os.close, this)
+            share = open_lock(mountpoint, ".users")  # not the session's own: its forks have that one too
+            opened.callback(os.close, share)
+            fcntl.flock(share, fcntl.LOCK_SH)
+            errors = opened.enter_context(open((state and state.log) or os.devnull, "ab"))
+            process = subprocess.Popen(
+                own_python.command("kcachefs.session.leaving", str(mountpoint), str(this), str(share)),
+                pass_fds=[this, share],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                cwd=own_python.DIRECTORY,
+                env=environment,
+            )
+        except (OSError, RuntimeError):  # RuntimeError: Python is ending and starts nothing any more
+            return False
+    process.returncode = 0  # keeps Popen from warning about a child that is meant to outlive us
+    return True
+
+
+def _stay(mountpoint: Path, program: int, share: int) -> None:
+    select.select([program], [], [])  # a pidfd becomes readable when its process has ended
+    turn, waiting = open_lock(mountpoint, ".turn"), open_lock(mountpoint, ".waiting")
+    pause = FIRST_PAUSE
+    while True:
+        with locked(turn):
+            fcntl.flock(share, fcntl.LOCK_UN)
+            if _is_done(share, mountpoint, patient=False):
+                fcntl.flock(waiting, fcntl.LOCK_UN)
+                return
+            try:
+                fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # another process waits for the same already
+        time.sleep(pause)
+        pause = min(LONGEST_PAUSE, 1.5 * pause)
+
+
+def main() -> None:
+    with contextlib.suppress(MountError):  # somebody else has unmounted it
+        _stay(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+
+
+if __name__ == "__main__":
+    main()
