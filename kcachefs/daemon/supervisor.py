@@ -8,6 +8,7 @@ finishes the requests that the dead one had read. The supervisor ends when the w
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import select
@@ -116,12 +117,14 @@ class Supervisor:
     def _start_helpers(self, start_metrics: Callable[[], None] | None) -> Refusal | None:
         try:
             mounted = mounting.mounted_at(self._mountpoint)
-            self._device_number = mounted.device if mounted is not None else ""
+            self._device_number = mounted.device if mounted is not None else "gone already"
             self._header_guard = HeaderGuard(self._config.mountpoint)
             if start_metrics is not None:
                 start_metrics()
-        except (OSError, RuntimeError) as error:  # there is no descriptor left, or no thread
-            return Refusal(4, f"{self._config.mountpoint}: could not be mounted: {describe(error)}; raise that limit")
+        except (OSError, RuntimeError) as error:  # a RuntimeError says that there is no thread left
+            is_limit = getattr(error, "errno", errno.EAGAIN) in (errno.EMFILE, errno.ENFILE, errno.EAGAIN)
+            advice = "; raise that limit" if is_limit else ""
+            return Refusal(4, f"{self._config.mountpoint}: could not be mounted: {describe(error)}{advice}")
         return None
 
     def _start_log(self, foreground: bool) -> None:
