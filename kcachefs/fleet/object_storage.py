@@ -9,6 +9,7 @@ again unless `retries` says so.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import re
@@ -28,7 +29,7 @@ from kcachefs.errors import (
     PackError,
     UsageError,
 )
-from kcachefs.fleet import bucket_urls
+from kcachefs.fleet import bucket_urls, folder_listing
 from kcachefs.fleet.bucket_urls import BucketUrl
 from kcachefs.printable import printable
 
@@ -129,8 +130,7 @@ def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storag
         import obstore
     except ImportError:
         raise UsageError("buckets need the package obstore: pip install 'kcachefs[fleet]'") from None
-    prefix = "" if where.scheme == "file" else where.path
-    return ObstoreStorage(url, obstore, _client(url, where, retries, timeout), prefix, timeout)
+    return ObstoreStorage(url, obstore, _client(url, where, retries, timeout), where, timeout)
 
 
 def is_there(storage: Storage, key: str) -> bool:
@@ -182,11 +182,12 @@ def _endpoint(scheme: str) -> str:
 class ObstoreStorage:
     """A storage of obstore's."""
 
-    def __init__(self, url: str, obstore: Any, client: Any, prefix: str, timeout: float) -> None:
+    def __init__(self, url: str, obstore: Any, client: Any, where: BucketUrl, timeout: float) -> None:
         self.url = url
         self._obstore = obstore
         self._client = client
-        self._prefix = f"{prefix}/" if prefix else ""
+        self._folder = where.path if where.scheme == "file" else ""
+        self._prefix = f"{where.path}/" if where.path and not self._folder else ""
         self._timeout = timeout
 
     def stream(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Iterator[bytes]:
@@ -284,12 +285,23 @@ class ObstoreStorage:
         return self._within(key, send, self._timeout + size / _SLOWEST)
 
     def objects(self, prefix: str) -> Iterator[Stored]:
-        pages = iter(self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE))
+        pages = self._pages(prefix)
         while page := self._within(prefix, lambda: next(pages, None)):
-            yield from map(self._stored, page)
+            yield from page
+
+    def _pages(self, prefix: str) -> Iterator[list[Stored]]:
+        if self._folder:
+            found = folder_listing.files(os.path.join(self._folder, prefix))
+            while page := list(itertools.islice(found, PAGE)):
+                yield [Stored(prefix + path, told.st_size, told.st_mtime) for path, told in page]
+            return
+        for listed in self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE):
+            yield list(map(self._stored, listed))
 
     def folders(self, prefix: str) -> list[str]:
         def ask() -> list[str]:
+            if self._folder:
+                return folder_listing.folders(os.path.join(self._folder, prefix))
             found = self._obstore.list_with_delimiter(self._client, (self._prefix + prefix).rstrip("/") or None)
             return sorted(one.rstrip("/").rpartition("/")[2] for one in found["common_prefixes"])
 

@@ -293,6 +293,24 @@ def test_names_in_a_url_may_be_quoted(any_server: Server, tmp_path: Path) -> Non
         assert (tmp_path / name / "one").read_bytes() == b"1"
 
 
+def test_what_no_fleet_puts_into_a_folder_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "bucket" / "a" / "day").mkdir(parents=True)
+    store = open_storage(f"file://{tmp_path}/bucket")
+    store.put("a/day/one", b"1")
+    (tmp_path / "bucket" / "a" / "line\nfeed").write_bytes(b"")
+    (tmp_path / "bucket" / "a" / "folder\nfeed").mkdir()
+    Path(os.fsdecode(bytes(tmp_path / "bucket" / "a") + b"/\xff")).write_bytes(b"")
+    (tmp_path / "bucket" / "a" / "loop").symlink_to("loop")
+    (tmp_path / "bucket" / "a" / "up").symlink_to("..")
+    (tmp_path / "bucket" / "a" / "nowhere").symlink_to("none")
+    (tmp_path / "bucket" / "a" / "elsewhere").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "two").write_bytes(b"22")
+    assert {(one.key, one.size) for one in store.objects("a/")} == {("a/day/one", 1), ("a/elsewhere/two", 2)}
+    assert store.folders("a/") == ["day", "elsewhere", "up"]
+    assert [one.key for one in store.objects("a/day/")] == ["a/day/one"]
+
+
 def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FleetMissing, match="no such folder"):
         open_storage(f"file://{tmp_path}/none")

@@ -1,0 +1,51 @@
+"""Lists a bucket that is a folder. What no fleet puts there is passed over, where obstore would give up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+
+_STAGED = re.compile(r".*#\d+")
+"""What obstore calls a file that it is still writing."""
+
+
+def files(folder: str, ancestors: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
+    """The files below a folder, at any depth, by their paths from there. Links are followed, but not in circles."""
+    try:
+        found = os.stat(folder)
+    except OSError:  # it is gone, or a link that leads nowhere
+        return
+    here = (found.st_dev, found.st_ino)
+    if here in ancestors:
+        return
+    for entry in _entries(folder):
+        if _is_folder(entry):
+            for path, told in files(entry.path, ancestors | {here}):
+                yield f"{entry.name}/{path}", told
+        elif not _STAGED.fullmatch(entry.name):
+            with contextlib.suppress(OSError):  # the same
+                if entry.is_file():
+                    yield entry.name, entry.stat()
+
+
+def folders(folder: str) -> list[str]:
+    """The names of the folders in a folder, sorted."""
+    return sorted(entry.name for entry in _entries(folder) if _is_folder(entry))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What has a name that a bucket can have, which has no line feeds and is UTF-8."""
+    try:
+        with os.scandir(folder) as found:
+            return [entry for entry in found if entry.name.isprintable()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
