@@ -11,7 +11,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kcachefs import config
@@ -93,7 +93,8 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
 
 def _make(settings: registry.MountConfig) -> None:
     if complaint := serve_in_background(settings):
-        print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
+        with suppress(OSError):  # nobody may be able to read it, which is no reason to fail
+            print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
     state = registry.read(settings.mountpoint)
     if state is not None:
         leaving.marker_of(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))

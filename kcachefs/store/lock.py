@@ -42,6 +42,8 @@ class StoreLock:
     def release(self) -> None:
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
+            # By closing alone it would last as long as a child does that was forked just now.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1
 
