@@ -113,9 +113,8 @@ class Publisher:
     ) -> Published:
         """`publish`, for somebody who does not come back: what others publish is looked for again for `wait` seconds.
 
-        By then it is there, or their claims are old and it is published here. What is in a pack that the bucket has
-        lost is published again. `waits` is called with how many entries
-        that is about, if there are some.
+        By then it is there, or their claims are old and it is published here; `waits` is called with how many entries
+        that is about, if there are some. What is in a pack that the bucket has lost is published again.
         """
         run, lost = new_run(), self._forget_lost(entries)
         done = self.publish(view, entries, run=run, level=level, say=say, progress=progress)
