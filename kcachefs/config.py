@@ -42,7 +42,7 @@ def configured_store() -> Path | None:
 
 def users_store() -> Path:
     """The store that a user has without asking for another."""
-    return _user_cache("kcachefs")
+    return _user_folder("cache", "kcachefs")
 
 
 SYSTEM_MOUNT = Path("/mnt/kcache")
@@ -50,7 +50,7 @@ SYSTEM_MOUNT = Path("/mnt/kcache")
 
 def default_mount() -> Path:
     """Where that store is mounted: one place for the whole host if root mounts it, else one in the user's cache."""
-    return SYSTEM_MOUNT if os.getuid() == 0 else _user_cache("kcache")
+    return SYSTEM_MOUNT if os.getuid() == 0 else _user_folder("cache", "kcache")
 
 
 def configured_mount() -> Path | None:
@@ -100,14 +100,14 @@ def log_directory() -> Path:
         return Path(configured)
     if os.getuid() == 0:
         return Path("/var/log/kcachefs")
-    return _users("log", "kcachefs")
+    return _user_folder("log", "kcachefs")
 
 
 def config_folders() -> tuple[Path, ...]:
     """Where settings that are files lie: the user's own folder, and the one of the whole host."""
     system = Path("/etc/kcachefs")
     try:
-        return _users("config", "kcachefs"), system
+        return _user_folder("config", "kcachefs"), system
     except UsageError:  # a user without a home
         return (system,)
 
@@ -134,19 +134,15 @@ def library_directory(name: str) -> Path:
     if mount := mount_point():
         return mount / LIBRARY_NAMESPACE / name
     # Not `kcachefs` in the same place, which is the default store and belongs to the daemon.
-    return _user_cache("kcachefs-library") / name
+    return _user_folder("cache", "kcachefs-library") / name
 
 
 def insight_directory() -> Path:
     """Where `kcachefs explain` keeps what it has read. It may be deleted at any time."""
-    return _user_cache("kcachefs-insight")
+    return _user_folder("cache", "kcachefs-insight")
 
 
-def _user_cache(name: str) -> Path:
-    return _users("cache", name)
-
-
-def _users(kind: str, name: str) -> Path:
+def _user_folder(kind: str, name: str) -> Path:
     """A folder of the user's, in their home or where a variable of the desktop's says."""
     import platformdirs  # slow to import, and needed only where no variable says where things are
 

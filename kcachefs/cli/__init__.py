@@ -17,7 +17,7 @@ import typer
 
 import kcachefs
 from kcachefs.cli.ending import unwind_when_told_to
-from kcachefs.cli.printing import complain
+from kcachefs.cli.printing import complain, drop
 from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
 from kcachefs.printable import printable
@@ -126,12 +126,12 @@ def main() -> None:
         finally:
             _flush()  # here, where a failure can still be told
     except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
-        _drop_output()
+        drop(sys.stdout)
         sys.exit(0)
     except (KcachefsError, OSError) as error:
         if _debug:
             raise
-        _drop_output()
+        drop(sys.stdout)
         complain(f"kcachefs: {printable(describe(error))}")
         sys.exit(exit_code_of(error))
     except UsageError as error:
@@ -141,7 +141,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except Exception:
-        _drop_output()
+        drop(sys.stdout)
         complain(traceback.format_exc().rstrip("\n"))
         sys.exit(_BUG)
 
@@ -175,8 +175,3 @@ def _flush() -> None:
         raise
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard output") from None
-
-
-def _drop_output() -> None:
-    """Forget what was not printed: the interpreter would try again at its end, and complain in its own words."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,13 +19,15 @@ INTERRUPTED = 130
 
 def complain(text: str) -> None:
     """Print a line to standard error. Where nothing can be written, the exit code has to do."""
-    if sys.stderr is None:
-        return
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
-        # The interpreter would try again at its end, and exit with another code.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Forget what was not printed: the interpreter would try again at its end, and end with its own words and code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_json(value: Any) -> None:

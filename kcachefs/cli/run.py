@@ -121,18 +121,14 @@ def run(
         pack_failure = _pack(pack, where, began) if pack is not None and status == 0 else 0
         if report is not None:
             _write_report(report, where, began, command)
+    exit_code = pack_failure or os.waitstatus_to_exitcode(status)
     if as_json and (before is None or after is None):
-        complain(
-            json.dumps(
-                {"mountpoint": str(where), "warm": None, "exit_code": pack_failure or os.waitstatus_to_exitcode(status)}
-            )
-        )
+        complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": exit_code}))
     if before is not None and after is not None:
         done = after - before
         complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
         if as_json:
-            exit_code = NOT_WARM if complaint else pack_failure or os.waitstatus_to_exitcode(status)
-            _print_summary(done, where, exit_code, causes)
+            _print_summary(done, where, NOT_WARM if complaint else exit_code, causes)
         elif not quiet:
             _say(f"{done}{_not_repeated(done)}")
         if complaint:

@@ -26,7 +26,7 @@ from kcachefs.errors import (
 from kcachefs.store.descriptor import replace_file, sync_directory
 from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.lock import StoreLock
-from kcachefs.store.places import FOLDERS, HEADER, make_folder, refuse_lost, refuse_misplaced, set_aside
+from kcachefs.store.places import FOLDERS, HEADER, NO_FILE, make_folder, refuse_lost, refuse_misplaced, set_aside
 from kcachefs.store.records import FORMAT
 
 OLDEST_FORMAT = 2
@@ -119,7 +119,7 @@ def read_header(path: Path) -> Header:
     except PermissionError:
         raise StoreAccessError(f"{path}: not yours to read; use another --store, or ask its owner") from None
     except IsADirectoryError:
-        raise NotAStore(f"{path / HEADER}: is a directory and should be a file; run: kcachefs fsck --repair") from None
+        raise NotAStore(f"{path / HEADER}: {NO_FILE}; run: kcachefs fsck --repair") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":

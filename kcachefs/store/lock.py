@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kcachefs.errors import NotAStore, StoreBusy
 from kcachefs.filelock import open_locked
+from kcachefs.store.places import NO_FILE
 
 
 class StoreLock:
@@ -32,7 +33,7 @@ class StoreLock:
                 f"{path.parent}: the store is in use by {_holder(path)}; unmount it, or wait until that is done"
             ) from None
         except IsADirectoryError:  # fsck needs the lock too, so it cannot put this right
-            raise NotAStore(f"{path}: is a directory and should be a file; move it away") from None
+            raise NotAStore(f"{path}: {NO_FILE}; move it away") from None
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, by a nameless holder

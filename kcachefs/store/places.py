@@ -18,7 +18,7 @@ HEADER = "kcachefs.json"
 FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "listings", "spool", "quarantine", "history")
 SLOTS = "spool.arena"
 _QUARANTINE = "quarantine"
-_NO_FILE = "is a directory and should be a file"
+NO_FILE = "is a directory and should be a file"
 
 
 def make_folder(path: Path, name: str) -> None:
@@ -46,7 +46,7 @@ def in_their_places() -> Iterator[None]:
     try:
         yield
     except IsADirectoryError as error:
-        raise NotAStore(f"{error.filename}: {_NO_FILE}; run: kcachefs fsck --repair") from None
+        raise NotAStore(f"{error.filename}: {NO_FILE}; run: kcachefs fsck --repair") from None
 
 
 def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
@@ -56,7 +56,7 @@ def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
     """
     for name in (HEADER, f"{HEADER}.new", SLOTS):
         if _kind(path / name) == stat.S_IFDIR:
-            yield path / name, _NO_FILE
+            yield path / name, NO_FILE
     for name in FOLDERS:
         if _kind(path / name) not in (None, stat.S_IFDIR, stat.S_IFLNK):
             yield path / name, "is a file and should be a directory"
@@ -68,7 +68,7 @@ def misplaced_inside(path: Path) -> Iterator[tuple[Path, str]]:
         if name != _QUARANTINE and _kind(path / name) == stat.S_IFDIR:
             with os.scandir(path / name) as found:
                 inside = sorted(one.name for one in found if one.is_dir(follow_symlinks=False))
-            yield from ((path / name / one, _NO_FILE) for one in inside)
+            yield from ((path / name / one, NO_FILE) for one in inside)
 
 
 def set_aside(path: Path, one: Path) -> Path:
