@@ -68,7 +68,7 @@ def adopt(
     except KeyboardInterrupt:
         _report(tally, as_json, interrupted=True)
         sys.exit(INTERRUPTED)
-    _report(tally, as_json)
+    _report(tally, as_json, tally.gone())
     if tally.skipped:
         sys.exit(1)
 
@@ -82,14 +82,14 @@ def _copy(found: list[SourceEntry], where: Path, tally: Tally) -> None:
             adoption.adopt(one, where, tally, advance)
 
 
-def _report(tally: Tally, as_json: bool, *, interrupted: bool = False) -> None:
+def _report(tally: Tally, as_json: bool, gone: int = 0, *, interrupted: bool = False) -> None:
     if as_json:
         skipped = [printable(line) for line in tally.skipped]
-        counts = {"adopted": tally.adopted, "present": tally.present, "bytes": tally.bytes}
+        counts = {"adopted": tally.adopted, "present": tally.present, "bytes": tally.bytes, "evicted": gone}
         print_json({**counts, "skipped": skipped, "interrupted": interrupted})
         return
     size = config.format_size(tally.bytes)
-    print(brought_in(tally.adopted, "adopted", size, tally.present, interrupted=interrupted))
+    print(brought_in(tally.adopted, "adopted", size, tally.present, gone, interrupted=interrupted))
     if not interrupted:
         for line in tally.skipped:
             complain(f"kcachefs: {printable(line)}")

@@ -57,16 +57,19 @@ def console(**options: Any) -> Console:
     return Quiet(**options)
 
 
-def brought_in(count: int, done: str, size: str, present: int, *, interrupted: bool) -> str:
+def brought_in(count: int, done: str, size: str, present: int, gone: int = 0, *, interrupted: bool) -> str:
     """What a command says in the end that brings entries in and leaves those alone that are there.
 
     >>> brought_in(2, "adopted", "3.0 KiB", 1, interrupted=False)
     '2 entries adopted (3.0 KiB), 1 was there already'
+    >>> brought_in(20, "unpacked", "3.0 GiB", 0, 8, interrupted=False)
+    '20 entries unpacked (3.0 GiB); 8 were evicted again: the cache has no room for all, see kcachefs stats'
     """
     prefix = "interrupted; run it again to continue: " if interrupted else ""
     were = "was" if present == 1 else "were"
     rest = f", {present:,} {were} there already" if present else ""
-    return f"{prefix}{counted(count, 'entry', 'entries')} {done} ({size}){rest}"
+    again = f"; {gone:,} {'was' if gone == 1 else 'were'} evicted again: the cache has no room for all, see kcachefs stats"
+    return f"{prefix}{counted(count, 'entry', 'entries')} {done} ({size}){rest}{again if gone else ''}"
 
 
 @contextmanager

@@ -59,7 +59,8 @@ def unpack(
             except KeyboardInterrupt:
                 _report(done, as_json, interrupted=True)
                 sys.exit(INTERRUPTED)
-    _report(done, as_json)
+            gone = unpacking.gone(pack, where)
+    _report(done, as_json, gone)
 
 
 class Stopping:
@@ -97,10 +98,10 @@ def target_of(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
         yield StoreTarget(fs, place_for(store).absolute())
 
 
-def _report(done: Unpacked, as_json: bool, *, interrupted: bool = False) -> None:
+def _report(done: Unpacked, as_json: bool, gone: int = 0, *, interrupted: bool = False) -> None:
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
-        print_json({**counts, "interrupted": interrupted})
+        print_json({**counts, "evicted": gone, "interrupted": interrupted})
         return
     size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
-    print(brought_in(done.unpacked, "unpacked", size, done.present, interrupted=interrupted))
+    print(brought_in(done.unpacked, "unpacked", size, done.present, gone, interrupted=interrupted))

@@ -64,6 +64,15 @@ def unpack(pack: Pack, target: Target[Any], done: Unpacked, progress: Progress =
         pool.shutdown(cancel_futures=True)  # what was begun is brought to its end
 
 
+def gone(pack: Pack, target: Target[Any]) -> int:
+    """How many entries of a pack that was unpacked are no longer there: a quota too small for all evicts some."""
+    listed = {parent: target.names(parent) for parent in {_parent(entry) for entry in pack.manifest.entries}}
+    return sum(
+        listed[_parent(entry)].isdisjoint([file.name for file in entry.files] if entry.group else entry.path[-1:])
+        for entry in pack.manifest.entries
+    )
+
+
 def _parent(entry: PackedEntry) -> tuple[str, ...]:
     return (entry.namespace, *(entry.path if entry.group else entry.path[:-1]))
 

@@ -64,6 +64,8 @@ class Tally:
     bytes: int = 0
     skipped: list[str] = field(default_factory=list)
     """A line for everything that was not copied."""
+    copied: list[tuple[Path, list[str]]] = field(default_factory=list)
+    """For each adopted entry the folder in the mount and the names there that belong to it."""
     _listed: dict[Path, frozenset[str]] = field(default_factory=dict)
 
     def holds(self, folder: Path, name: str) -> bool:
@@ -72,6 +74,11 @@ class Tally:
         if found is None:
             found = self._listed[folder] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
         return name in found
+
+    def gone(self) -> int:
+        """How many adopted entries are no longer in the mount: a quota too small for all evicts some."""
+        listed = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder, _ in self.copied}
+        return sum(listed[folder].isdisjoint(names) for folder, names in self.copied)
 
 
 def caches_in(source: Path, environ: Mapping[str, str]) -> dict[Path, str]:
@@ -161,6 +168,7 @@ def adopt(found: SourceEntry, mount: Path, tally: Tally, copied: Callable[[int],
         tally.skipped.append(str(skipped))
         return
     if done:
+        tally.copied.append((target, found.names) if found.names else (target.parent, [target.name]))
         tally.adopted += 1
         tally.bytes += found.bytes
     else:

@@ -57,7 +57,7 @@ def _running(directory: Path | None, store: Path | None) -> Path | None:
     if len(mounts) > 1:
         mounts = [state for state in mounts if state.store == location]
     if len(mounts) > 1:
-        raise MountError("several mounts are possible; choose one with --mount DIR")
+        raise MountError("several mounts are possible; choose one with --mount DIR, or init(DIR)")
     return Path(mounts[0].mountpoint) if mounts else None
 
 

@@ -52,7 +52,7 @@ def test_what_changes_something_tells_it_as_json(filled: Scene, tmp_path: Path) 
     (source / "NEW").mkdir(parents=True)
     (source / "NEW" / "kernel.cubin").write_bytes(b"x")
     told = asked("adopt", source, "--as", "triton")
-    assert told == {"adopted": 1, "present": 0, "bytes": 1, "skipped": [], "interrupted": False}
+    assert told == {"adopted": 1, "present": 0, "bytes": 1, "evicted": 0, "skipped": [], "interrupted": False}
     assert filled.must("adopt", source, "--as", "triton") == "0 entries adopted (0 B), 1 was there already\n"
     reloaded = asked("reload")
     assert reloaded["worker_pid"] == filled.status()[0]["worker_pid"] != reloaded["former_worker_pid"]

@@ -65,6 +65,22 @@ def test_real_triton_compiles_nothing_on_the_second_mount(base: Path, engine: st
         assert warm == {**cold, "compiled": 0}
 
 
+def test_what_a_small_quota_evicts_again_is_told(base: Path) -> None:
+    secret, public = key(base)
+    with Mount(base / "one", base / "store one", "direct") as one:
+        for number in range(20):
+            entry = one.mountpoint / "triton" / f"LARGE{number}"
+            entry.mkdir(parents=True)
+            (entry / "add.cubin").write_bytes(os.urandom(1 << 20))
+        told("pack", base / "all.kcp", "--key", secret, "--level", "3", "--mount", one.mountpoint)
+    with Mount(base / "two", base / "store two", "direct", "--max-size", "8MiB") as two:
+        done = told("unpack", base / "all.kcp", "--trust", public, "--mount", two.mountpoint)
+        assert done["unpacked"] == 20
+        assert 0 < done["evicted"] <= 20 - len(os.listdir(two.mountpoint / "triton"))
+        words = kcachefs("unpack", base / "all.kcp", "--trust", public, "--mount", two.mountpoint).stdout
+        assert "evicted again: the cache has no room for all" in words
+
+
 def test_the_same_entries_give_the_same_bytes_wherever_they_are(mount: Mount, base: Path) -> None:
     secret, public = key(base)
     fill(mount.mountpoint)

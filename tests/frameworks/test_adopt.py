@@ -48,6 +48,14 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, int, bytes]]:
     }
 
 
+def test_what_a_small_quota_evicts_again_is_told(base: Path) -> None:
+    source = make_triton(base / "cache", kernels=12, size=1 << 19)
+    with Mount(base / "mount", base / "store", "direct", "--max-size", "8MiB") as mount:
+        done = json.loads(kcachefs("adopt", source, "--mount", mount.mountpoint, "--json").stdout)
+        assert done["adopted"] == 12
+        assert 0 < done["evicted"] <= 12 - len(os.listdir(mount.mountpoint / "triton"))
+
+
 def test_entries_come_whole_with_their_times_and_the_source_stays(mount: Mount, base: Path) -> None:
     source = make_triton(base / "cache")
     before = {name: facts[:2] for name, facts in snapshot(source).items()}
