@@ -104,7 +104,7 @@ class ArtefactGarbled(KcachefsError):
     """A stored artefact is not what its name promises, or holds more than a reader would ever have to read."""
 
     errno = errno.EBADMSG
-    exit_code = 1
+    exit_code = 2
 
 
 # --- the filesystem --------------------------------------------------------------------------------------------------

@@ -239,3 +239,4 @@ def test_entries_that_cannot_be_understood_say_so(place: Scene, triton_changes: 
     (one,) = explained(place)["entries"]
     assert one["causes"][0]["kind"] == "unknown"
     assert "tally.json is not JSON" in one["causes"][0]["words"]
+    place.run("diff", one["path"], one["path"]).refused_with(2, "tally.json is not JSON")
