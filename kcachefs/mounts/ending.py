@@ -92,7 +92,7 @@ def _take_away(found: Mounted, *, lazy: bool, patient: bool) -> None:
             users = [*_bound_elsewhere(found), *mounting.users_of(mountpoint)]
             if users or now > begun + UNSEEN_SECONDS:
                 raise _busy(mountpoint, users)
-            deadline = begun + UNSEEN_SECONDS
+            deadline = now + PASSING_SECONDS  # one that walks the tree is missed where it changes folders
         time.sleep(PASSING_PAUSE)
 
 
