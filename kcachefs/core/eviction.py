@@ -32,7 +32,7 @@ from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.removal import Remover
 from kcachefs.core.room import Room
-from kcachefs.core.sealing import Sealer
+from kcachefs.core.sealing import REST_SECONDS, Sealer
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER, UserEviction
@@ -136,7 +136,7 @@ class Evictor:
                 self._users.let_all_write()
             return 0
         until = time.monotonic() + seconds
-        self.seal(until)
+        self.seal(until, rewritten=room.excess(1.0) > 0)
         self._uses.flush()
         gone = 0
         while True:
@@ -151,10 +151,11 @@ class Evictor:
             batch = self.order.first_that_suffice(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, "quota", self._pace)
             gone += len(taken)
-            room.is_full = self.has_lasted(None, not batch and room.excess(1.0) > 0 and self._nothing_left())
+            room.is_full = self.has_lasted(None, not taken and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
                 break
-        room.check()
+        if room.check():
+            room.is_full = self.has_lasted(None, False)
         if gone:
             self._reclaim()
             log.info("evicted %d entries; %d bytes in use of %d", gone, room.used_bytes(), room.limits.max_size)
@@ -171,9 +172,11 @@ class Evictor:
         """How long an entry is safe after its last use, within the limit or above it."""
         return self.grace_seconds if is_within else min(self.grace_seconds, SHORT_GRACE_SECONDS)
 
-    def seal(self, until: float) -> None:
-        """Seal what waits, a little at a time."""
+    def seal(self, until: float, *, rewritten: bool) -> None:
+        """Seal what waits, a little at a time, and what was rewritten and rests: it may take its room twice."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
+            if rewritten:
+                self._sealer.seal_quiet(REST_SECONDS)
             while self._sealer.waiting() and time.monotonic() < until:
                 if self._room.is_disk_nearly_full() and self.anything_left():
                     return  # what can be evicted makes room first

@@ -521,6 +521,48 @@ def test_writing_fails_when_all_that_is_left_is_in_use(tmp_path: Path, monkeypat
         assert alive(fs) == []
 
 
+def test_writing_fails_also_when_what_is_in_use_is_tried_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A", size=100_000)
+        assert fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin") is not None
+        fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.evictor.certain_seconds = 0.2
+        now, hours = time.time_ns, itertools.count()
+        monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + next(hours) * int(3600e9))
+
+        def is_full() -> bool:
+            fs.evictor.turn()
+            return fs.room.is_full
+
+        until(is_full, "the evictor is certain that nothing can go")
+
+
+def test_a_file_that_was_synced_and_rewritten_takes_its_room_once_when_it_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        size = 3 << 20
+        ino = write(fs, "cupy/database", os.urandom(size))
+        fs.sync(ino)
+        fs.settle()
+        fs.evictor.turn()
+        once = fs.store.used_bytes()
+        fs.write(ino, 0, b"again")
+        assert fs.store.used_bytes() > once + size // 2, "what was synced stays until the rest is safe, too"
+        fs.room.limits = Limits(max_size=int(once * 1.2) + 8192, grace=0.0, min_free=0)
+        assert fs.room.excess(1.0) > 0
+        fs.evictor.turn()
+        assert fs.room.excess(1.0) > 0, "it was written just now"
+        now = time.time_ns
+        monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3e9))
+        fs.evictor.turn()
+        assert fs.room.excess(1.0) <= 0
+        assert not fs.room.is_full
+        assert fs.read(ino, 0, 5) == b"again"
+
+
 def test_temporary_names_of_dead_writers_are_reaped(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         write(fs, "inductor/ab/.4711.1.tmp", b"half a module", user(0, pid=0))
