@@ -22,6 +22,7 @@ from tests.fleet.mounts import SCOPE, Fleet, fleet_of, log_of, told, wait_for_ag
 from tests.frameworks.conftest import ENGINES
 from tests.frameworks.programs import PATIENCE
 from tests.frameworks.tenants import open_what_is_closed
+from tests.pythons import needs_torch
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -163,10 +164,10 @@ def compile_kernels(mount: Path) -> Told:
     return numbers
 
 
+@needs_torch
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_second_node_of_another_user_compiles_nothing_of_a_torch_model(empty_fleet: Fleet) -> None:
-    pytest.importorskip("torch")
     with empty_fleet.publisher("one") as one:
         cold = compile_model(one.mountpoint)
         assert (cold["hits"], cold["misses"]) == (0, 1)

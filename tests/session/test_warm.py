@@ -14,6 +14,7 @@ from kcachefs.session import account
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import kcachefs
 from tests.frameworks.environments import Environment, compiled, plain
+from tests.pythons import needs_torch
 
 pytestmark = pytest.mark.mount
 
@@ -71,9 +72,9 @@ def test_where_everybody_may_write_no_bytecode_is_kept_and_none_is_put_beside_th
     assert not (environment.site / "rich" / "__pycache__").exists()
 
 
+@needs_torch
 @pytest.mark.slow
 def test_torch_finds_its_header_and_all_bytecode(base: Path) -> None:
-    pytest.importorskip("torch")
     with Mount(base / "mount", base / "store", "direct") as mount:
         told = warm(mount, "--python", sys.executable, "--bytecode", "on")
         assert told["compiled"] == ["TorchInductor's header and probes"]
