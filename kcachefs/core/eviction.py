@@ -241,10 +241,11 @@ class Evictor:
             return self._oldest(grace)
         above = self._users.above_fair_share()
         batch = self._oldest(grace, above)
-        if batch or self.anything_left(above):
+        if self.anything_left(above):
             self._users.let_all_write()
             return batch
-        return self._oldest(grace, self._users.others_in_turn(above))
+        others = self._users.others_in_turn(above)
+        return batch or self._oldest(grace, others)  # what was in use is tried again first
 
     def _oldest(self, grace: float, accounts: set[int] | None = None) -> list[int]:
         return self.order.oldest(BATCH, grace, self._room.limits.floors, accounts)

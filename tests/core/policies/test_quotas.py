@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import time
@@ -193,6 +194,26 @@ def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_the
         fs.evictor.turn(seconds=60)
         assert (held_by(fs, 1), held_by(fs, 2)) == (["A"], [])
         fs.forget(held, 1)
+
+
+def test_who_keeps_all_their_entries_open_is_refused_though_these_are_tried_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store", per_uid=1 << 30) as fs:
+        make(fs, 2, "B")
+        make(fs, 1, "A", data=os.urandom(80 * SIZE))
+        assert fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin") is not None
+        fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size=fs.store.used_bytes() * 3 // 4)
+        fs.evictor.certain_seconds = 0.2
+        now, hours = time.time_ns, itertools.count()
+        monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + next(hours) * int(3600e9))
+
+        def is_barred() -> bool:
+            fs.evictor.turn()
+            return fs.room.barred == {1}
+
+        until(is_barred, "who holds more than an equal part writes no more")
+        assert held_by(fs, 2) == ["B"]
 
 
 def test_what_is_sealed_is_not_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
