@@ -127,11 +127,11 @@ def _fleet(values: Mapping[str, Any]) -> FleetOptions | None:
         raise UsageError("--fleet-mode publish: does not work with --policy read-only, where nothing is compiled")
     if importlib.util.find_spec("obstore") is None:
         raise UsageError("--fleet: needs the package obstore: pip install 'kcachefs[fleet]'")
-    key = ""
+    key, trusted = "", signing.trusted(values["trust"])
     if publishes:
         key = values["fleet_key"] or str(signing.default_key())
         signing.Signer(Path(key))
-    elif not signing.trusted(values["trust"]):
+    elif not trusted:
         raise UsageError("--fleet: nobody is trusted, so nothing would be taken; name a public key with --trust")
     uids, gids = parse_writers(values["fleet_writers"])
     return FleetOptions(
