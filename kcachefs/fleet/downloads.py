@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import tempfile
 import urllib.error
 import urllib.request
@@ -32,6 +33,14 @@ def is_url(text: str) -> bool:
     (True, False, False)
     """
     return text.partition("://")[0] in (*bucket_urls.SCHEMES, *_WEB) and "://" in text
+
+
+def refuse_unknown_scheme(text: str) -> None:
+    """Raise UsageError for what looks like a URL of something that nothing is fetched from."""
+    scheme, colon, _ = text.partition("://")
+    if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        known = ", ".join(f"{one}://" for one in (*bucket_urls.SCHEMES, *_WEB))
+        raise UsageError(f"{text}: nothing is fetched from {scheme}://; there are {known}")
 
 
 @contextmanager

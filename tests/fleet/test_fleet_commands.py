@@ -84,6 +84,13 @@ def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     assert (code, "names a folder" in line) == (2, True)
 
 
+def test_a_url_of_an_unknown_scheme_is_named_as_it_was_given() -> None:
+    for verb in (("unpack",), ("pack", "ls"), ("pack", "verify")):
+        for url in ("s4://bucket/warm.kcp", "S3://bucket/warm.kcp"):
+            code, line = refused(*verb, url)
+            assert (code, f"{url}: nothing is fetched from {url[:5]}; there are s3://" in line) == (2, True), line
+
+
 def test_a_pack_is_fetched_from_a_web_server(base: Path) -> None:
     fill(base / "caches", size=100)
     secret, public = key(base)
