@@ -252,6 +252,12 @@ def test_init_writes_settings_that_others_read(base: Path) -> None:
     assert refused("fleet", "init", url, "--days", "1")[0] == 2
 
 
+def test_init_makes_no_folder_and_says_how_to(base: Path) -> None:
+    code, line = refused("fleet", "init", f"file://{base}/no%20disk/fleet")
+    assert (code, f"make it with: mkdir -p '{base}/no disk/fleet'" in line) == (3, True), line
+    assert not (base / "no disk").exists()
+
+
 def test_check_tells_what_credentials_are_enough_for(server: Server) -> None:
     url = server.fresh()
     enough = told("check", url, "--for", "gc", env=server.writer)
