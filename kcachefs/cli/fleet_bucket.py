@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -292,13 +291,14 @@ def _bucket(
 ) -> Iterator[Bucket]:
     """A bucket with a local folder that goes when the command ends."""
     from kcachefs.fleet import bucket, object_storage, signing
+    from kcachefs.fleet.scratch_folder import scratch_folder
 
     keys = signing.trusted(trust or ()) | ({own} if own else frozenset())
-    with tempfile.TemporaryDirectory(prefix="kcachefs-fleet-") as folder:
+    with scratch_folder() as folder:
         if needs_trust:
-            yield bucket.open_bucket(url, scope or _own_scope(), keys, Path(folder), retries=2)
+            yield bucket.open_bucket(url, scope or _own_scope(), keys, folder, retries=2)
         else:
-            yield bucket.Bucket(object_storage.open_storage(url, retries=2), scope or _own_scope(), keys, Path(folder))
+            yield bucket.Bucket(object_storage.open_storage(url, retries=2), scope or _own_scope(), keys, folder)
 
 
 def _own_scope() -> str:

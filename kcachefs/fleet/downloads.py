@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from kcachefs.errors import FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError, or_no_space
 from kcachefs.fleet import bucket_urls
 from kcachefs.fleet.object_storage import open_storage
+from kcachefs.fleet.scratch_folder import scratch_folder
 from kcachefs.printable import printable
 
 FETCHED_MAX = 64 << 30
@@ -50,8 +51,8 @@ def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> I
     What is then found to be wrong with it is told of the URL: nobody knows the file.
     """
     chunks = _from_web(url) if url.partition("://")[0] in _WEB else _from_bucket(url)
-    with tempfile.TemporaryDirectory(prefix="kcachefs-") as folder:
-        path = Path(folder, "fetched.kcp")
+    with scratch_folder() as folder:
+        path = folder / "fetched.kcp"
         try:
             with open(path, "wb") as file:
                 for chunk in chunks:
