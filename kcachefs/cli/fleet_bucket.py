@@ -16,6 +16,7 @@ from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
 from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
+from kcachefs.cli.unpack import Into, Stopping, target_of, where_to_mount
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
 from kcachefs.printable import printable
 
@@ -227,7 +228,7 @@ def pull(
     packs: Packs = None,
     trust: Trust = None,
     scope: Scope = None,
-    mount: target.Mount = None,
+    mount: Into = None,
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
@@ -235,7 +236,6 @@ def pull(
 
     You can interrupt this and run it again: entries that are there already are left alone.
     """
-    from kcachefs.cli.unpack import Stopping, target_of
     from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex
 
@@ -256,10 +256,13 @@ def pull(
                 interrupted = True
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
-        print_json({**counts, "refused": [printable(one) for one in bad], "interrupted": interrupted})
+        refused = [printable(one) for one in bad]
+        print_json({**counts, "refused": refused, "interrupted": interrupted, "mount": str(where.home)})
     else:
         size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
         print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))
+        if hint := where_to_mount(done, where, mount):
+            print(hint)
         for line in bad:
             complain(f"kcachefs: {printable(line)}")
     if bad or interrupted:

@@ -66,6 +66,19 @@ def test_what_is_pushed_from_one_mount_is_pulled_into_another(mount: Mount, base
     assert refused("fleet", "push", url, *options, env=reader)[0] == 6
 
 
+@pytest.mark.mount
+def test_a_store_at_rest_is_pulled_into_for_the_place_that_is_named(base: Path) -> None:
+    fill(base / "caches")
+    secret, public = key(base)
+    Node(base / "node", bucket_folder(base), secret).publish(base / "caches")
+    options = ("--trust", public, "--scope", SCOPE, "--store", base / "store", "--mount", base / "place")
+    said = kcachefs("fleet", "pull", f"file://{base}/bucket", *options).stdout
+    assert said.splitlines()[1] == f"they name their files below {base}/place: mount the store there"
+    assert told("pull", f"file://{base}/bucket", *options)["mount"] == str(base / "place")
+    with Mount(base / "place", base / "store", "direct") as mount:
+        assert shown(mount.mountpoint) == shown(base / "caches")
+
+
 def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     fill(base / "caches")
     secret, public = key(base)
