@@ -123,7 +123,11 @@ def tell_failure(control: socket.socket, why: str) -> None:
         _, fds, _, _ = socket.recv_fds(control, 64, 1)
         for fd in fds:
             with socket.socket(fileno=fd) as channel:
+                channel.settimeout(INTRODUCTION_SECONDS)
                 send(channel, Alive(INTRODUCTION_SECONDS, why, 0, 0, 0))
+                channel.shutdown(socket.SHUT_WR)
+                while channel.recv(MESSAGE_MAX):  # what is left unread at the end takes away what we said
+                    pass
 
 
 def receive_from_agent(channel: socket.socket) -> tuple[ToWorker | None, int]:
