@@ -170,6 +170,13 @@ class PackError(KcachefsError):
     exit_code = 1
 
 
+class PackMissing(KcachefsError):
+    """There is no such pack."""
+
+    errno = errno.ENOENT
+    exit_code = 3
+
+
 class PackUntrusted(PackError):
     """A pack is not signed, or not by a key that is trusted."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
 from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
+from kcachefs.cli.unpack import Into, Stopping, target_of, where_to_mount
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
 from kcachefs.printable import printable
 
@@ -228,7 +228,7 @@ def pull(
     packs: Packs = None,
     trust: Trust = None,
     scope: Scope = None,
-    mount: target.Mount = None,
+    mount: Into = None,
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
@@ -236,7 +236,6 @@ def pull(
 
     You can interrupt this and run it again: entries that are there already are left alone.
     """
-    from kcachefs.cli.unpack import Stopping, target_of
     from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex
 
@@ -257,10 +256,13 @@ def pull(
                 interrupted = True
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
-        print_json({**counts, "refused": [printable(one) for one in bad], "interrupted": interrupted})
+        refused = [printable(one) for one in bad]
+        print_json({**counts, "refused": refused, "interrupted": interrupted, "mount": str(where.home)})
     else:
         size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
         print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))
+        if hint := where_to_mount(done, where, mount):
+            print(hint)
         for line in bad:
             complain(f"kcachefs: {printable(line)}")
     if bad or interrupted:
@@ -292,13 +294,14 @@ def _bucket(
 ) -> Iterator[Bucket]:
     """A bucket with a local folder that goes when the command ends."""
     from kcachefs.fleet import bucket, object_storage, signing
+    from kcachefs.fleet.scratch_folder import scratch_folder
 
     keys = signing.trusted(trust or ()) | ({own} if own else frozenset())
-    with tempfile.TemporaryDirectory(prefix="kcachefs-fleet-") as folder:
+    with scratch_folder() as folder:
         if needs_trust:
-            yield bucket.open_bucket(url, scope or _own_scope(), keys, Path(folder), retries=2)
+            yield bucket.open_bucket(url, scope or _own_scope(), keys, folder, retries=2)
         else:
-            yield bucket.Bucket(object_storage.open_storage(url, retries=2), scope or _own_scope(), keys, Path(folder))
+            yield bucket.Bucket(object_storage.open_storage(url, retries=2), scope or _own_scope(), keys, folder)
 
 
 def _own_scope() -> str:

@@ -241,6 +241,8 @@ def pack_file(given: str) -> Iterator[Path]:
     elif Path(given).is_dir():
         raise UsageError(f"{given}: is a folder, and no OCI image layout")
     else:
+        if not Path(given).exists():
+            downloads.refuse_unknown_scheme(given)
         yield Path(given)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kcachefs.cli.printing import counted
 from kcachefs.config import format_size
 from kcachefs.errors import DaemonError
 from kcachefs.printable import printable
@@ -64,12 +65,13 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 def _fleet(told: FleetNumbers) -> str:
     """What a mount has from its fleet, on one line."""
     state = told.state if told.state == "ready" or not told.why else f"{told.state} ({printable(told.why)})"
-    index = (
-        f"{told.index_packs} packs, index {_duration(told.index_age)} old" if told.index_age >= 0 else "no index yet"
-    )
+    age = f"index {_duration(told.index_age)} old" if told.index_age >= 0 else ""
+    index = f"{counted(told.index_packs, 'pack')}, {age}" if age else "no index yet"
     saved = f", {_duration(told.saved_seconds)} of compiling saved" if told.saved_seconds >= 1 else ""
-    queue = f"; {told.queue} entries wait to be published" if told.queue else ""
-    return f"{state}: {index}; {told.hits} hits, {told.entries} entries brought in{saved}{queue}"
+    waits = "waits" if told.queue == 1 else "wait"
+    queue = f"; {counted(told.queue, 'entry', 'entries')} {waits} to be published" if told.queue else ""
+    brought = f"{counted(told.hits, 'hit')}, {counted(told.entries, 'entry', 'entries')} brought in"
+    return f"{state}: {index}; {brought}{saved}{queue}"
 
 
 def _numbers(state: MountState) -> Statistics | None:

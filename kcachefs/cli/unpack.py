@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,12 +15,25 @@ import typer
 from kcachefs import config
 from kcachefs.cli import ending, target
 from kcachefs.cli.pack import AllowUnsigned, Trust, mounted_at, pack_file
-from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, counted, print_json
+from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
+from kcachefs.cli.usage import a_path
+from kcachefs.errors import UsageError
+from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.fleet.manifest import PackedEntry
     from kcachefs.fleet.targets import Target
     from kcachefs.fleet.unpacking import Unpacked
+
+Into = Annotated[
+    Path | None,
+    typer.Option(
+        "--mount",
+        metavar="DIR",
+        help="The mount; needed if there are several. With a --store that is not mounted: where it will be.",
+        parser=a_path,
+    ),
+]
 
 
 def unpack(
@@ -34,7 +48,7 @@ def unpack(
     ],
     trust: Trust = None,
     allow_unsigned: AllowUnsigned = False,
-    mount: target.Mount = None,
+    mount: Into = None,
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
@@ -57,10 +71,10 @@ def unpack(
                 with stopping:
                     unpacking.unpack(pack, where, done, progress)
             except KeyboardInterrupt:
-                _report(done, as_json, interrupted=True)
+                _report(done, where, mount, as_json, interrupted=True)
                 sys.exit(INTERRUPTED)
             gone = unpacking.gone(pack, where)
-    _report(done, as_json, gone)
+    _report(done, where, mount, as_json, gone)
 
 
 class Stopping:
@@ -87,21 +101,65 @@ class Stopping:
 
 @contextmanager
 def target_of(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
+    """What to bring entries into: the mount, or a store that is not mounted, for the place where it will be."""
     from kcachefs.fleet.targets import MountTarget, StoreTarget
-    from kcachefs.mounts.places import place_for
+    from kcachefs.mounts import places
 
-    mounted = mounted_at(mount, store)
+    mounted, place = _mounted_or_place(mount, store)
     if mounted is not None:
         yield MountTarget(mounted)
         return
+    location = Path(os.path.abspath(store or config.default_store()))
+    places.check_places(str(place), str(location))
     with target.store_at_rest(store, create=True) as fs:
-        yield StoreTarget(fs, place_for(store).absolute())
+        where = StoreTarget(fs, place)
+        complaint = places.moved(location, place)
+        try:
+            yield where
+        finally:
+            if where.has_grown:
+                places.remember(location, place)
+        if complaint:
+            complain(f"kcachefs: {printable(complaint)}")
 
 
-def _report(done: Unpacked, as_json: bool, gone: int = 0, *, interrupted: bool = False) -> None:
+def _mounted_or_place(mount: Path | None, store: Path | None) -> tuple[Path | None, Path]:
+    """The mount that is meant, if there is one, and the path at which programs see it, or will."""
+    from kcachefs.mounts.finding import mount_at
+    from kcachefs.mounts.places import place_for
+
+    if mount is None or store is None or mount_at(mount) is not None:
+        mounted = mounted_at(mount, store)
+        return mounted, mounted or Path(os.path.realpath(place_for(store)))
+    if (already := target.find_mount(None, store)) is not None:
+        raise UsageError(f"--mount {mount}: the store {store} is mounted at {already}; leave out --mount")
+    return None, Path(os.path.realpath(mount))
+
+
+def where_to_mount(done: Unpacked, where: Target[Any], mount: Path | None) -> str:
+    """What to say of entries that were brought into a store that is not mounted; empty if it is."""
+    from kcachefs.fleet.targets import StoreTarget
+
+    if not done.unpacked or not isinstance(where, StoreTarget):
+        return ""
+    otherwise = "; for another place, begin with a new store and --mount DIR" if mount is None else ""
+    return printable(f"they name their files below {where.home}: mount the store there{otherwise}")
+
+
+def _report(
+    done: Unpacked,
+    where: Target[Any],
+    mount: Path | None,
+    as_json: bool,
+    gone: int = 0,
+    *,
+    interrupted: bool = False,
+) -> None:
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
-        print_json({**counts, "evicted": gone, "interrupted": interrupted})
+        print_json({**counts, "evicted": gone, "interrupted": interrupted, "mount": str(where.home)})
         return
     size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
     print(brought_in(done.unpacked, "unpacked", size, done.present, gone, interrupted=interrupted))
+    if hint := where_to_mount(done, where, mount):
+        print(hint)

@@ -379,6 +379,7 @@ def main() -> None:
     logs.start(config.log, "agent", config.log_format, level=config.log_level)
     if prepared is None:
         log.error("the fleet cannot be used: %s", failure)
+        protocol.tell_failure(control, failure)
         logging.shutdown()
         sys.exit(REFUSED)
     for gap in prepared.gaps:

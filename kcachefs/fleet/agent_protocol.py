@@ -30,6 +30,8 @@ HUNG = b"hung"
 """What a worker says to the supervisor of an agent that has said nothing for too long."""
 ALIVE_SECONDS = 0.5
 """How often an agent that fetches says that it is alive."""
+INTRODUCTION_SECONDS = 10.0
+"""How long an agent that cannot work waits for a worker to tell that to."""
 
 
 class Fetch(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -109,6 +111,23 @@ def send(channel: socket.socket, message: ToAgent | ToWorker, fd: int = -1) -> b
         socket.send_fds(channel, [_encode(message)], [fd] if fd >= 0 else [])
         return True
     return False
+
+
+def tell_failure(control: socket.socket, why: str) -> None:
+    """An agent that cannot work tells the worker why, which keeps that, and may then end.
+
+    `control` is where the supervisor sends the descriptor of a channel to the worker.
+    """
+    control.settimeout(INTRODUCTION_SECONDS)
+    with contextlib.suppress(OSError):
+        _, fds, _, _ = socket.recv_fds(control, 64, 1)
+        for fd in fds:
+            with socket.socket(fileno=fd) as channel:
+                channel.settimeout(INTRODUCTION_SECONDS)
+                send(channel, Alive(INTRODUCTION_SECONDS, why, 0, 0, 0))
+                channel.shutdown(socket.SHUT_WR)
+                while channel.recv(MESSAGE_MAX):  # what is left unread at the end takes away what we said
+                    pass
 
 
 def receive_from_agent(channel: socket.socket) -> tuple[ToWorker | None, int]:

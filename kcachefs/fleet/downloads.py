@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import tempfile
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 from kcachefs.errors import FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError, or_no_space
 from kcachefs.fleet import bucket_urls
 from kcachefs.fleet.object_storage import open_storage
+from kcachefs.fleet.scratch_folder import scratch_folder
 from kcachefs.printable import printable
 
 FETCHED_MAX = 64 << 30
@@ -34,6 +36,14 @@ def is_url(text: str) -> bool:
     return text.partition("://")[0] in (*bucket_urls.SCHEMES, *_WEB) and "://" in text
 
 
+def refuse_unknown_scheme(text: str) -> None:
+    """Raise UsageError for what looks like a URL of something that nothing is fetched from."""
+    scheme, colon, _ = text.partition("://")
+    if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        known = ", ".join(f"{one}://" for one in (*bucket_urls.SCHEMES, *_WEB))
+        raise UsageError(f"{text}: nothing is fetched from {scheme}://; there are {known}")
+
+
 @contextmanager
 def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> Iterator[Path]:
     """The pack at a URL as a local file, as long as the context lasts. Nothing of it is checked yet.
@@ -41,8 +51,8 @@ def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> I
     What is then found to be wrong with it is told of the URL: nobody knows the file.
     """
     chunks = _from_web(url) if url.partition("://")[0] in _WEB else _from_bucket(url)
-    with tempfile.TemporaryDirectory(prefix="kcachefs-") as folder:
-        path = Path(folder, "fetched.kcp")
+    with scratch_folder() as folder:
+        path = folder / "fetched.kcp"
         try:
             with open(path, "wb") as file:
                 for chunk in chunks:

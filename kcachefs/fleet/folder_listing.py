@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 from collections.abc import Iterator
+
+from kcachefs.errors import FleetMissing
 
 _STAGED = re.compile(r".*#\d+")
 """What obstore calls a file that it is still writing."""
+
+
+def check_there(url: str, folder: str) -> None:
+    """Raise FleetMissing unless there is a folder. None is made: it may be that of a disk that is not mounted yet."""
+    if not os.path.isdir(folder):
+        remedy = f"mount the disk that it is on, or make it with: mkdir -p {shlex.quote(folder)}"
+        raise FleetMissing(f"{url}: there is no such folder; {remedy}")
 
 
 def files(folder: str, ancestors: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:

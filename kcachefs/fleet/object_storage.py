@@ -149,8 +149,7 @@ def _client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
 
     scheme, options = where.scheme, where.options
     if scheme == "file":
-        if not Path(where.path).is_dir():
-            raise FleetMissing(f"{url}: there is no such folder")
+        folder_listing.check_there(url, where.path)
         return LocalStore(Path(where.path))
     endpoint = options.get("endpoint") or _endpoint(scheme)
     # Requests end when their callers give up; this is for those that nobody waits for any more.

@@ -16,7 +16,6 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import zstandard
@@ -24,6 +23,7 @@ import zstandard
 from kcachefs.errors import PackError, UsageError
 from kcachefs.fleet.manifest import Manifest
 from kcachefs.fleet.rules import WINDOW_LOG_MAX
+from kcachefs.fleet.scratch_folder import scratch_folder
 
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -109,9 +109,9 @@ def _write_json(blobs: Path, value: Any, kind: str) -> dict[str, Any]:
 @contextmanager
 def pack_in(folder: Path) -> Iterator[Path]:
     """The pack in an image layout, as a file for as long as the scope lasts."""
-    with TemporaryDirectory(prefix="kcachefs-pack-") as scratch:
+    with scratch_folder() as scratch:
         for layer in _layers(folder):
-            found = _extract(folder, layer, Path(scratch))
+            found = _extract(folder, layer, scratch)
             if found is not None:
                 yield found
                 return

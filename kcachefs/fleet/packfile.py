@@ -19,7 +19,7 @@ from typing import IO
 import zstandard
 from blake3 import blake3
 
-from kcachefs.errors import PackError, PackUntrusted, UsageError, or_no_space
+from kcachefs.errors import PackError, PackMissing, PackUntrusted, UsageError, or_no_space
 from kcachefs.fleet import manifest as manifests
 from kcachefs.fleet import rules, signing
 from kcachefs.fleet.manifest import Frame, Manifest
@@ -121,7 +121,7 @@ def opened(name: Path, trusted: Collection[bytes] | None, *, allow_unsigned: boo
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise UsageError(f"{name}: does not exist") from None
+        raise PackMissing(f"{name}: does not exist") from None
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

@@ -7,7 +7,6 @@ as a file, or lies in the folder `trusted` of the user's or the host's configura
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +18,8 @@ from kcachefs.errors import PackUntrusted, UsageError
 _PUBLIC, _SECRET = "kcachefs-ed25519:", "kcachefs-ed25519-secret:"
 _KEY_BYTES = 32
 _FILE_MAX = 4096
+_KEYS_MAX = 1 << 20
+"""The most bytes of a file of public keys: something else that is named by mistake is not read whole."""
 
 
 def keygen(path: Path) -> tuple[Path, str]:
@@ -115,12 +116,19 @@ def _given(text: str) -> bytes:
         keys = _keys_in(Path(text))
         if len(keys) == 1:
             return keys[0]
+    if text.startswith(_PUBLIC):
+        raise UsageError(f"--trust {text}: is no whole public key; give the one that kcachefs fleet keygen printed")
     raise UsageError(f"--trust {text}: is neither a public key ({_PUBLIC}…) nor a file that holds one")
 
 
 def _keys_in(file: Path) -> list[bytes]:
-    """The keys in a file, one per line; lines that begin with # are comments."""
-    lines = [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    """The keys in a file, one per line; lines that begin with # are comments, in whatever encoding."""
+    with open(file, "rb") as opened:
+        raw_text = opened.read(_KEYS_MAX + 1)
+    if len(raw_text) > _KEYS_MAX:
+        raise UsageError(f"{file}: is too large for a file of public keys ({_PUBLIC}…)")
+    text = raw_text.decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     keys = [raw for line in lines if (raw := _decoded(line, _PUBLIC)) is not None]
     if len(keys) < len(lines):
         raise UsageError(f"{file}: holds a line that is no public key ({_PUBLIC}…)")
@@ -133,7 +141,7 @@ def _decoded(text: str, prefix: str) -> bytes | None:
         return None
     try:
         raw = base64.b64decode(words[0].removeprefix(prefix), validate=True)
-    except binascii.Error:
+    except ValueError:  # binascii.Error is one, and so is what is said of letters outside ASCII
         return None
     return raw if len(raw) == _KEY_BYTES else None
 

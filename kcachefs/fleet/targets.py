@@ -139,6 +139,8 @@ class StoreTarget:
 
     def __init__(self, fs: Filesystem, home: Path) -> None:
         self.home = home
+        self.has_grown = False
+        """Whether anything was added."""
         self._fs = fs
         self._caller = Caller(os.getuid(), os.getgid(), os.getpid())
 
@@ -172,6 +174,7 @@ class StoreTarget:
         yield ino
 
     def add(self, folder: int, name: str, mode: int, mtime: int, content: memoryview | bytes) -> None:
+        self.has_grown = True
         ino, _ = self._fs.create(self._caller, folder, os.fsencode(name), mode)
         try:
             if content:

@@ -33,7 +33,7 @@ def serve_in_background(settings: MountConfig) -> str:
 
     with _claimed_mountpoint(settings):
         launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
-    return remember(settings)
+    return remember(Path(settings.store), Path(settings.mountpoint))
 
 
 def serve_in_foreground(settings: MountConfig) -> None:
@@ -51,7 +51,7 @@ def serve_in_foreground(settings: MountConfig) -> None:
             claim.pop_all().close()
             with contextlib.suppress(OSError):  # told to stop already: the mount is gone
                 os.statvfs(settings.mountpoint)
-            if complaint := remember(settings):
+            if complaint := remember(Path(settings.store), Path(settings.mountpoint)):
                 log.warning("%s", complaint)  # not by print: a terminal that closed is no reason to fail
             notify("READY=1")
 

@@ -1,4 +1,4 @@
-"""Where a store is mounted when nobody says where, and the path it was mounted at last.
+"""Where a store is mounted when nobody says where, and the path it was mounted at, or unpacked for, last.
 
 Frameworks write absolute paths into what they cache, so a store is only warm at the path where it was filled. Every
 command and `init()` therefore ask here, and a store keeps the path in a file of its own.
@@ -12,12 +12,11 @@ from pathlib import Path
 
 from kcachefs import config
 from kcachefs.daemon import registry
-from kcachefs.daemon.registry import MountConfig
 from kcachefs.engines import mounting
 from kcachefs.errors import UsageError
 
 REMEMBERED = "mountpoint"
-"""The file in a store that holds the path where it was mounted last."""
+"""The file in a store that holds the path where it was mounted last, or for which a pack was unpacked into it."""
 
 
 def place_for(store: Path | None = None) -> Path:
@@ -46,24 +45,43 @@ def remembered_place(store: Path) -> Path | None:
     return Path(text) if text.startswith("/") and "\0" not in text else None
 
 
-def remember(settings: MountConfig) -> str:
-    """Keep the path of a mount that was just made; what to tell people if it is another one than the last time.
+def remember(store: Path, place: Path) -> str:
+    """Keep the path of a mount that was just made, or for which a store was filled; returns what `moved` says.
 
     A store on a read-only disk simply keeps the old path.
     """
-    store, before = Path(settings.store), remembered_place(Path(settings.store))
-    if before == Path(settings.mountpoint):
-        return ""
-    new = store / f"{REMEMBERED}.new"
-    with contextlib.suppress(OSError):
-        new.write_text(settings.mountpoint, encoding="utf-8")
-        os.replace(new, store / REMEMBERED)
-    if before is None:
+    complaint = moved(store, place)
+    if remembered_place(store) != place:
+        new = store / f"{REMEMBERED}.new"
+        with contextlib.suppress(OSError):
+            new.write_text(str(place), encoding="utf-8")
+            os.replace(new, store / REMEMBERED)
+    return complaint
+
+
+def moved(store: Path, place: Path) -> str:
+    """What to tell people if this is another path than the last time."""
+    before = remembered_place(store)
+    if before in (None, place):
         return ""
     return (
-        f"this store was last mounted at {before}: frameworks keep absolute paths, so what was cached there "
-        "may be compiled again here; to keep it, mount it there again"
+        f"this store was last mounted at, or unpacked for, {before}: frameworks keep absolute paths, "
+        f"so at {place} what is in it may be compiled again; to keep it, mount it at {before}"
     )
+
+
+def check_places(mountpoint: str, store: str) -> None:
+    """Raise UsageError if a store cannot be mounted there."""
+    for path in (mountpoint, store):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{path!r}: is not UTF-8; choose another name") from None
+    if _is_inside(os.path.realpath(store), mountpoint) or _is_inside(mountpoint, os.path.realpath(store)):
+        raise UsageError(f"{mountpoint}: a mount and its store cannot be inside each other; choose another --store")
+    inside = mounting.filesystem_of(Path(store))
+    if inside is not None and inside.fstype == mounting.FSTYPE:
+        raise UsageError(f"{store}: is inside the mount {inside.mountpoint}; choose another --store")
 
 
 def _can_be_used(place: Path) -> bool:
@@ -72,3 +90,7 @@ def _can_be_used(place: Path) -> bool:
         return registry.read(str(place)) is not None  # ours: in use, or dead and to be replaced
     existing = next(one for one in (place, *place.parents) if os.path.lexists(one))
     return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder

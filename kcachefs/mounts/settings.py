@@ -22,6 +22,7 @@ from kcachefs.errors import UsageError
 from kcachefs.fleet import signing
 from kcachefs.fleet.options import FleetOptions
 from kcachefs.mounts import config_files
+from kcachefs.mounts.places import check_places
 from kcachefs.store import kept_settings
 
 COMMAND_LINE, DEFAULT = "command line", "default"
@@ -37,7 +38,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
     mountpoint = os.path.realpath(directory)
     store_path = os.path.abspath(store or _store_for(mountpoint))
     asked = {name: option_named(name).value(value) for name, value in (given or {}).items()}
-    _check_places(mountpoint, store_path)
+    check_places(mountpoint, store_path)
     kept_in = str(Path(store_path) / kept_settings.NAME)
     try:
         kept = config_files.kept(kept_settings.read(Path(store_path)))
@@ -127,11 +128,11 @@ def _fleet(values: Mapping[str, Any]) -> FleetOptions | None:
         raise UsageError("--fleet-mode publish: does not work with --policy read-only, where nothing is compiled")
     if importlib.util.find_spec("obstore") is None:
         raise UsageError("--fleet: needs the package obstore: pip install 'kcachefs[fleet]'")
-    key = ""
+    key, trusted = "", signing.trusted(values["trust"])
     if publishes:
         key = values["fleet_key"] or str(signing.default_key())
         signing.Signer(Path(key))
-    elif not signing.trusted(values["trust"]):
+    elif not trusted:
         raise UsageError("--fleet: nobody is trusted, so nothing would be taken; name a public key with --trust")
     uids, gids = parse_writers(values["fleet_writers"])
     return FleetOptions(
@@ -143,20 +144,3 @@ def _fleet(values: Mapping[str, Any]) -> FleetOptions | None:
         writer_gids=tuple(gids),
         scope=values["fleet_scope"] or "",
     )
-
-
-def _check_places(mountpoint: str, store: str) -> None:
-    for path in (mountpoint, store):
-        try:
-            path.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{path!r}: is not UTF-8; choose another name") from None
-    if _is_inside(os.path.realpath(store), mountpoint) or _is_inside(mountpoint, os.path.realpath(store)):
-        raise UsageError(f"{mountpoint}: a mount and its store cannot be inside each other; choose another --store")
-    inside = mounting.filesystem_of(Path(store))
-    if inside is not None and inside.fstype == mounting.FSTYPE:
-        raise UsageError(f"{store}: is inside the mount {inside.mountpoint}; choose another --store")
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    return os.path.commonpath((path, folder)) == folder

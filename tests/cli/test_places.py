@@ -32,7 +32,7 @@ def asked_of_every_way(scene: Scene, *options: str | Path) -> set[str]:
 def test_every_way_to_a_mount_leads_to_the_same_path(scene: Scene) -> None:
     assert asked_of_every_way(scene) == {f"{scene.store}.mount"}
     assert asked_of_every_way(scene, "--store", scene.folder / "other") == {str(scene.folder / "other.mount")}
-    assert "last mounted at" in scene.run("mount", scene.mountpoint).err
+    assert "last mounted at, or unpacked for, " in scene.run("mount", scene.mountpoint).err
     scene.umount()
     assert asked_of_every_way(scene) == {str(scene.mountpoint)}, "where the store was mounted last"
     scene.environment["KCACHEFS_MOUNT"] = str(scene.folder / "named")
@@ -41,7 +41,7 @@ def test_every_way_to_a_mount_leads_to_the_same_path(scene: Scene) -> None:
 
 def asked_of_every_way_with_a_move(scene: Scene) -> str:
     outcome = scene.run("run", "-q", "--", *WHERE)
-    assert f"last mounted at {scene.mountpoint}: " in outcome.err
+    assert f"last mounted at, or unpacked for, {scene.mountpoint}: " in outcome.err
     assert asked_of_every_way(scene) == {outcome.out.strip()}
     return outcome.out.strip()
 
@@ -52,7 +52,7 @@ def test_a_store_says_in_one_line_that_it_was_mounted_elsewhere_before(scene: Sc
     elsewhere = scene.folder / "elsewhere"
     outcome = scene.run("mount", elsewhere)
     assert (outcome.code, outcome.err.count("\n")) == (0, 1)
-    assert outcome.err.startswith(f"kcachefs: this store was last mounted at {scene.mountpoint}: ")
+    assert outcome.err.startswith(f"kcachefs: this store was last mounted at, or unpacked for, {scene.mountpoint}: ")
     scene.must("umount")
     scene.must("mount", elsewhere)  # silent: it is where it was
 
@@ -74,7 +74,7 @@ def test_a_remembered_place_that_cannot_be_used_any_more_is_left(scene: Scene) -
     scene.mountpoint.write_text("in the way")
     outcome = scene.run("mount", "--json")
     assert json.loads(outcome.out)["mountpoint"] == f"{scene.store}.mount"
-    assert "last mounted at" in outcome.err
+    assert "last mounted at, or unpacked for, " in outcome.err
 
 
 @pytest.mark.parametrize("content", [b"", b"relative", b"/not\xffutf8", b"/nul\0"])

@@ -66,6 +66,19 @@ def test_what_is_pushed_from_one_mount_is_pulled_into_another(mount: Mount, base
     assert refused("fleet", "push", url, *options, env=reader)[0] == 6
 
 
+@pytest.mark.mount
+def test_a_store_at_rest_is_pulled_into_for_the_place_that_is_named(base: Path) -> None:
+    fill(base / "caches")
+    secret, public = key(base)
+    Node(base / "node", bucket_folder(base), secret).publish(base / "caches")
+    options = ("--trust", public, "--scope", SCOPE, "--store", base / "store", "--mount", base / "place")
+    said = kcachefs("fleet", "pull", f"file://{base}/bucket", *options).stdout
+    assert said.splitlines()[1] == f"they name their files below {base}/place: mount the store there"
+    assert told("pull", f"file://{base}/bucket", *options)["mount"] == str(base / "place")
+    with Mount(base / "place", base / "store", "direct") as mount:
+        assert shown(mount.mountpoint) == shown(base / "caches")
+
+
 def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     fill(base / "caches")
     secret, public = key(base)
@@ -82,6 +95,13 @@ def test_a_pack_is_unpacked_from_a_bucket_by_its_url(base: Path) -> None:
     assert (code, "is not there" in line) == (3, True)
     code, line = refused("pack", "ls", f"{url}/", "--json")
     assert (code, "names a folder" in line) == (2, True)
+
+
+def test_a_url_of_an_unknown_scheme_is_named_as_it_was_given() -> None:
+    for verb in (("unpack",), ("pack", "ls"), ("pack", "verify")):
+        for url in ("s4://bucket/warm.kcp", "S3://bucket/warm.kcp"):
+            code, line = refused(*verb, url)
+            assert (code, f"{url}: nothing is fetched from {url[:5]}; there are s3://" in line) == (2, True), line
 
 
 def test_a_pack_is_fetched_from_a_web_server(base: Path) -> None:
@@ -243,6 +263,12 @@ def test_init_writes_settings_that_others_read(base: Path) -> None:
     assert json.loads((base / "bucket" / "settings.json").read_text()) == {"days": 7}
     assert told("status", url)["days"] == 7
     assert refused("fleet", "init", url, "--days", "1")[0] == 2
+
+
+def test_init_makes_no_folder_and_says_how_to(base: Path) -> None:
+    code, line = refused("fleet", "init", f"file://{base}/no%20disk/fleet")
+    assert (code, f"make it with: mkdir -p '{base}/no disk/fleet'" in line) == (3, True), line
+    assert not (base / "no disk").exists()
 
 
 def test_check_tells_what_credentials_are_enough_for(server: Server) -> None:

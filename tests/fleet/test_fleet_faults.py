@@ -21,6 +21,7 @@ from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, kill
 from tests.fleet.caches import key
 from tests.fleet.mounts import Fleet, agent_of, fleet_of, log_of, wait_for_index
+from tests.frameworks.commands import kcachefs
 from tests.frameworks.conftest import ENGINES
 from tests.waiting import PATIENCE, until, until_gone
 
@@ -96,6 +97,22 @@ def test_a_bucket_that_is_not_there_changes_nothing(fleet: Fleet) -> None:
         until(lambda: fleet_of(two)["why"], "the agent has noticed")
         assert not kernel(two, 1).exists()
         assert fleet_of(two)["index_age"] == -1
+
+
+def test_the_status_says_that_the_folder_is_not_there_until_it_is(fleet: Fleet) -> None:
+    away = fleet.folder / "away"
+    fleet.bucket.rename(away)
+    with fleet.node("two") as two:
+        until(lambda: fleet_of(two)["why"], "the agent has noticed")
+        why = f"offline ({fleet.url}: there is no such folder; mount the disk that it is on, or make it with: mkdir -p "
+        until(lambda: f"fleet     {why}{fleet.bucket}): no index yet" in kcachefs("status").stdout)
+        away.rename(fleet.bucket)
+        wait_for_index(two)
+        assert kernel(two).exists()
+        until(lambda: fleet_of(two)["hits"] == 1)
+        words = kcachefs("status").stdout
+        assert "fleet     ready: 1 pack, index " in words
+        assert "; 1 hit, " in words
 
 
 @every_engine

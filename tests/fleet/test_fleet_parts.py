@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import socket
 import subprocess
 import sys
+import termios
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from kcachefs.daemon.fleet_agent import Agent, Preparation
 from kcachefs.errors import FleetTooSlow, PackError
-from kcachefs.fleet import parcels
+from kcachefs.fleet import agent_protocol, parcels
 from kcachefs.fleet.breaker import FIRST_SECONDS, LONGEST_SECONDS, Breaker
 from kcachefs.fleet.deliveries import Deliveries, entry_key, is_parting
 from kcachefs.fleet.object_storage import open_storage
@@ -19,6 +23,7 @@ from kcachefs.fleet.offers import compile_ms
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry, ParcelFile
 from kcachefs.fleet.timed_storage import TimedStorage
+from tests.waiting import PATIENCE, until
 
 ONE = ParcelEntry("triton", ("ONE",), "", (ParcelFile("a.ptx", 0o644, 1, 0, 3), ParcelFile("b.ptx", 0o644, 1, 3, 2)))
 TWO = ParcelEntry("inductor", ("ab",), "cabc", (ParcelFile("cabc.py", 0o644, 1, 3, 2),))
@@ -163,3 +168,25 @@ def test_pauses_are_not_taken_for_compiling() -> None:
     assert compile_ms([]) == 0
     assert compile_ms([5 * second, 3 * second, 4 * second]) == 2000
     assert compile_ms([0, 3600 * second, 3601 * second]) == 11000
+
+
+def test_a_worker_hears_why_an_agent_cannot_work_also_if_it_has_asked_for_something_before() -> None:
+    supervisor, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker, agent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with supervisor, control, ThreadPoolExecutor(1) as pool:
+        with worker, agent:
+            assert agent_protocol.send(worker, agent_protocol.Refresh())
+            socket.send_fds(supervisor, [b"worker"], [agent.fileno()])
+            agent.close()
+            telling = pool.submit(agent_protocol.tell_failure, control, "there is no such folder")
+            until(lambda: telling.done() or not _unread(worker), "the agent is done, or waits for the worker")
+            said, _ = agent_protocol.receive_from_agent(worker)
+            assert isinstance(said, agent_protocol.Alive)
+            assert said.why == "there is no such folder"
+            assert agent_protocol.receive_from_agent(worker)[0] is None
+        telling.result(PATIENCE)
+
+
+def _unread(end: socket.socket) -> int:
+    """Bytes that were sent from there and that the other end has not read."""
+    return int.from_bytes(fcntl.ioctl(end, termios.TIOCOUTQ, bytes(4)), sys.byteorder)

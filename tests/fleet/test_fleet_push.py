@@ -22,7 +22,7 @@ from kcachefs.store import Options, Store
 from tests.fleet.caches import ENTRIES, fill, key, packed
 from tests.fleet.nodes import SCOPE, Node, bucket_folder
 from tests.fleet.test_bucket_publishing import Counting, objects, publish_and_die
-from tests.frameworks.commands import kcachefs
+from tests.frameworks.commands import KCACHEFS, kcachefs
 from tests.waiting import PATIENCE, until
 
 LAYOUT = Layout(SCOPE)
@@ -96,6 +96,31 @@ def test_a_push_that_fails_gives_its_claim_back(pusher: Pusher) -> None:
     in_the_way.unlink()
     assert objects(pusher.root, "claims") == []
     assert pusher.push("--wait", "0").returncode == 0
+
+
+def test_the_next_command_removes_what_a_killed_push_left_and_nothing_else(pusher: Pusher, tmp_path: Path) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    environment = {**os.environ, "TMPDIR": str(place)}
+    strangers = {place / "kcachefs-fleet-unlocked", place / "kcachefs-fleet-file", place / "kcachefs-fleet-link"}
+    (place / "kcachefs-fleet-unlocked").mkdir()
+    (place / "kcachefs-fleet-file").write_bytes(b"")
+    (place / "kcachefs-fleet-link").symlink_to(pusher.root)
+    pusher.claim(age=-3600)
+    waiting = [*KCACHEFS, *map(str, pusher.arguments), "--wait", "600"]
+    with subprocess.Popen(waiting, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"waiting for it" in process.stderr.readline()
+        (left,) = set(place.iterdir()) - strangers
+        (left / "folder").mkdir()
+        (left / "folder" / "file").write_bytes(b"")
+        kcachefs("fleet", "ls", pusher.url, "--trust", pusher.public, env=environment)
+        assert (left / "folder" / "file").exists(), "the push still works there"
+        process.kill()
+    assert left.exists()
+    kcachefs("fleet", "ls", pusher.url, "--trust", pusher.public, env=environment)
+    assert set(place.iterdir()) == strangers
+    assert pusher.root.exists()
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit], ids=["Ctrl-C", "SIGTERM"])

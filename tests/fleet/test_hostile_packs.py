@@ -156,8 +156,10 @@ def test_the_command_says_one_line_and_its_exit_code(mount: Mount, base: Path) -
             assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), (words, done.stderr)
             assert words in done.stderr
     assert os.listdir(mount.mountpoint / "triton") == []
-    absent = kcachefs("unpack", base / "absent.kcp", *where, check=False)
-    assert (absent.returncode, "does not exist" in absent.stderr) == (2, True)
+    absent_pack = base / "absent.kcp"
+    for verbs in (("unpack", absent_pack, *where), ("pack", "ls", absent_pack), ("pack", "verify", absent_pack)):
+        absent = kcachefs(*verbs, check=False)
+        assert (absent.returncode, absent.stderr.count("\n"), "does not exist" in absent.stderr) == (3, 1, True)
     pack.write_bytes(raw)
     assert "is trusted" in kcachefs("pack", "verify", pack, "--trust", public).stdout
 

@@ -131,6 +131,52 @@ def test_a_store_is_made_for_a_pack_where_there_is_none(base: Path) -> None:
         assert shown(mount.mountpoint).keys() == shown(base / "caches").keys()
 
 
+def test_a_store_at_rest_is_filled_for_the_place_that_is_named(base: Path) -> None:
+    fill(base / "caches")
+    packed(base / "caches", base / "all.kcp")
+    (base / "real").mkdir()
+    (base / "link").symlink_to(base / "real")
+    into = ("--allow-unsigned", "--store", base / "store")
+    done = kcachefs("unpack", base / "all.kcp", *into, "--mount", base / "link" / "place")
+    assert done.stdout.splitlines()[1] == f"they name their files below {base}/real/place: mount the store there"
+    assert told("unpack", base / "all.kcp", *into)["mount"] == f"{base}/real/place", "the store keeps it"
+    with Mount(base / "real" / "place", base / "store", "direct") as mount:
+        assert shown(mount.mountpoint) == shown(base / "caches")
+        refused = kcachefs("unpack", base / "all.kcp", *into, "--mount", base / "elsewhere", check=False)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"is mounted at {base}/real/place; leave out --mount" in refused.stderr
+        assert told("unpack", base / "all.kcp", *into, "--mount", mount.mountpoint)["present"] == ENTRIES
+    inside = kcachefs("unpack", base / "all.kcp", *into, "--mount", base / "store" / "mount", check=False)
+    assert (inside.returncode, "cannot be inside each other" in inside.stderr) == (2, True)
+
+
+def test_a_store_says_so_when_it_is_mounted_elsewhere_than_it_was_unpacked_for(base: Path) -> None:
+    fill(base / "caches")
+    packed(base / "caches", base / "all.kcp")
+    into = ("--allow-unsigned", "--store", base / "store")
+    done = kcachefs("unpack", base / "all.kcp", *into)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1].startswith(f"they name their files below {base}/store.mount: mount the store ")
+    again = kcachefs("unpack", base / "all.kcp", *into, "--mount", base / "other")
+    assert f"unpacked for, {base}/store.mount: " in again.stderr, "those that are there keep their paths"
+    said = kcachefs("mount", base / "other", "--store", base / "store").stderr
+    kcachefs("umount", base / "other")
+    assert f"unpacked for, {base}/store.mount: " in said
+    assert f"so at {base}/other what is in it may be compiled again" in said
+
+
+def test_real_triton_compiles_nothing_where_a_store_is_mounted_that_was_unpacked_for_it(base: Path) -> None:
+    secret, public = key(base)
+    with Mount(base / "one", base / "store one", "direct") as one:
+        cold = run_program(TRITON, {"TRITON_CACHE_DIR": str(one.mountpoint / "triton")}, folder=base)
+        told("pack", base / "all.kcp", "triton", "--key", secret, "--level", "3", "--mount", one.mountpoint)
+    place, store = base / "other", base / "image" / "store"
+    kcachefs("unpack", base / "all.kcp", "--trust", public, "--store", store, "--mount", place)
+    with Mount(place, store, "direct"):
+        warm = run_program(TRITON, {"TRITON_CACHE_DIR": str(place / "triton")}, folder=base)
+    assert warm == {**cold, "compiled": 0}
+
+
 def test_what_is_there_is_left_alone_and_nothing_counts_as_compiled_or_used(mount: Mount, base: Path) -> None:
     fill(base / "caches")
     packed(base / "caches", base / "all.kcp")

@@ -81,3 +81,47 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeyp
     for use in (lambda: signing.Signer(secret), lambda: signing.check(bytes(32), bytes(64), b"")):
         with pytest.raises(UsageError, match=r"pip install 'kcachefs\[fleet\]'"):
             use()
+
+
+def test_a_key_that_is_cut_off_is_told_in_one_line_by_every_command(tmp_path: Path) -> None:
+    """The pages abbreviate keys with an ellipsis, and people paste what they read."""
+    fill(tmp_path / "caches", size=100)
+    secret, _ = key(tmp_path)
+    packed(tmp_path / "caches", tmp_path / "all.kcp", secret)
+    fleet = ("--fleet", f"file://{tmp_path}", "--fleet-key", secret)
+    for words in (
+        ("unpack", tmp_path / "all.kcp", "--store", tmp_path / "store"),
+        ("pack", "verify", tmp_path / "all.kcp"),
+        ("mount", tmp_path / "mount", "--store", tmp_path / "store", *fleet[:2]),
+        ("mount", tmp_path / "mount", "--store", tmp_path / "store", *fleet, "--fleet-mode", "publish"),
+    ):
+        done = kcachefs(*words, "--trust", "kcachefs-ed25519:…", check=False)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+        assert "is no whole public key" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_key_that_is_cut_off_in_the_configuration_is_a_finding_of_the_doctor(tmp_path: Path) -> None:
+    (tmp_path / "config" / "kcachefs").mkdir(parents=True)
+    text = f'fleet = "file://{tmp_path}"\ntrust = ["kcachefs-ed25519:…"]\n'
+    (tmp_path / "config" / "kcachefs" / "config.toml").write_text(text)
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    done = kcachefs("doctor", "--store", tmp_path / "store", env=environment, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "configuration: --trust kcachefs-ed25519:…: is no whole public key" in done.stdout
+
+
+def test_a_file_of_keys_is_bytes_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    secret, text = key(tmp_path)
+    folder = tmp_path / "config" / "kcachefs" / "trusted"
+    folder.mkdir(parents=True)
+    (folder / "ci.pub").write_bytes(f"# Müller\n{text} Jörg's\n".encode("latin-1"))
+    assert signing.trusted() == {signing.Signer(secret).public}, "a comment is nobody's business"
+    for content in (b"\x89KCPACK\n\xff\xfe", f"{text[:-1]}ü\n".encode("latin-1"), text.encode() * (1 << 15)):
+        (tmp_path / "other").write_bytes(content)
+        with pytest.raises(UsageError, match="/other: "):
+            signing.trusted([str(tmp_path / "other")])
+        (folder / "ci.pub").write_bytes(content)
+        with pytest.raises(UsageError, match=r"ci\.pub: "):
+            signing.trusted()
