@@ -95,16 +95,13 @@ class Index:
         return {}
 
     def put(self, sketches: Iterable[tuple[MadeEntry, Sketch]]) -> None:
-        rows = [
-            (
-                entry.path,
-                stamp_of(entry),
-                _kind(one),
-                "" if isinstance(one, str) else one.name,
-                msgspec.msgpack.encode(one),
-            )
-            for entry, one in sketches
-        ]
+        rows = []
+        for entry, one in sketches:
+            name = "" if isinstance(one, str) else one.name
+            with contextlib.suppress(
+                ValueError, OverflowError, RecursionError
+            ):  # one that cannot be kept spoils no other
+                rows.append((entry.path, stamp_of(entry), _kind(one), name, msgspec.msgpack.encode(one)))
         self._insert(rows)
 
     def put_names(self, names: Iterable[tuple[MadeEntry, str]]) -> None:
