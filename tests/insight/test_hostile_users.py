@@ -14,7 +14,7 @@ from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import autograd, graphs, triton_ir
 from kcachefs.session import warming
 from tests.cli.scene import Scene, scene
-from tests.insight.test_hostile_artefacts import ending_soon
+from tests.waiting import ending_soon
 
 SOUND = {"name": "add", "target": {"backend": "cuda", "arch": 90}, "num_warps": 4, "num_stages": 3, "shared": 0}
 DEEP = b"[" * 100_000
