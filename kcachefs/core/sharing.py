@@ -48,7 +48,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 def groups_of(pid: int) -> set[int]:
     """The supplementary groups of a process that waits for us; none if it cannot be seen."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("Groups:"):
                 return set(map(int, line[7:].split()))
     return set()

@@ -43,7 +43,7 @@ class Signer:
 
     def __init__(self, path: Path) -> None:
         try:
-            with open(path) as file:
+            with open(path, encoding="utf-8", errors="replace") as file:
                 text = file.read(_FILE_MAX)
                 if _decoded(text, _PUBLIC) is not None:
                     raise UsageError(f"{path}: is a public key; name the secret one, which signs")
@@ -120,7 +120,11 @@ def _given(text: str) -> bytes:
 
 def _keys_in(file: Path) -> list[bytes]:
     """The keys in a file, one per line; lines that begin with # are comments."""
-    lines = [line for line in file.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if line.strip() and not line.startswith("#")
+    ]
     keys = [raw for line in lines if (raw := _decoded(line, _PUBLIC)) is not None]
     if len(keys) < len(lines):
         raise UsageError(f"{file}: holds a line that is no public key ({_PUBLIC}…)")
