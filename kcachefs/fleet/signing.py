@@ -120,11 +120,8 @@ def _given(text: str) -> bytes:
 
 def _keys_in(file: Path) -> list[bytes]:
     """The keys in a file, one per line; lines that begin with # are comments."""
-    lines = [
-        line
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
-        if line.strip() and not line.startswith("#")
-    ]
+    told = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = [line for line in told if line.strip() and not line.startswith("#")]
     keys = [raw for line in lines if (raw := _decoded(line, _PUBLIC)) is not None]
     if len(keys) < len(lines):
         raise UsageError(f"{file}: holds a line that is no public key ({_PUBLIC}…)")
