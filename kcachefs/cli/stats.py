@@ -59,6 +59,8 @@ def stats(
     """Show what a cache holds and how well it works."""
     from rich.live import Live
 
+    if watch and (since is not None or by is not None):
+        raise UsageError("--watch: shows the numbers of now; leave it out, or --since and --by")
     if reset:
         target.call(mount, store, "reset", float)
     numbers = _ask(mount, store, settle=not watch)
