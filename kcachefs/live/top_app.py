@@ -223,7 +223,7 @@ class TopApp(App[None]):
                 lines = [cause.words, "", cause.counts, cause.names, "", *cause.paths]
                 self.push_screen(TextScreen(cause.kind, list(map(printable, lines))))
             case "kernels":
-                self.asking.open(key, self._show, self._complain)
+                self.asking.open(key, lambda page: self.push_screen(EntryScreen(page)), self._complain)
             case "events" if known.glance is not None:
                 event = next(one for one in known.glance.events if str(one.number) == key)
                 lines = [event.kind, event.path, event.detail, rows_of.clock(event.when)]
@@ -231,9 +231,6 @@ class TopApp(App[None]):
             case "mounts":
                 self.asking.turn_to(Path(key))
                 self.action_panel(PANELS[0])
-
-    def _show(self, page: EntryPage) -> None:
-        self.push_screen(EntryScreen(page))
 
     def action_explain(self) -> None:
         def explained(page: EntryPage) -> None:
