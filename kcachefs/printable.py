@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_ODD = re.compile(r"[^\n -~]")
+
 
 def printable(text: str) -> str:
     r"""The text with everything that does not show on a line, or changes how the rest shows, as an escape.
@@ -12,6 +16,21 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join([one if one.isprintable() else _escaped(one) for one in text])
+
+
+def printable_json(text: str) -> str:
+    r"""The same of a text that is JSON, which means the same afterwards.
+
+    >>> printable_json('["\u202eko", "\U000e0001", "日本"]')
+    '["\\u202eko", "\\udb40\\udc01", "日本"]'
+    """
+    return text if text.isascii() and text.isprintable() else _ODD.sub(_in_json, text)
+
+
+def _in_json(found: re.Match[str]) -> str:
+    one = found[0]
+    units = one.encode("utf-16-be", "surrogatepass").hex()
+    return one if one.isprintable() else "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def _escaped(one: str) -> str:

@@ -182,7 +182,7 @@ def _whole_group(folder: Path, filename: str) -> dict[str, str] | None:
                     return None
             elif file_facts(path) != tuple(facts[name]):
                 return None
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+    except (OSError, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return {name: str(path) for name, path in members.items()}
 

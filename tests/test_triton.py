@@ -67,7 +67,7 @@ def test_cold_compiles_and_warm_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("member", sorted(MEMBERS | {GROUP}))
-@pytest.mark.parametrize("damage", ["removed", "cut", "changed"])
+@pytest.mark.parametrize("damage", ["removed", "cut", "changed", "nested"])
 def test_a_group_that_is_not_whole_is_compiled_again(tmp_path: Path, member: str, damage: str, warm: Path) -> None:
     folder = tmp_path / "cache"
     shutil.copytree(warm, folder)
@@ -76,6 +76,8 @@ def test_a_group_that_is_not_whole_is_compiled_again(tmp_path: Path, member: str
     content = path.read_bytes()
     if damage == "removed":
         path.unlink()
+    elif damage == "nested":
+        path.write_bytes(b"[" * 100_000)
     else:
         path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
     assert lookup(folder, group.name) == "None"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import select
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 
+_SOON_SECONDS = 20
 PATIENCE = 150.0
 """Seconds after which a test gives up: far more than anything takes, also on a machine busy with other work."""
 
@@ -45,3 +48,19 @@ def _text(condition: Callable[[], object]) -> str:
         return " ".join(inspect.getsource(condition).split())
     except (OSError, TypeError):
         return repr(condition)
+
+
+@contextmanager
+def ending_soon() -> Iterator[None]:
+    """Fail if it takes far longer than reading anything real."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError("it does not end")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(_SOON_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

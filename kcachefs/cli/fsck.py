@@ -9,7 +9,7 @@ import typer
 
 from kcachefs import config
 from kcachefs.cli.ending import dying_when_told_to
-from kcachefs.cli.printing import bars, counted
+from kcachefs.cli.printing import bars, counted, print_json
 from kcachefs.cli.usage import a_path
 from kcachefs.printable import printable
 
@@ -35,12 +35,17 @@ def fsck(
     A file whose bytes are lost or wrong is removed, so that it is compiled again; nothing intact is lost. The store
     must not be mounted. Exit code: 0 clean, 1 repaired, 2 damage remains.
     """
+    import msgspec
+
     from kcachefs.store.fsck import run
 
     path = store or config.default_store()
     with bars(quiet=as_json) as progress, dying_when_told_to():
         report = run(path, repair=repair, progress=progress)
-    print(_json(report) if as_json else _text(report, repair=repair))
+    if as_json:
+        print_json({**msgspec.to_builtins(report), "exit_code": report.exit_code})
+    else:
+        print(_text(report, repair=repair))
     raise typer.Exit(report.exit_code)
 
 
@@ -58,10 +63,3 @@ def _text(report: Report, *, repair: bool) -> str:
         + ("; move the store away and start a new one" if repair else "; run: kcachefs fsck --repair"),
     }[report.exit_code]
     return "\n".join([*lines, verdict])
-
-
-def _json(report: Report) -> str:
-    import msgspec
-
-    raw = msgspec.json.encode({**msgspec.to_builtins(report), "exit_code": report.exit_code})
-    return msgspec.json.format(raw).decode()

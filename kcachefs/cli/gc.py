@@ -13,12 +13,11 @@ def gc(
     as_json: target.Json = False,
 ) -> None:
     """Free the disk space that deleted entries still occupy."""
-    import msgspec
-
+    from kcachefs.cli.printing import print_json
     from kcachefs.core.entry_info import Outcome
 
     outcome = target.call(mount, store, "gc", Outcome, dry_run=dry_run)
     if as_json:
-        print(msgspec.json.encode(outcome).decode())
+        print_json(outcome, on_one_line=True)
     else:
         print(f"{'would free' if dry_run else 'freed'} {format_size(outcome.freed_bytes)}")

@@ -26,14 +26,13 @@ def ls(
     as_json: target.Json = False,
 ) -> None:
     """List entries under names that people recognize."""
-    import msgspec
-
+    from kcachefs.cli.printing import print_json
     from kcachefs.cli.tables import Table, show
     from kcachefs.core.entry_info import EntryInfo
 
     infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort)
     if as_json:
-        print(msgspec.json.encode(infos).decode())
+        print_json(infos, on_one_line=True)
         return
     if not infos:
         print("no entries")

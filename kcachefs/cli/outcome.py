@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kcachefs.cli.printing import counted
+from kcachefs.cli.printing import counted, print_json
 from kcachefs.config import format_size
 from kcachefs.printable import printable
 
@@ -14,10 +14,8 @@ if TYPE_CHECKING:
 
 def show(outcome: Outcome, verb: str, participle: str, as_json: bool) -> None:
     """Print for example "evicted 3 entries, 1.2 MiB", or "would evict …" after a dry run."""
-    import msgspec
-
     if as_json:
-        print(msgspec.json.encode(outcome).decode())
+        print_json(outcome, on_one_line=True)
         return
     for path in outcome.entries:
         print(printable(path))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
+from kcachefs.printable import printable_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -30,11 +32,12 @@ def drop(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON document, indented, as every `--json` does."""
+def print_json(value: Any, *, on_one_line: bool = False) -> None:
+    """Print one JSON document, as every `--json` does. What could steer a terminal is an escape in it."""
     import msgspec
 
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())
+    raw = msgspec.json.encode(value)
+    print(printable_json((raw if on_one_line else msgspec.json.format(raw)).decode()))
 
 
 def counted(number: int, singular: str, plural: str = "") -> str:

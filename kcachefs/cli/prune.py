@@ -48,7 +48,10 @@ def parse_age(text: str) -> float:
     >>> parse_age("30d"), parse_age("90m")
     (2592000.0, 5400.0)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip().lower())
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdwSHDW])", text.strip(), re.ASCII)
+    if match is None and re.fullmatch(r"[\d.]{1,19}\s*M", text.strip(), re.ASCII):
+        number = text.strip()[:-1].strip()
+        raise UsageError(f"{text!r}: M could mean months; write {number}m for minutes, or days, as in 180d")
     if match is None:
         raise UsageError(f"{text!r} is not an age; write it like 30d, 12h or 90m")
-    return float(match[1]) * _UNITS[match[2]]
+    return float(match[1]) * _UNITS[match[2].lower()]

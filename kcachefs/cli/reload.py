@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kcachefs.cli import target
@@ -38,9 +39,11 @@ def reload(
 def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
     """Have another worker take over; returns the mount's state before and after."""
     from kcachefs.daemon import registry
+    from kcachefs.mounts.finding import mount_at
 
     before = registry.read(mountpoint)
     if before is None or not before.alive:
+        mount_at(Path(mountpoint))  # says so if it does not answer
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
     if before.engine != "direct":
         raise MountError(f"{mountpoint}: the {before.engine} engine cannot hand over; unmount and mount again")

@@ -163,12 +163,12 @@ def _write_report(report: Path, mount: Path, began: float, command: list[str]) -
 
     from kcachefs.cli.report import write_for_run
     from kcachefs.config import format_size
-    from kcachefs.errors import KcachefsError, describe
+    from kcachefs.errors import describe
 
     try:
         size = write_for_run(report, mount, began, shlex.join(command))
-    except (KcachefsError, OSError) as error:
-        _say(f"no report was written: {describe(error)}")
+    except Exception as error:  # whatever it is: it comes after the command
+        _say(f"no report was written: {printable(describe(error))}")
     else:
         _say(f"{report}: {format_size(size)}")
 

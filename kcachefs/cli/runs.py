@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kcachefs.cli import target
-from kcachefs.cli.printing import format_seconds
+from kcachefs.cli.printing import format_seconds, print_json
 from kcachefs.config import format_age, format_size
 from kcachefs.printable import printable
 
@@ -28,9 +28,7 @@ def runs(
     horizon = time.time() - parse_age(since) if since is not None else 0.0
     found = [run for run in target.insight(mount, store).runs(settle=True) if run.last_used >= horizon]
     if as_json:
-        import msgspec
-
-        print(msgspec.json.encode(found).decode())
+        print_json(found, on_one_line=True)
         return
     if not found:
         print("no runs")

@@ -38,7 +38,11 @@ def show(
     explainer = Explainer(cache, Index(cache.place))
     wanted = the_one(entry, explainer)
     if chosen:
-        for line in text_of(explainer, wanted, chosen[0]).splitlines():
+        text = text_of(explainer, wanted, chosen[0])
+        if as_json:
+            print_json({"path": wanted.path, chosen[0]: text})
+            return
+        for line in text.splitlines():
             print(printable(line.replace("\t", "    ")))
         return
     facts = describe(explainer, wanted)

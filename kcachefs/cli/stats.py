@@ -59,8 +59,8 @@ def stats(
     """Show what a cache holds and how well it works."""
     from rich.live import Live
 
-    from kcachefs.core import report
-
+    if watch and (since is not None or by is not None):
+        raise UsageError("--watch: shows the numbers of now; leave it out, or --since and --by")
     if reset:
         target.call(mount, store, "reset", float)
     numbers = _ask(mount, store, settle=not watch)
@@ -70,7 +70,7 @@ def stats(
     if as_json and watch:
         _print_forever(numbers, mount, store)
     if as_json:
-        print(report.as_json(numbers).decode(), end="")
+        print_json(numbers)
         return
     if not watch:
         show(_table(numbers), [*_summary(numbers), *_recent(numbers, mount, store)])

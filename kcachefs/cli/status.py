@@ -21,15 +21,14 @@ _ANSWER_SECONDS = 5.0
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List your mounts, the dead ones too."""
-    import msgspec
-
+    from kcachefs.cli.printing import print_json
     from kcachefs.daemon import registry
 
     mounts = registry.all_mounts()
     dead = registry.dead_mounts()
     if as_json:
         rows = [_row(state) for state in (*mounts, *dead)]
-        print(msgspec.json.format(msgspec.json.encode({"mounts": rows})).decode())
+        print_json({"mounts": rows})
         return
     for state in dead:
         print(state.mountpoint)

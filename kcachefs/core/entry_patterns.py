@@ -25,6 +25,8 @@ class Named(Protocol):
     def entry(self) -> int: ...
 
 
+PATTERN_MAX = 4096
+"""Characters of a pattern: no path and no name has more."""
 _Entry = TypeVar("_Entry", bound=Named)
 
 
@@ -36,6 +38,8 @@ def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool 
     """
     found: dict[int, _Entry] = {}
     for pattern in patterns:
+        if len(pattern) > PATTERN_MAX:
+            raise UsageError(f"{pattern[:40]}…: is longer than any name ({len(pattern)} characters)")
         wanted = pattern.strip("/")
         hits = [one for one in entries if _means(wanted, one, parts)]
         if not hits and not (parts and wanted in NAMESPACES):

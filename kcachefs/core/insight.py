@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from kcachefs.core.administration import Administration
+from kcachefs.core.entry_patterns import PATTERN_MAX
 from kcachefs.core.insight_info import (
     LONGEST_SECONDS,
     Artifact,
@@ -32,6 +33,7 @@ REPLY_MAX = 16 << 20
 """Bytes of artefacts in one reply, unless a single entry has more."""
 FILE_MAX = 64 << 20
 """The largest file that is handed over."""
+_NUMBER_MAX = (1 << 64) - 1
 
 
 class Insight(Administration):
@@ -87,6 +89,8 @@ class Insight(Administration):
         parts = parts or {}
         if any(not 0 <= cost <= LONGEST_SECONDS for cost in (*costs.values(), *parts.values())):
             raise UsageError("a cost is a number of seconds, and not more than six hours")
+        if not all(one.isdecimal() and one.isascii() and len(one) < 20 for one in (*costs, *parts)):
+            raise UsageError("a cost belongs to the number of an entry")
         whole, part = ({int(entry): int(cost * 1e9) for entry, cost in told.items()} for told in (costs, parts))
         return self._fs.makings.set_costs(whole, part)
 
@@ -105,6 +109,10 @@ class Insight(Administration):
         does not fit into `max_bytes` is left for the next request, whole entries at a time. Entries that are gone are
         left out.
         """
+        if any(not 0 <= one <= _NUMBER_MAX for one in entries):
+            raise UsageError("the number of an entry is not negative, and has at most 64 bits")
+        if any(len(one) > PATTERN_MAX for one in files or ()):
+            raise UsageError(f"a pattern for files has at most {PATTERN_MAX} characters")
         found: list[Artifact] = []
         size = 0
         for number, entry in enumerate(entries):

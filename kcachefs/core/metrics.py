@@ -14,6 +14,7 @@ import msgspec
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.report import Activity, Numbers, Statistics, added
 from kcachefs.core.request_times import BOUNDS
+from kcachefs.printable import printable
 
 OTHERS_MAX = 32
 """How many namespaces that belong to no framework have a label of their own."""
@@ -149,11 +150,14 @@ def metric(name: str, kind: str, meaning: str, value: float) -> bytes:
 
 
 def _bounded(namespaces: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """The same with at most `OTHERS_MAX` that are no framework's, those made first: their counters must not jump."""
+    """The same, printable, with at most `OTHERS_MAX` that are no framework's, those made first: no counter may jump."""
     found: dict[str, Numbers] = {}
     left = OTHERS_MAX
-    for label, row in namespaces.items():
-        if label in NAMESPACES or label == "/":
+    for name, row in namespaces.items():
+        label = printable(name)
+        if label in found:  # somebody named a folder as another one is shown: no series may come twice
+            found[label] = added(found[label], row)
+        elif label in NAMESPACES or label == "/":
             found[label] = row
         elif left:
             found[label] = row

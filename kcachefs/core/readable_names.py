@@ -10,17 +10,29 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
+
+from kcachefs import foreign_json
 
 Read = Callable[[tuple[bytes, ...]], bytes | None]
 """Gives the bytes of a file of an entry, by its path relative to the entry's folder."""
 
 _NAMED_ALREADY = ("name", "hash", "target", "arch", "backend_name", "num_warps", "num_stages", "extern_libs")
 _SHOWN_FACTS = 3
+_NAME_MAX = 200
+_FACT_MAX = 400
+_FACTS_MAX = 100
+_FILES_MAX = 16
+"""Files of an entry that are looked into for its name."""
+_JSON_MAX = 1 << 20
+_FUNCTION = b"tt.func public @"
+_FUNCTION_MAX = 64 << 10
 _SIGNATURE = re.compile(rb"tt\.func public @[^(]*\((.*?)\)(?: attributes)? *\{")
+"""Matched at one place in a text of bounded length: searching for it takes time as the square of that."""
 _ARGUMENT = re.compile(rb"%[\w.]+: (?:!tt\.(ptr)<([\w!.]+)|(\w+))")
 _TENSOR = re.compile(rb"tensor<((?:\d+x)+)")
-_AOT_ID = re.compile(rb"AOT ID: \['(\d+)_(\w+)'\]")
+_AOT_ID = re.compile(rb"AOT ID: \['(\d{1,9})_(\w{1,60})'\]")
 _ENVIRONMENT = re.compile(r"-[0-9a-f]{4,16}(?:-[0-9]+)?$")
 """What follows the cache tag in the name of an environment: its digest, and perhaps a user's number."""
 _STANDARD_LIBRARY = re.compile(rb"python[0-9.]+t?")
@@ -75,34 +87,36 @@ def bytecode_name(path: tuple[bytes, ...], description: bytes | None) -> str:
     """
     facts: Any = None
     with contextlib.suppress(ValueError):
-        facts = json.loads(description or b"")
+        facts = foreign_json.decoded(description or b"", _JSON_MAX)
     facts = facts if isinstance(facts, dict) else {}
     packages = facts.get("packages") if isinstance(facts.get("packages"), dict) else {}
     above, own, tag = path[1:-1], _text(path[-1:]), _ENVIRONMENT.sub("", _text(path[:1]))
     if above and above[-1] in (b"site-packages", b"dist-packages"):
-        what = str(packages.get(own, own))
+        what = str(packages.get(own, own))[:_NAME_MAX]
     elif above and _STANDARD_LIBRARY.fullmatch(above[-1]):
         what = "standard library" if own == tag else f"standard library, {own}"
     else:
         what = "/" + _text(above)
-    return f"{what}, python {facts['python']}" if isinstance(facts.get("python"), str) else f"{what}, {tag}"
+    python = facts.get("python")
+    return f"{what}, python {python[:_NAME_MAX]}" if isinstance(python, str) else f"{what}, {tag}"
 
 
 def kernel_facts(read: Read, names: Sequence[bytes]) -> dict[str, str]:
     """What is known of a Triton kernel beside its name: the types of its arguments, its blocks, its options."""
     facts: dict[str, str] = {}
     source = next((read((name,)) or b"" for name in names if name.endswith(b".ttir")), b"")
-    if found := _SIGNATURE.search(source):
+    at = max(0, source.find(_FUNCTION))
+    if found := _SIGNATURE.match(source[at : at + _FUNCTION_MAX]):
         types = [
             f"*{kind.decode()}" if pointer else plain.decode() for pointer, kind, plain in _ARGUMENT.findall(found[1])
         ]
-        facts["arguments"] = " ".join(types)
+        facts["arguments"] = " ".join(types)[:_FACT_MAX]
     if shapes := Counter(_TENSOR.findall(source)):
-        facts["blocks of"] = max(shapes, key=lambda shape: (shapes[shape], shape)).decode().strip("x")
+        facts["blocks of"] = max(shapes, key=lambda shape: (shapes[shape], shape)).decode().strip("x")[:_FACT_MAX]
     for options in _options_of(read, names):
-        for name, value in options.items():
+        for name, value in islice(options.items(), _FACTS_MAX):
             if name not in _NAMED_ALREADY:
-                facts[name] = value if isinstance(value, str) else json.dumps(value)
+                facts[name[:_NAME_MAX]] = (value if isinstance(value, str) else json.dumps(value))[:_FACT_MAX]
         break
     return facts
 
@@ -130,7 +144,8 @@ def _triton_kernel(read: Read, names: Sequence[bytes]) -> str | None:
             target = facts["target"]
             arch = target["arch"]
             chip = f"sm_{arch}" if target["backend"] == "cuda" else str(arch)
-            return f"{facts['name']} {chip}, {facts['num_warps']} warps, {facts['num_stages']} stages"
+            name, warps, stages = (str(facts[one])[:_NAME_MAX] for one in ("name", "num_warps", "num_stages"))
+            return f"{name} {chip[:_NAME_MAX]}, {warps} warps, {stages} stages"
         except (KeyError, TypeError):
             continue
     return None
@@ -138,14 +153,14 @@ def _triton_kernel(read: Read, names: Sequence[bytes]) -> str | None:
 
 def _options_of(read: Read, names: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     """The json that Triton writes for a kernel, of every kernel among the files."""
-    for name in names:
-        if name.startswith(b"__grp__") and name.endswith(b".json"):
-            try:
-                found = json.loads(read((name.removeprefix(b"__grp__"),)) or b"")
-            except ValueError:
-                continue
-            if isinstance(found, dict):
-                yield found
+    groups = (name for name in names if name.startswith(b"__grp__") and name.endswith(b".json"))
+    for name in islice(groups, _FILES_MAX):
+        try:
+            found = foreign_json.decoded(read((name.removeprefix(b"__grp__"),)) or b"", _JSON_MAX)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found
 
 
 def _inductor_name(path: tuple[bytes, ...], read: Read, names: Sequence[bytes]) -> str:
@@ -158,7 +173,7 @@ def _inductor_name(path: tuple[bytes, ...], read: Read, names: Sequence[bytes]) 
     graph = ""
     if kind in ("compiled graph", "generated code"):
         # The source that a graph became is in its pickle too, as plain bytes: nothing is unpickled to find it.
-        found = next(filter(None, (_AOT_ID.search(read((name,)) or b"") for name in names)), None)
+        found = next(filter(None, (_AOT_ID.search(read((name,)) or b"") for name in names[:_FILES_MAX])), None)
         if found is not None:
             graph = f" {int(found[1])}, {found[2].decode()}"
     return f"{kind}{graph} {_text(path[-1:])[:12]}"

@@ -48,13 +48,13 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 def groups_of(pid: int) -> set[int]:
     """The supplementary groups of a process that waits for us; none if it cannot be seen."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("Groups:"):
                 return set(map(int, line[7:].split()))
     return set()
 
 
-def parse_writers(texts: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def parse_writers(texts: Sequence[str], flag: str = "--writers") -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The users and the groups of lists like `uid:1000,gid:50`; a bare number is a user.
 
     >>> parse_writers(["uid:1000,gid:50", "0"])
@@ -65,7 +65,7 @@ def parse_writers(texts: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...
     for part in filter(None, ",".join(texts).split(",")):
         found = re.fullmatch(r"(?:(uid|gid):)?(\d{1,10})", part.strip(), re.ASCII)
         if found is None or int(found[2]) >= (1 << 32) - 1:
-            raise UsageError(f"--writers {part}: names nobody; write it like uid:1000,gid:50")
+            raise UsageError(f"{flag} {part}: names nobody; write it like uid:1000,gid:50")
         (gids if found[1] == "gid" else uids).append(int(found[2]))
     return tuple(uids), tuple(gids)
 

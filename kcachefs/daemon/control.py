@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
 
@@ -161,15 +161,28 @@ def _may_ask(connection: socket.socket) -> bool:
 def _reply_to(line: bytes, administration: Administration) -> Reply:
     try:
         request = msgspec.json.decode(line, type=Request)
-        result = find_command(administration, request.verb)(**request.arguments)
+        command = find_command(administration, request.verb)
+        result = command(**_converted(command, request.arguments))
         return Reply(result=msgspec.Raw(msgspec.json.encode(result)))
     except (KcachefsError, OSError) as error:
         return Reply(error=str(error), exit_code=exit_code_of(error))
-    except (msgspec.DecodeError, TypeError) as error:
+    except (msgspec.DecodeError, TypeError, RecursionError) as error:
         return Reply(error=f"the request is malformed: {error}", exit_code=2)
     except Exception as error:
         log.exception("a control request failed")
         return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
+
+
+def _converted(command: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the command takes them; UsageError for one of another type."""
+    kinds = get_type_hints(command)
+    found = {}
+    for name, value in arguments.items():
+        try:
+            found[name] = msgspec.convert(value, kinds[name]) if name in kinds else value
+        except msgspec.ValidationError as error:
+            raise UsageError(f"the argument {name} is wrong: {error}") from None
+    return found
 
 
 VERBS = (

@@ -156,7 +156,7 @@ def _writers(flag: str, given: Any) -> list[str]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
         raise UsageError(f"{flag} {given}: names nobody; write it like uid:1000,gid:50")
-    parse_writers(texts)
+    parse_writers(texts, flag)
     return list(texts)
 
 

@@ -233,7 +233,7 @@ def _recorded() -> list[MountState]:
 def is_alive(pid: int) -> bool:
     """Whether that process runs and is a kcachefs: pids are reused."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

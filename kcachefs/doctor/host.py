@@ -58,7 +58,8 @@ def _is_listed(uid: int) -> bool:
 def sharing_with_others(configuration: Path) -> Iterator[Finding]:
     """Whether an ordinary user can let others, containers among them, see a mount."""
     try:
-        allowed = any(line.strip() == "user_allow_other" for line in configuration.read_text().splitlines())
+        lines = configuration.read_text(encoding="utf-8", errors="replace").splitlines()
+        allowed = any(line.strip() == "user_allow_other" for line in lines)
     except OSError:
         allowed = False
     if allowed:

@@ -106,7 +106,7 @@ def _filled_at(mountpoint: Path) -> str | None:
     for group in _some_groups(mountpoint):
         try:
             paths = list(json.loads(group)["child_paths"].values())
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             continue
         if not paths or not isinstance(paths[0], str):
             continue

@@ -126,7 +126,7 @@ def processors() -> int:
 def _group() -> str:
     """The path of this process's cgroup, below the topmost that it can see."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in os.fsdecode(Path("/proc/self/cgroup").read_bytes()).splitlines():
             if line.startswith("0::/"):
                 return line[4:]
     return ""

@@ -61,7 +61,8 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool)
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
         )
         if done.returncode != 0:
             raise _refusal(done.stderr, mountpoint)
@@ -122,7 +123,7 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
             raise MountError(f"{mountpoint}: cannot be unmounted: {error.strerror}") from None
         return
     command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", str(mountpoint)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         if "busy" in done.stderr.lower():
             raise MountBusy(f"{mountpoint}: is in use")
@@ -187,7 +188,8 @@ def users_of(mountpoint: Path) -> list[str]:
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if (used := used_by(pid, mountpoint)) is not None:
-                users.append(f"{Path(f'/proc/{pid}/comm').read_text().strip()} ({pid}): {used}")
+                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+                users.append(f"{name} ({pid}): {used}")
         except OSError:
             continue  # it ended, or is not ours to look at
     return users

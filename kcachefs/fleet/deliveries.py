@@ -227,7 +227,7 @@ def is_parting(pid: int) -> bool:
     """Whether a thread has a signal pending that is to end it. Its number may be that of no process we can see."""
     with contextlib.suppress(OSError, ValueError):
         pending = 0
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith(("SigPnd:", "ShdPnd:")):
                 pending |= int(line.split()[1], 16)
         return any(pending >> (number - 1) & 1 for number in _PARTING)

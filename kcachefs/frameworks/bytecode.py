@@ -140,7 +140,7 @@ def _mode_of_folder() -> int:
     """Root's is for everybody; a user's own is used by nobody else. Python makes the folders in it as the umask says:
     where that leaves them open to others, the folder around them is closed."""
     umask = 0
-    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8", errors="replace") as file:
         umask = next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0)
     is_strict = umask & _WRITABLE_BY_OTHERS == _WRITABLE_BY_OTHERS
     return 0o755 if os.getuid() == 0 and is_strict else 0o700

@@ -97,7 +97,7 @@ class FolderCache:
             self._found = []
             for prefix, top in self._tops():
                 for folder in _entry_folders(top):
-                    path = f"{prefix}/{folder.relative_to(top)}"
+                    path = f"{prefix}/{_text(folder.relative_to(top))}"
                     with contextlib.suppress(OSError):
                         self._found.append(self._entry(len(self._found) + 1, path, folder))
         return self._found
@@ -112,10 +112,8 @@ class FolderCache:
                     with contextlib.suppress(OSError):
                         told = file.stat()
                         content = _content(file, told.st_size, head)
-                        name = file.name
-                        yield Artifact(
-                            entry=entry.entry, file=name, size=told.st_size, modified=told.st_mtime, content=content
-                        )
+                        name, size = _text(file.name), told.st_size
+                        yield Artifact(entry=entry.entry, file=name, size=size, modified=told.st_mtime, content=content)
 
     def runs(self, *, settle: bool = False) -> list[RunInfo]:
         return []
@@ -163,6 +161,11 @@ def _entry_folders(top: Path) -> Iterator[Path]:
             if folder.is_dir() and (len(inside) > 1 or any(folder.glob("__grp__*.json"))):
                 yield folder
     yield from sorted(top.glob("??/*.best_config"))
+
+
+def _text(name: str | Path) -> str:
+    """A name on the disk, which need not be UTF-8, as a mount would tell it."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _content(file: Path, size: int, head: int | None) -> bytes | None:

@@ -13,6 +13,7 @@ from kcachefs.insight.causes import Kind, clipped
 from kcachefs.insight.explaining import Explainer, Told
 from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
+from kcachefs.insight.helpers import Helper
 from kcachefs.insight.kernel_differences import differences as kernel_differences
 from kcachefs.insight.kernel_differences import type_in_words
 from kcachefs.insight.kernels import TritonKernel
@@ -49,6 +50,8 @@ def _facts(explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
         found = next(iter(explainer.reader.tunings([entry]).values()), None)
         return {"autotuning chose": found.words, "kernel": found.kernel} if found is not None else {}
     recipe = _recipe(explainer, entry)
+    if isinstance(recipe, Helper):
+        return {"holds": f"{recipe.words} ({recipe.name})"}
     return _of_kernel(recipe, explainer, entry) if isinstance(recipe, TritonKernel) else _of_graph(recipe)
 
 
@@ -80,6 +83,9 @@ def compare(explainer: Explainer, old: MadeEntry, new: MadeEntry) -> list[Told]:
         made = library_entries.differences(_library_entry(explainer, new), _library_entry(explainer, old))
         return [Told(one.kind.value, one.words, one.certain) for one in made if one.kind is not Kind.UNKNOWN]
     theirs, ours = _recipe(explainer, old), _recipe(explainer, new)
+    for one in (theirs, ours):
+        if isinstance(one, Helper):
+            raise UsageError(f"{one.path}: is {one.words}, and tells nothing to compare")
     if isinstance(ours, TritonKernel) and isinstance(theirs, TritonKernel):
         found = kernel_differences(ours, theirs, reader_for(new.uid, old.uid))
     elif isinstance(ours, Graph) and isinstance(theirs, Graph):

@@ -10,16 +10,16 @@ import msgspec
 
 from kcachefs.core.insight_info import MadeEntry, RunInfo, Tombstone, is_cost, path_hash
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import driver_cache, graph_nearest, kernel_nearest, library_entries, models
+from kcachefs.insight import graph_nearest, helpers, kernel_nearest, others
 from kcachefs.insight.artefacts import Cache, kind_of, tree_of
 from kcachefs.insight.causes import Cause, Kind
-from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
+from kcachefs.insight.helpers import Helper
 from kcachefs.insight.index import Index, Sketch
 from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.library_entries import LibraryEntry
-from kcachefs.insight.models import Model
+from kcachefs.insight.others import Other
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.rewriting import rewritten_cause
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
@@ -34,7 +34,6 @@ _RUNS_SEARCHED = 20
 _OTHERS = ("model", "driver", "library")
 _READ_LIBRARY_MAX = 5000
 """Entries of library caches that are read, the newest."""
-Other = Model | DriverProgram | LibraryEntry
 _READ_UNNAMED_MAX = 300
 """Entries that are read only to see whether a kernel was renamed."""
 
@@ -52,7 +51,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     path: str
     kind: str
-    """model, program, call, value, graph or kernel."""
+    """model, program, call, value, graph, kernel or helper."""
     name: str
     causes: list[Told]
     """The most telling first."""
@@ -119,15 +118,15 @@ class Explainer:
         """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
         graphs = [one for one in chosen if kind_of(one.path) == "graph"]
         kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
-        others = [one for one in chosen if kind_of(one.path) in _OTHERS]
-        every = [*others, *graphs, *kernels]
+        beside = [one for one in chosen if kind_of(one.path) in _OTHERS]
+        every = [*beside, *graphs, *kernels]
         known = self._index.explanations(every)
         if len(known) == len(every):
             return [one for entry in every if (one := _DECODER.decode(known[entry.path])).causes]
         self.reader.sketches([*graphs, *kernels])
         explained = self._graphs(graphs, boundary)
         explained += self._kernels(kernels, boundary, explained)
-        explained = self._others(others, boundary) + explained
+        explained = self._others(beside, boundary) + explained
         if not self.reader.ran_out_of_time:
             by_path = {one.path: one for one in explained}
             nothing = Explanation("", "", "", [])
@@ -147,7 +146,7 @@ class Explainer:
             for entry in wanted:
                 if entry.path in found:
                     older = {one.path: one for one in self._older(entry, every, boundary) if one.path in found}
-                    nearest, causes = _explain_other(found[entry.path], [found[path] for path in older])
+                    nearest, causes = others.explain(found[entry.path], [found[path] for path in older])
                     near = older[nearest] if nearest is not None else None
                     causes = self._with_past(entry, causes)
                     one = found[entry.path]
@@ -250,34 +249,37 @@ class Explainer:
         self.reader.read([one for one in nearest.values() if one is not None])
         explained = []
         for entry in chosen:
-            causes, name = self._kernel(entry, nearest[entry.path])
+            kind, causes, name = self._kernel(entry, nearest[entry.path])
             owner = owners.get(entry.path.rpartition("/")[2])
             if owner is not None:
                 first = owner.causes[0]
                 causes = [Cause(Kind(first.kind), first.words, first.certain), *causes]
             causes = self._with_past(entry, causes)
-            one = _explanation(entry, "kernel", name, nearest[entry.path], causes, entry.cost)
+            one = _explanation(entry, kind, name, nearest[entry.path], causes, entry.cost)
             tuned = tunings.get(entry.path.rpartition("/")[2])
             extra = {"graph": owner.path if owner else None, "tuned": tuned.words if tuned else None}
             explained.append(msgspec.structs.replace(one, **extra))
         return explained
 
-    def _kernel(self, entry: MadeEntry, nearest: MadeEntry | None) -> tuple[list[Cause], str]:
+    def _kernel(self, entry: MadeEntry, nearest: MadeEntry | None) -> tuple[str, list[Cause], str]:
+        """What it is, why it is new, and what it is called."""
         try:
             kernel = self.reader.recipe(entry)
         except ArtefactGarbled as error:
-            return [_garbled(error)], entry.name
+            return "kernel", [_garbled(error)], entry.name
+        if isinstance(kernel, Helper):
+            return "helper", [helpers.IS_NEW], kernel.name
         if not isinstance(kernel, TritonKernel):
-            return [], entry.name
+            return "kernel", [], entry.name
         if nearest is None:
-            return [kernel_nearest.IS_NEW], kernel.name
+            return "kernel", [kernel_nearest.IS_NEW], kernel.name
         try:
             old = self.reader.recipe(nearest)
         except ArtefactGarbled as error:
-            return [_garbled(error)], kernel.name
+            return "kernel", [_garbled(error)], kernel.name
         if not isinstance(old, TritonKernel):
-            return [], kernel.name
-        return kernel_nearest.causes(kernel, old, reader_for(entry.uid, nearest.uid)), kernel.name
+            return "kernel", [], kernel.name
+        return "kernel", kernel_nearest.causes(kernel, old, reader_for(entry.uid, nearest.uid)), kernel.name
 
     def _nearest_kernel(
         self, entry: MadeEntry, by_name: dict[str, list[MadeEntry]], boundary: float | None
@@ -366,18 +368,6 @@ class Explainer:
             return [Cause(Kind.DAMAGED, f"it was here until {when}, when its bytes were found damaged"), *causes]
         why = f"somebody asked for it ({stone.why})" if stone.why in _ASKED_TO else f"to make room ({stone.why})"
         return [Cause(Kind.EVICTED, f"it was here until {when}, when it was evicted: {why}"), *causes]
-
-
-def _explain_other(new: Other, older: Sequence[Other]) -> tuple[str | None, list[Cause]]:
-    """The path of the nearest, and what differs."""
-    nearest: Other | None
-    if isinstance(new, LibraryEntry):
-        nearest, causes = library_entries.explain(new, [one for one in older if isinstance(one, LibraryEntry)])
-    elif isinstance(new, Model):
-        nearest, causes = models.explain(new, [one for one in older if isinstance(one, Model)])
-    else:
-        nearest, causes = driver_cache.explain(new, [one for one in older if isinstance(one, DriverProgram)])
-    return nearest.path if nearest is not None else None, causes
 
 
 def _is_written_within(entry: MadeEntry, run: RunInfo) -> bool:

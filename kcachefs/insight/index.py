@@ -18,9 +18,9 @@ from kcachefs import config
 from kcachefs.core.insight_info import MadeEntry
 from kcachefs.errors import UsageError
 from kcachefs.insight.library_entries import LibraryEntry
-from kcachefs.insight.sketches import GraphSketch, KernelSketch
+from kcachefs.insight.sketches import GraphSketch, HelperSketch, KernelSketch
 
-FORMAT = 3
+FORMAT = 4
 """Changes whenever a sketch holds something else than before, or something is explained in another way."""
 _MADE = """
 CREATE TABLE IF NOT EXISTS sketches (
@@ -32,11 +32,12 @@ CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL
 """
 _QUERY_MAX = 500
 
-Sketch = KernelSketch | GraphSketch | LibraryEntry | str
+Sketch = KernelSketch | HelperSketch | GraphSketch | LibraryEntry | str
 """What is known of an entry; a text says why it cannot be read."""
 
 _DECODERS: dict[str, Callable[[bytes], Sketch]] = {
     "kernel": msgspec.msgpack.Decoder(KernelSketch).decode,
+    "helper": msgspec.msgpack.Decoder(HelperSketch).decode,
     "graph": msgspec.msgpack.Decoder(GraphSketch).decode,
     "library": msgspec.msgpack.Decoder(LibraryEntry).decode,
     "garbled": msgspec.msgpack.Decoder(str).decode,
@@ -95,16 +96,13 @@ class Index:
         return {}
 
     def put(self, sketches: Iterable[tuple[MadeEntry, Sketch]]) -> None:
-        rows = [
-            (
-                entry.path,
-                stamp_of(entry),
-                _kind(one),
-                "" if isinstance(one, str) else one.name,
-                msgspec.msgpack.encode(one),
-            )
-            for entry, one in sketches
-        ]
+        rows = []
+        for entry, one in sketches:
+            name = "" if isinstance(one, str | HelperSketch) else one.name  # they are found by no kernel's name
+            with contextlib.suppress(
+                ValueError, OverflowError, RecursionError
+            ):  # one that cannot be kept spoils no other
+                rows.append((entry.path, stamp_of(entry), _kind(one), name, msgspec.msgpack.encode(one)))
         self._insert(rows)
 
     def put_names(self, names: Iterable[tuple[MadeEntry, str]]) -> None:
@@ -131,6 +129,8 @@ def _kind(sketch: Sketch) -> str:
         return "garbled"
     if isinstance(sketch, LibraryEntry):
         return "library"
+    if isinstance(sketch, HelperSketch):
+        return "helper"
     return "kernel" if isinstance(sketch, KernelSketch) else "graph"
 
 

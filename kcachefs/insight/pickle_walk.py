@@ -19,6 +19,8 @@ _OPCODES_MAX = 600_000
 _SIZE_MAX = 256 << 20
 _BYTES_KEPT = 4096
 """Longer byte strings are code or weights, which nobody compares: they become their length."""
+_BITS_MAX = 64
+_DIGITS_KEPT = 100
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +83,7 @@ class _Walk:
     def step(self, name: str, argument: Any) -> None:
         stack = self.stack
         if name in _VALUES:
-            stack.append(argument)
+            stack.append(_value(argument))
         elif name == "MEMOIZE":
             self._memo[len(self._memo)] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET", "GET"):
@@ -126,7 +128,9 @@ class _Walk:
             self.stack[-1].extend(items)
 
     def push_class(self, module: Any, name: Any) -> None:
-        self.stack.append(Described(f"{module}.{name}"[:500]))
+        # Anything but texts may take forever to write down: a tuple made of itself many times over.
+        known = isinstance(module, str) and isinstance(name, str)
+        self.stack.append(Described(f"{module}.{name}"[:500] if known else "?"))
 
     def push_object(self, parts: int) -> None:
         """An object: its class lies below what it is called with."""
@@ -173,13 +177,13 @@ _STEPS: dict[str, Callable[[_Walk, Any], Any]] = {
     "ADDITEMS": lambda walk, _: walk.extend(walk.from_mark()),
     "SETITEM": lambda walk, _: walk.set_items([walk.stack.pop(-2), walk.stack.pop()]),
     "SETITEMS": lambda walk, _: walk.set_items(walk.from_mark()),
-    "GLOBAL": lambda walk, argument: walk.push_class(*str(argument).split(" ", 1)),
+    "GLOBAL": lambda walk, argument: walk.push_class(*_value(argument).split(" ", 1)),
     "STACK_GLOBAL": lambda walk, _: walk.push_class(walk.stack.pop(-2), walk.stack.pop()),
     "REDUCE": lambda walk, _: walk.push_object(1),
     "NEWOBJ": lambda walk, _: walk.push_object(1),
     "NEWOBJ_EX": lambda walk, _: walk.push_object(2),
     "OBJ": lambda walk, _: walk.old_object(),
-    "INST": lambda walk, argument: walk.stack.append(Described(str(argument), tuple(walk.from_mark()))),
+    "INST": lambda walk, argument: walk.stack.append(Described(_value(argument)[:500], tuple(walk.from_mark()))),
     "BUILD": lambda walk, _: walk.build(),
     "POP": lambda walk, _: walk.pop(),
     "POP_MARK": lambda walk, _: walk.from_mark(),
@@ -188,6 +192,13 @@ _STEPS: dict[str, Callable[[_Walk, Any], Any]] = {
     "BINPERSID": lambda walk, _: walk.stack.append(Described("persistent", walk.stack.pop())),
     "NEXT_BUFFER": lambda walk, _: walk.stack.append(Described("buffer")),
 }
+
+
+def _value(value: Any) -> Any:
+    """A number or a text that can be written down: without half a character, and not of thousands of digits."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return hex(value)[:_DIGITS_KEPT] if isinstance(value, int) and value.bit_length() > _BITS_MAX else value
 
 
 def _key(key: Any) -> Any:

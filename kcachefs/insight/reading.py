@@ -9,18 +9,20 @@ from itertools import groupby
 
 from kcachefs.core.insight_info import Artifact, MadeEntry
 from kcachefs.errors import ArtefactGarbled
-from kcachefs.insight import autograd, driver_cache, graphs, kernels, library_entries, models, sketches, tuning
+from kcachefs.insight import autograd, driver_cache, graphs, helpers, kernels, library_entries, models, sketches, tuning
 from kcachefs.insight.artefacts import Cache, kind_of
 from kcachefs.insight.autograd import Autograd
 from kcachefs.insight.driver_cache import DriverProgram
 from kcachefs.insight.graphs import Graph
+from kcachefs.insight.helpers import Helper
 from kcachefs.insight.index import Index, Sketch, stamp_of
 from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.models import Model
+from kcachefs.insight.sketches import HelperSketch
 from kcachefs.insight.tuning import Tuning
 
-Recipe = TritonKernel | Graph
+Recipe = TritonKernel | Helper | Graph
 _KERNEL_FILES = ("*.json", "*.source", "*.ttir", "*.ptx", "*.cubin", "*.hsaco")
 _GRAPH_FILES = ("*",)
 _TUNINGS_MAX = 2000
@@ -59,6 +61,14 @@ class Reader:
                     )
                 except ArtefactGarbled as error:
                     self._recipes[entry.path] = ArtefactGarbled(f"{entry.path}: {error}")
+        if not self.ran_out_of_time:
+            self._read_names([one for one in wanted if one.path not in self._recipes and kind_of(one.path) == "kernel"])
+
+    def _read_names(self, entries: Sequence[MadeEntry]) -> None:
+        """What those are that have no file of a kernel."""
+        for entry, files in self.files(entries, helpers.FILES, head=1) if entries else ():
+            helper = helpers.read(entry.path, files)
+            self._recipes[entry.path] = helper or ArtefactGarbled(f"{entry.path}: holds no file of a kernel")
 
     def files(
         self, entries: Sequence[MadeEntry], patterns: Sequence[str], head: int | None = None
@@ -200,4 +210,6 @@ def _compiled(entry: MadeEntry, files: dict[str, Artifact]) -> float:
 def _sketch(recipe: Recipe | ArtefactGarbled) -> Sketch:
     if isinstance(recipe, TritonKernel):
         return sketches.of_kernel(recipe)
+    if isinstance(recipe, Helper):
+        return HelperSketch(recipe.name)
     return sketches.of_graph(recipe) if isinstance(recipe, Graph) else str(recipe)

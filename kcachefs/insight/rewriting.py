@@ -25,7 +25,9 @@ def rewritten_cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntr
         return Cause(Kind.DAMAGED, f"it was there and was written again; {error}", certain=False)
     if isinstance(recipe, TritonKernel):
         return _kernel(entry, recipe, reader, entries)
-    return _graph(recipe)
+    if isinstance(recipe, Graph):
+        return _graph(recipe)
+    return Cause(Kind.DAMAGED, "it was there and was written again, as some programs always do", certain=False)
 
 
 def _kernel(entry: MadeEntry, kernel: TritonKernel, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:

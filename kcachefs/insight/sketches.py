@@ -32,6 +32,12 @@ class KernelSketch(msgspec.Struct, frozen=True, array_like=True):
     facts: dict[str, Any]
 
 
+class HelperSketch(msgspec.Struct, frozen=True, array_like=True):
+    """A library for the host that Triton compiled beside its kernels."""
+
+    name: str
+
+
 class GraphSketch(msgspec.Struct, frozen=True, array_like=True):
     """A compiled graph, in short."""
 

@@ -28,7 +28,7 @@ class Group:
         '1 graph, 1 kernel'
         """
         found = []
-        for kind in ("model", "program", "graph", "kernel", "call", "value"):
+        for kind in ("model", "program", "graph", "kernel", "call", "value", "helper"):
             number = sum(one.kind == kind for one in self.members)
             if number:
                 found.append(f"{number:,} {kind}{'' if number == 1 else 's'}")
@@ -42,13 +42,17 @@ class Group:
 
 
 def grouped(explanations: Iterable[Explanation]) -> list[Group]:
-    """The causes, that of the most entries first."""
+    """The causes, that of the most entries first; what is only about helpers comes last, for nobody changes that."""
     found: dict[tuple[str, str], Group] = {}
     for one in explanations:
         if one.causes:
             first = one.causes[0]
             found.setdefault((first.kind, first.words), Group(first)).members.append(one)
-    return sorted(found.values(), key=lambda group: -len(group.members))
+    return sorted(found.values(), key=lambda one: (_is_of_helpers(one), -len(one.members)))
+
+
+def _is_of_helpers(group: Group) -> bool:
+    return all(one.kind == "helper" for one in group.members)
 
 
 def lines(groups: Sequence[Group], limit: int | None = None) -> list[str]:

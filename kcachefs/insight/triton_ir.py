@@ -19,7 +19,7 @@ _VALUE = re.compile(r"%[\w#.$-]+")
 _ALIASED = re.compile(r"#loc\d*")
 _NAMED = re.compile(r'^"([^"]*)"\(')
 _CALL = re.compile(r"tt\.call @(\"[^\"]*\"|[^\s(]+)\(")
-_DIVISIBLE = re.compile(r"tt\.divisibility = (\d+)")
+_DIVISIBLE = re.compile(r"tt\.divisibility = (\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)

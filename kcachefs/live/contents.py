@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from kcachefs.core.insight_info import MadeEntry
 from kcachefs.insight.artefacts import kind_of
 from kcachefs.insight.explaining import Explainer
-from kcachefs.insight.sketches import GraphSketch
+from kcachefs.insight.sketches import GraphSketch, HelperSketch
 
 _REST_FACTOR = 20.0
 """Listing all entries takes at most this share of the time: 1 of so many seconds."""
@@ -21,6 +21,7 @@ _NAMED_AT_ONCE = 2_000
 
 GroupKey = tuple[str, str]
 """What a group is, as in `view.Group.what`, and its name."""
+_HELPERS: GroupKey = ("folder", "launchers and driver helpers")
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class Grouped:
     groups: dict[str, dict[GroupKey, list[MadeEntry]]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """What kernels and graphs are called, by path."""
+    helpers: set[str] = field(default_factory=set)
+    """Paths of what Triton compiled for the host."""
 
 
 class Contents:
@@ -82,7 +85,8 @@ class Contents:
                     models |= {key.rpartition("/")[2]: model for key in sketch.kernels}
         self._name_kernels(explainer, found)
         for entry in explainer.entries:
-            key = _group_of(entry, found.names.get(entry.path, ""), models)
+            is_helper = entry.path in found.helpers
+            key = _HELPERS if is_helper else _group_of(entry, found.names.get(entry.path, ""), models)
             found.groups.setdefault(entry.namespace or "/", {}).setdefault(key, []).append(entry)
         return found
 
@@ -95,6 +99,9 @@ class Contents:
             found.names |= {one.path: name for one in ones if name}
         in_time = not explainer.reader.ran_out_of_time
         self._tried |= chosen if in_time else {one.path for ones in named.values() for one in ones}
+        unnamed = [one for one in kernels if one.path in chosen and one.path not in found.names]
+        sketches = explainer.reader.sketches(unnamed)
+        found.helpers |= {path for path, one in sketches.items() if isinstance(one, HelperSketch)}
         found.complete = in_time and len(new) <= _NAMED_AT_ONCE
 
 

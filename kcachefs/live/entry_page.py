@@ -7,6 +7,7 @@ from kcachefs.errors import ArtefactGarbled, UsageError
 from kcachefs.insight.artefacts import kind_of
 from kcachefs.insight.describing import compare, describe, text_of
 from kcachefs.insight.explaining import Explainer
+from kcachefs.insight.helpers import Helper
 from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.sketches import GraphSketch
 from kcachefs.live.listings import code_of, source_of
@@ -27,6 +28,8 @@ def describe_entry(explainer: Explainer, entry: MadeEntry, mount: str) -> EntryP
     name = facts.get("kernel") or facts.get("graph") or entry.name
     made = EntryPage(path=entry.path, name=name, kind=kind, facts=facts, pinned=entry.pinned, why=why)
     recipe = explainer.reader.recipe(entry)
+    if isinstance(recipe, Helper):
+        return _with(made, kind="helper", name=recipe.name)
     if not isinstance(recipe, TritonKernel):
         return _with(made, model=facts.get("model", ""), graph_text=_text(explainer, entry, "graph"))
     ptx = _text(explainer, entry, "ptx")

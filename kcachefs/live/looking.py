@@ -117,7 +117,7 @@ class Look:
                 name=found.names.get(one.path) or one.path.partition("/")[2] or one.path,
                 namespace=one.namespace,
                 group=where.get(one.path, ""),
-                kind=kind_of(one.path),
+                kind="helper" if one.path in found.helpers else kind_of(one.path),
                 bytes=one.stored_bytes,
                 files=one.files,
                 hits=one.hits,
@@ -171,8 +171,9 @@ class Look:
     def kernels(self, search: str = "") -> Kernels:
         """Those with this in their name; else those that matter by any order in which they can be sorted."""
         entries = self._contents.entries()
-        every = [one for one in entries if kind_of(one.path) == "kernel"]
-        names = self._groups().names
+        groups = self._groups()
+        every = [one for one in entries if kind_of(one.path) == "kernel" and one.path not in groups.helpers]
+        names = groups.names
         wanted = search.casefold()
         found = [one for one in every if wanted in names.get(one.path, one.path).casefold() or wanted in one.path]
         chosen: dict[str, MadeEntry] = {}

@@ -37,7 +37,7 @@ _HELP = [
     "e        why a kernel was compiled",
     "p, x     pin or unpin, or evict a kernel; asks first",
     "t        how much time the lines above show",
-    "q        quit",
+    "q, ^C    quit; ^C also from a search, a text or a question",
 ]
 
 
@@ -69,6 +69,7 @@ class TopApp(App[None]):
         Binding("question_mark", "choose('help')", "help", key_display="?"),
         Binding("escape", "clear", "clear", show=False),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "app.interrupt", "quit", show=False, priority=True),
     ]
 
     def __init__(self, mount: Path) -> None:
@@ -96,6 +97,10 @@ class TopApp(App[None]):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     # An exception in the middle of drawing would be shown as a failure.
                     asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
+
+    def action_interrupt(self) -> None:
+        """Quit, whatever is open or being typed."""
+        self.exit()
 
     def on_unmount(self) -> None:
         self.asking.stop()
@@ -218,7 +223,7 @@ class TopApp(App[None]):
                 lines = [cause.words, "", cause.counts, cause.names, "", *cause.paths]
                 self.push_screen(TextScreen(cause.kind, list(map(printable, lines))))
             case "kernels":
-                self.asking.open(key, self._show, self._complain)
+                self.asking.open(key, lambda page: self.push_screen(EntryScreen(page)), self._complain)
             case "events" if known.glance is not None:
                 event = next(one for one in known.glance.events if str(one.number) == key)
                 lines = [event.kind, event.path, event.detail, rows_of.clock(event.when)]
@@ -226,9 +231,6 @@ class TopApp(App[None]):
             case "mounts":
                 self.asking.turn_to(Path(key))
                 self.action_panel(PANELS[0])
-
-    def _show(self, page: EntryPage) -> None:
-        self.push_screen(EntryScreen(page))
 
     def action_explain(self) -> None:
         def explained(page: EntryPage) -> None:

@@ -143,11 +143,13 @@ class Asking:
 
     # --- one entry ----------------------------------------------------------------------------------------------------
 
-    def open(self, path: str, done: Callable[[EntryPage], None], failed: Callable[[str], None]) -> None:
+    def open(self, path: str, done: Callable[[EntryPage], object], failed: Callable[[str], None]) -> None:
         """All about an entry."""
         self._in_thread(self._open, self.known, path, done, failed)
 
-    def _open(self, known: Known, path: str, done: Callable[[EntryPage], None], failed: Callable[[str], None]) -> None:
+    def _open(
+        self, known: Known, path: str, done: Callable[[EntryPage], object], failed: Callable[[str], None]
+    ) -> None:
         try:
             with Look(known.watch, known.contents) as look:
                 page = look.entry(path)

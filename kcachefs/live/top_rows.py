@@ -382,11 +382,17 @@ def cut(text: str, width: int) -> str:
     >>> cut("softmax_kernel", 10), cut("add", 10)
     ('softmax_k…', 'add')
     """
-    return text if cell_len(text) <= width else f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1).rstrip()}…" if width > 0 else ""
 
 
 def cut_front(path: str, width: int) -> str:
     """The same, with the end kept: of a path that is what tells it apart."""
-    while cell_len(path) > width:
-        path = f"…{path.lstrip('…')[1:]}"
-    return path
+    if cell_len(path) <= width:
+        return path
+    kept = width - 1
+    for at in range(len(path)):
+        if cell_len(path[at:]) <= kept:
+            return f"…{path[at:]}"
+    return "…" if width > 0 else ""

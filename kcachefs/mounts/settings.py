@@ -47,12 +47,17 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
     values, origins = _choose([(COMMAND_LINE, asked), (kept_in, kept), *config_files.read_all()])
     if values["idmap"] and values["engine"] != "direct":
         raise UsageError(f"--idmap: does not work with --engine {values['engine']}; leave out one of the two")
+    try:
+        sharing = _sharing(values)
+    except UsageError as error:
+        files = sorted({origins[name] for name in SHARING} - {COMMAND_LINE, DEFAULT})
+        raise UsageError(f"{', '.join(files)}: {error}" if files else str(error)) from None
     return MountConfig(
         mountpoint=mountpoint,
         store=store_path,
         engine=values["engine"],
         limits=limits_of(values),
-        sharing=_sharing(values),
+        sharing=sharing,
         allow_other=mounting.may_allow_other() if values["allow_other"] is None else values["allow_other"],
         log_format=values["log_format"],
         log_level=values["log_level"],
@@ -134,7 +139,7 @@ def _fleet(values: Mapping[str, Any]) -> FleetOptions | None:
         signing.Signer(Path(key))
     elif not trusted:
         raise UsageError("--fleet: nobody is trusted, so nothing would be taken; name a public key with --trust")
-    uids, gids = parse_writers(values["fleet_writers"])
+    uids, gids = parse_writers(values["fleet_writers"], "--fleet-writers")
     return FleetOptions(
         url=values["fleet"],
         mode=values["fleet_mode"],

@@ -194,7 +194,7 @@ def _read(path: Path) -> dict[str, list[str]]:
     """What earlier calls left; nothing if that cannot be read."""
     try:
         raw = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(raw, dict):
         return {}

@@ -102,5 +102,7 @@ def test_a_dead_supervisor_and_a_dead_mount_are_shown(scene: Scene) -> None:
     assert [(one["mountpoint"], one["state"]) for one in scene.status()] == [(str(scene.mountpoint), "dead")]
     assert [(one["supervisor_pid"], one["worker_pid"]) for one in scene.status()] == [(None, None)]
     assert f"kcachefs mount {scene.mountpoint} --store {scene.store}" in scene.must("status")
+    for words in (("config", "--mount"), ("stats", "--mount"), ("reload",)):
+        scene.run(*words, scene.mountpoint).refused_with(4, f"{scene.mountpoint}: the mount does not answer")
     scene.umount()
     assert scene.status() == []

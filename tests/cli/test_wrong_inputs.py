@@ -67,6 +67,12 @@ WRONG: list[tuple[str, int, str]] = [
     ("report -o nowhere/page.html", 3, "nowhere/page.html: No such file or directory"),
     # --- values that make no sense ---
     ("prune --older-than soon", 2, "'soon' is not an age; write it like 30d, 12h or 90m"),
+    ("prune --older-than 6M", 2, "'6M': M could mean months; write 6m for minutes, or days, as in 180d"),
+    ("runs --since 1.5M", 2, "'1.5M': M could mean months; write 1.5m for minutes, or days, as in 180d"),
+    ("prune --older-than ٣d", 2, "'٣d' is not an age; write it like 30d, 12h or 90m"),
+    ("stats --watch --since 1d", 2, "--watch: shows the numbers of now; leave it out, or --since and --by"),
+    ("stats --watch --by user", 2, "--watch: shows the numbers of now; leave it out, or --since and --by"),
+    ("new --fleet-writers me", 2, "--fleet-writers me: names nobody; write it like uid:1000,gid:50"),
     ("prune --max-size much", 2, f"'much' is not a size; {SIZE}"),
     ("run --max-size parsecs -- true", 2, f"--max-size: 'parsecs' is not a size; {SIZE}"),
     ("new --max-size lots", 2, f".*'lots'.* not a size; {SIZE}"),

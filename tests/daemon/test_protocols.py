@@ -214,6 +214,17 @@ def test_requests_and_errors_are_as_on_the_page(mount: Mount) -> None:
         b'{"verb": "stats", "arguments": {"loudly": true}}\n': "malformed",
         b'{"verb": "ls", "arguments": {"sort": "colour"}}\n': "colour",
         b'{"verb": "pin", "arguments": {"patterns": ["triton/NONE"]}}\n': "triton/NONE",
+        b'{"verb": "ls", "arguments": {"namespace": 5}}\n': "namespace",
+        b'{"verb": "ls", "arguments": {"patterns": [1]}}\n': "patterns",
+        b'{"verb": "ls", "arguments": {"patterns": "abc"}}\n': "patterns",
+        b'{"verb": "artifacts", "arguments": {"entries": [-1]}}\n': "number of an entry",
+        b'{"verb": "artifacts", "arguments": {"entries": [36893488147419103232]}}\n': "64 bits",
+        b'{"verb": "artifacts", "arguments": {"entries": "x"}}\n': "entries",
+        b'{"verb": "artifacts", "arguments": {"entries": [1], "files": ["' + b"a" * 5000 + b'"]}}\n': "a pattern",
+        b'{"verb": "note_costs", "arguments": {"costs": {"x": 1}}}\n': "number of an entry",
+        b'{"verb": "set", "arguments": {"options": []}}\n': "options",
+        b'{"verb": "set", "arguments": {"options": ' + b"[" * 5000 + b"]" * 5000 + b"}}\n": "malformed",
+        b'{"verb": "ls", "arguments": {"patterns": ["' + b"a*" * 400_000 + b'"]}}\n': "longer than any name",
     }
     for line, word in wrong.items():
         reply = line_to(path, line)

@@ -103,6 +103,8 @@ def test_a_mount_seen_at_another_path_than_it_was_filled_at_is_found(mount: Moun
     kernel = mount.mountpoint / "triton" / "KEY"
     kernel.mkdir()
     (kernel / "__grp__add.json").write_text(json.dumps({"child_paths": {"add.cubin": f"{kernel}/add.cubin"}}))
+    (mount.mountpoint / "triton" / "BAD").mkdir()
+    (mount.mountpoint / "triton" / "BAD" / "__grp__bad.json").write_text("[" * 100_000)
     (base / "container").mkdir()
     with mounted("--bind", mount.mountpoint, base / "container"):
         code, told = findings()

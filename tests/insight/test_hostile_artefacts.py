@@ -6,35 +6,17 @@ import json
 import os
 import pickle
 import random
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import autograd, cubins, graphs, kernels, pickle_walk, triton_ir
+from tests.waiting import ending_soon
 
 pytest.importorskip("triton")
 ROUNDS = 150
-PATIENCE_SECONDS = 20
-
-
-@contextmanager
-def ending_soon() -> Iterator[None]:
-    """Fail if it takes far longer than reading anything real."""
-
-    def fail(*_: object) -> None:
-        raise AssertionError("it does not end")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(PATIENCE_SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def mutations(data: bytes, seed: int) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import trio
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.entry_info import Outcome
-from kcachefs.errors import KcachefsError, UsageError
+from kcachefs.errors import DaemonError, KcachefsError, UsageError
 from kcachefs.live.contents import Contents
 from kcachefs.live.host import list_mounts
 from kcachefs.live.looking import Look, contents_of
@@ -198,7 +198,12 @@ class Answers:
         verb, arguments = _CHANGES[path]
         mounted = self._meant(request)
         patterns = [_literal(wanted.path)]
-        raw = await in_thread(lambda: mounted.watch.ask(verb, patterns=patterns, **arguments))
+        try:
+            raw = await in_thread(lambda: mounted.watch.ask(verb, patterns=patterns, **arguments))
+        except DaemonError as error:
+            if error.exit_code != UsageError.exit_code:
+                raise
+            return Response(404, msgspec.json.encode({"error": str(error)}), _JSON)  # it is not here any more
         mounted.kept.clear()
         mounted.contents.forget()
         return Response(200, msgspec.json.encode(msgspec.json.decode(raw, type=Outcome)), _JSON)

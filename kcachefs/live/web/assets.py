@@ -21,18 +21,18 @@ LIVE_POLICY = (
 
 @cache
 def page() -> str:
-    return (_FOLDER / "page.html").read_text()
+    return _text("page.html")
 
 
 @cache
 def style() -> str:
-    return (_FOLDER / "page.css").read_text()
+    return _text("page.css")
 
 
 @cache
 def script() -> str:
     """All scripts, in the order in which they use each other."""
-    texts = "\n".join((_FOLDER / name).read_text() for name in _SCRIPTS)
+    texts = "\n".join(map(_text, _SCRIPTS))
     return f'"use strict";\n(() => {{\n{texts}\n}})();\n'
 
 
@@ -49,6 +49,10 @@ def report(data: bytes, title: str) -> bytes:
     blocks = f'<script type="application/json" id="data">{safe}</script>\n<script>{script()}</script>'
     text = text.replace(_STYLE_LINK, head).replace(_SCRIPT_LINK, "").replace("</body>", f"{blocks}\n</body>")
     return text.replace("<title>kcachefs</title>", f"<title>{_escaped(title)}</title>").encode()
+
+
+def _text(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:

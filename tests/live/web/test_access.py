@@ -79,7 +79,8 @@ def test_changes_come_from_the_page_itself_and_mean_one_entry(place: Scene, kern
         assert post("pin", X_Kcachefs_Change="pin", Sec_Fetch_Site="cross-site") == 403
         assert post("nonsense", X_Kcachefs_Change="x") == 404
         assert post("pin", b"{", X_Kcachefs_Change="pin") == 400
-        assert post("evict", json.dumps({"path": "triton/*"}).encode(), X_Kcachefs_Change="evict") != 200
+        assert post("evict", json.dumps({"path": "triton/*"}).encode(), X_Kcachefs_Change="evict") == 404
+        assert post("pin", json.dumps({"path": "triton/NONE"}).encode(), X_Kcachefs_Change="pin") == 404
         assert stats(place)["total"]["entries"] == before
         assert post("pin", X_Kcachefs_Change="pin", Origin=server.origin) == 200
         assert [one["path"] for one in json.loads(place.must("ls", "--json")) if one["pinned"]] == [path]
