@@ -68,7 +68,9 @@ def brought_in(count: int, done: str, size: str, present: int, gone: int = 0, *,
     prefix = "interrupted; run it again to continue: " if interrupted else ""
     were = "was" if present == 1 else "were"
     rest = f", {present:,} {were} there already" if present else ""
-    again = f"; {gone:,} {'was' if gone == 1 else 'were'} evicted again: the cache has no room for all, see kcachefs stats"
+    again = (
+        f"; {gone:,} {'was' if gone == 1 else 'were'} evicted again: the cache has no room for all, see kcachefs stats"
+    )
     return f"{prefix}{counted(count, 'entry', 'entries')} {done} ({size}){rest}{again if gone else ''}"
 
 
