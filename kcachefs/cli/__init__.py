@@ -165,7 +165,8 @@ def _complete(words: list[str]) -> None:
 
     commands: Any = typer.main.get_command(make_app())
     with contextlib.suppress(KcachefsError, OSError):
-        print("\n".join(candidates(words, commands.commands)))
+        for candidate in candidates(words, commands.commands):
+            print(candidate)
 
 
 def _flush() -> None:
