@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -190,7 +191,9 @@ def _success(settings: MountConfig) -> str:
 
     from kcachefs.daemon import registry
 
-    chosen = f" --mount {shlex.quote(settings.mountpoint)}" if len(registry.all_mounts()) > 1 else ""
+    named = config.configured_mount()
+    is_meant = len(registry.all_mounts()) == 1 if named is None else os.path.realpath(named) == settings.mountpoint
+    chosen = "" if is_meant else f" --mount {shlex.quote(settings.mountpoint)}"
     size = config.format_size(settings.limits.max_size)
     return (
         printable(f"mounted at {settings.mountpoint}; it may grow to {size} in {settings.store}")

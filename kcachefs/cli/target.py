@@ -133,6 +133,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 def find_mount(mount: Path | None, store: Path | None) -> str | None:
     """The mount of this user that is meant; None if none is, so that the store is used as it lies."""
     from kcachefs.daemon import registry
+    from kcachefs.mounts.finding import is_mounted, nothing_at
 
     mounts = registry.all_mounts()
     configured = config.configured_mount() if mount is None and store is None else None
@@ -141,6 +142,8 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
         paths = {os.path.abspath(wanted), os.path.realpath(wanted)}
         found = [state for state in mounts if state.mountpoint in paths]
         if not found:
+            if configured and not is_mounted(configured):
+                raise nothing_at(configured, configured=True)
             named = " (named by KCACHEFS_MOUNT)" if configured else ""
             raise MountError(f"{wanted}{named}: is not one of your kcachefs mounts; see: kcachefs status")
         if store is not None and os.path.realpath(found[0].store) != os.path.realpath(store):
