@@ -62,6 +62,9 @@ Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
+_OF_ENTRIES = ("ls", "pin", "evict")
+"""Verbs that name entries. What was written a moment ago is sealed first, as it is no entry before; a store at rest always
+has that done."""
 _T = TypeVar("_T")
 
 
@@ -73,6 +76,8 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
         return _read_from(shared, verb, kind, arguments)
     mounted = find_mount(mount, store)
     if mounted is not None:
+        if verb in _OF_ENTRIES:
+            control.ask_mount(mounted, "stats", msgspec.Raw, {"settle": True})
         return control.ask_mount(mounted, verb, kind, arguments)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
