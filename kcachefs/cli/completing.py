@@ -31,12 +31,19 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
     elif unfinished.startswith("-"):
         found = [name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
     elif verb == "help":
-        found = list(commands)
+        found = list(_below(commands, before[before.index(verb) + 1 :]))
     elif hasattr(command, "commands"):
         found = list(command.commands)
     else:
         found = _ARGUMENTS[verb](verb) if verb in _ARGUMENTS else []
     return sorted({word for word in found if word.startswith(unfinished) and word.isprintable()})[:_OFFERED]
+
+
+def _below(commands: dict[str, Any], words: Iterable[str]) -> dict[str, Any]:
+    """The commands that may follow these words."""
+    for word in words:
+        commands = getattr(commands.get(word), "commands", {})
+    return commands
 
 
 def _entries(verb: str) -> Iterable[str]:

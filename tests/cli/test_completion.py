@@ -78,6 +78,7 @@ def test_a_shell_completes_verbs_options_values_entries_and_mounts(place: Scene,
     assert offered(place, "kcachefs ls trito") == ["triton", "triton/KEY"]
     assert offered(place, "kcachefs pin trito") == ["triton/KEY"]
     assert offered(place, "kcachefs help prun") == ["prune"]
+    assert offered(place, "kcachefs help fleet pu") == ["pull", "push"]
     assert offered(place, "kcachefs fleet pu") == ["pull", "push"]
     assert offered(place, "kcachefs fleet check --fo") == ["--for"]
     # fish offers folders as well.
@@ -131,5 +132,6 @@ def test_real_formatters_accept_every_page(path: Path) -> None:
 
 @pytest.mark.mount
 def test_help_is_help(scene: Scene) -> None:
-    assert scene.must("help", "prune") == scene.must("prune", "--help")
+    for command in (["prune"], ["fleet", "push"], ["pack"], ["pack", "ls"]):
+        assert scene.must("help", *command) == scene.must(*command, "--help")
     assert "umount" in scene.must("help")
