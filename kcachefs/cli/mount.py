@@ -29,8 +29,8 @@ def mount(
             metavar="[DIR]",
             parser=a_path,
             help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT if there is no --store, "
-            "else where the store was mounted last, else /mnt/kcache for root and kcache in the cache directory of any "
-            "other user.",
+            "else where the store was mounted last, else for the default store /mnt/kcache for root and kcache in the "
+            "cache directory of any other user, and for another store its path with .mount added.",
             show_default=False,
         ),
     ] = None,

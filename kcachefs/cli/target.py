@@ -42,6 +42,14 @@ Directory = Annotated[
         parser=a_path,
     ),
 ]
+FirstShown = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="The mount to show first. Without it: $KCACHEFS_MOUNT, else the first of yours.",
+        parser=a_path,
+    ),
+]
 Entries = Annotated[
     list[str],
     typer.Argument(
@@ -63,8 +71,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 _OF_ENTRIES = ("ls", "pin", "evict")
-"""Verbs that name entries. What was written a moment ago is sealed first, as it is no entry before; a store at rest always
-has that done."""
+"""Verbs that name entries. What was written a moment ago is sealed first, as it is no entry before; in a store at rest
+everything is."""
 _T = TypeVar("_T")
 
 

@@ -31,7 +31,7 @@ _IN_ASCII = str.maketrans({"·": "-", "…": "...", "→": "->", "×": "x"})
 
 
 def top(
-    mount: target.Directory = None,
+    mount: target.FirstShown = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end: for logs; needs no terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what one frame shows as JSON.")] = False,
 ) -> None:

@@ -39,7 +39,10 @@ def test_nothing_is_done_elsewhere_when_the_mount_that_the_environment_names_doe
     scene.environment["KCACHEFS_MOUNT"] = str(scene.folder / "b")
     for verb in (["stats"], ["ls"], ["pin", "*"], ["evict", "*"], ["prune", "--unused"], ["gc"]):
         scene.run(*verb).refused_with(
-            4, f"{scene.folder}/b (named by KCACHEFS_MOUNT)", f"kcachefs mount {scene.folder}/b,", "unset KCACHEFS_MOUNT"
+            4,
+            f"{scene.folder}/b (named by KCACHEFS_MOUNT)",
+            f"kcachefs mount {scene.folder}/b,",
+            "unset KCACHEFS_MOUNT",
         )
     assert entries(scene, "--mount", "a") == ["triton/a"]
 
