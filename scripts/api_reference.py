@@ -40,7 +40,7 @@ SECTIONS = (
 HEAD = """# API reference
 
 Made from the docstrings by `scripts/api_reference.py`; a test keeps it current. What the library is for, and what it
-promises, is in [library.md](library.md).
+promises, is in [library.md](library.md). The examples of a section need the import at its top.
 """
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -67,6 +67,7 @@ def page_text() -> str:
     for section in SECTIONS:
         module = _Module(section.module)
         parts.append(f"## {section.module}\n\n{_prose(module.tree)}")
+        parts.append(_code([f"from {section.module} import {', '.join(section.names)}"]))
         names = module.public() if section.names == ("*",) else section.names
         parts += [_definition(name, *module.find(name)) for name in names]
     return "\n".join(part.rstrip() + "\n" for part in parts)

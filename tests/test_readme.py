@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -44,6 +45,21 @@ def test_the_example_runs() -> None:
         r"^```python\n(.*?)^```$", (ROOT / "docs" / "usage.md").read_text(), re.MULTILINE | re.DOTALL
     )
     subprocess.run([sys.executable, "-c", example], check=True, cwd=ROOT)
+
+
+def test_each_example_of_the_library_runs_by_itself(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "library.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 3
+    for number, block in enumerate(blocks):
+        example = tmp_path / f"example{number}.py"
+        example.write_text(block)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "KCACHEFS_CACHE_DIR": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, example], check=True, env=environment)
+    assert "CacheInfo(hits=1, misses=1, objects=1)" in blocks[-1]
+    example.write_text(f"{blocks[-1].partition('build.cache_info()')[0]}print(build.cache_info())")
+    environment["KCACHEFS_CACHE_DIR"] = str(tmp_path / "another")
+    shown = subprocess.run([sys.executable, example], check=True, env=environment, capture_output=True, text=True)
+    assert shown.stdout == "CacheInfo(hits=1, misses=1, objects=1)\n"
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/usage.md", "docs/performance.md", "docs/live.md"])

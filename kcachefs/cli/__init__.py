@@ -156,7 +156,22 @@ def _run(arguments: list[str]) -> int:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
+    except UsageError as error:
+        error.ctx = error.ctx or _context_of(command, arguments)
+        raise
     return 0
+
+
+def _context_of(command: Any, words: list[str]) -> typer.Context:
+    """That of the verb which the words name; the parser tells none for an option without its value."""
+    context = typer.Context(command, info_name="kcachefs")
+    for word in words:
+        known: dict[str, Any] = getattr(context.command, "commands", {})
+        if word in known:
+            context = typer.Context(known[word], info_name=word, parent=context)
+        elif not word.startswith("-"):
+            break
+    return context
 
 
 def _complete(words: list[str]) -> None:
@@ -165,7 +180,8 @@ def _complete(words: list[str]) -> None:
 
     commands: Any = typer.main.get_command(make_app())
     with contextlib.suppress(KcachefsError, OSError):
-        print("\n".join(candidates(words, commands.commands)))
+        for candidate in candidates(words, commands.commands):
+            print(candidate)
 
 
 def _flush() -> None:

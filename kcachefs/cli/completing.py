@@ -25,71 +25,106 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
     if before and "--" in before:
         return []
     if before and before[-1] in _VALUES:
-        found = _VALUES[before[-1]]()
+        found = _VALUES[before[-1]](verb)
     elif command is None:
         found = [] if verb else [*commands, "--help", "--version", "--debug"]
     elif unfinished.startswith("-"):
         found = [name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]
     elif verb == "help":
-        found = list(commands)
+        found = list(_below(commands, before[before.index(verb) + 1 :]))
     elif hasattr(command, "commands"):
         found = list(command.commands)
     else:
-        found = _ARGUMENTS[verb]() if verb in _ARGUMENTS else []
+        found = _ARGUMENTS[verb](verb) if verb in _ARGUMENTS else []
     return sorted({word for word in found if word.startswith(unfinished) and word.isprintable()})[:_OFFERED]
 
 
-def _entries() -> Iterable[str]:
-    """Paths of entries, names of kernels and namespaces, of the mount that a command without --mount means."""
+def _below(commands: dict[str, Any], words: Iterable[str]) -> dict[str, Any]:
+    """The commands that may follow these words."""
+    for word in words:
+        commands = getattr(commands.get(word), "commands", {})
+    return commands
+
+
+def _entries(verb: str) -> Iterable[str]:
+    """Paths of entries and names of kernels, of the mount that a command without --mount means; namespaces for `ls`."""
     from kcachefs.core.entry_info import EntryInfo
     from kcachefs.daemon import control
     from kcachefs.mounts.finding import find
 
     for info in control.ask_mount(find(None), "ls", list[EntryInfo]):
         yield info.path
-        yield info.namespace
+        if verb == "ls":
+            yield info.namespace
         if not info.path.endswith(info.name):
             yield info.name.partition(" ")[0]
 
 
-def _mounts() -> Iterable[str]:
+def _mounts(_: str) -> Iterable[str]:
     from kcachefs.daemon import registry
 
     return [state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())]
 
 
-def _namespaces() -> Iterable[str]:
+def _namespaces(_: str) -> Iterable[str]:
     from kcachefs.core.layouts import NAMESPACES
 
     return NAMESPACES
 
 
-def _formats() -> Iterable[str]:
+def _formats(_: str) -> Iterable[str]:
     from kcachefs.frameworks.formats import FORMATS
 
     return FORMATS
 
 
-def _policies() -> Iterable[str]:
+def _policies(_: str) -> Iterable[str]:
     from kcachefs.core.sharing import POLICIES
 
     return POLICIES
 
 
-_VALUES: dict[str, Callable[[], Iterable[str]]] = {
+def _levels(_: str) -> Iterable[str]:
+    from kcachefs.daemon.logs import LEVELS
+
+    return LEVELS
+
+
+def _modes(_: str) -> Iterable[str]:
+    from kcachefs.fleet.options import MODES
+
+    return MODES
+
+
+def _orders(verb: str) -> Iterable[str]:
+    if verb == "kernels":
+        from kcachefs.cli.kernels import SORTS
+
+        return SORTS
+    from kcachefs.core import administration
+
+    return administration.SORTS
+
+
+_Offers = Callable[[str], Iterable[str]]
+"""What may follow, given the verb."""
+_VALUES: dict[str, _Offers] = {
     "--mount": _mounts,
     "--only": _namespaces,
     "--as": _namespaces,
     "--format": _formats,
     "--policy": _policies,
-    "--for": lambda: ("read", "publish", "gc"),
-    "--sort": lambda: ("used", "size", "hits", "age", "registers", "shared", "cost"),
-    "--by": lambda: ("namespace", "user", "run"),
-    "--engine": lambda: ("direct", "pyfuse3"),
-    "--log-format": lambda: ("text", "json"),
+    "--for": lambda _: ("read", "publish", "gc"),
+    "--sort": _orders,
+    "--by": lambda _: ("namespace", "user", "run"),
+    "--engine": lambda _: ("direct", "pyfuse3"),
+    "--log-format": lambda _: ("text", "json"),
+    "--log-level": _levels,
+    "--fleet-mode": _modes,
+    "--bytecode": lambda _: ("auto", "on", "off"),
 }
-_ARGUMENTS: dict[str, Callable[[], Iterable[str]]] = {
+_ARGUMENTS: dict[str, _Offers] = {
     **dict.fromkeys(("ls", "pin", "unpin", "evict", "explain", "kernels", "show", "diff"), _entries),
     **dict.fromkeys(("umount", "reload", "set", "top", "web"), _mounts),
-    "completion": lambda: SHELLS,
+    "completion": lambda _: SHELLS,
 }

@@ -31,8 +31,13 @@ def config(
     configuration file, else from the system's, else it has its default.
     """
     from kcachefs.daemon.registry import MountConfig
+    from kcachefs.mounts.finding import is_mounted
     from kcachefs.mounts.settings import mount_settings
 
+    meant = locations.configured_mount() if mount is None and store is None else None
+    if meant is not None and not is_mounted(meant):
+        show(mount_settings(meant), as_json)
+        return
     mounted = None if store is not None and mount is None else target.find_mount(mount, store)
     if mounted is not None:
         shown = target.call(Path(mounted), None, "settings", MountConfig)

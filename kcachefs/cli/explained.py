@@ -59,8 +59,8 @@ def the_one(pattern: str, explainer: Explainer) -> MadeEntry:
     if not found:
         found = meant_by([pattern], explainer.entries)
     if len(found) > 1:
-        paths = ", ".join(sorted(one.path for one in found)[:3])
-        raise UsageError(f"{pattern}: means {len(found)} entries ({paths} …); give the path of one, see: kcachefs ls")
+        paths = ", ".join(sorted(one.path for one in found)[:3]) + (" …" if len(found) > 3 else "")
+        raise UsageError(f"{pattern}: means {len(found)} entries ({paths}); give the path of one, see: kcachefs ls")
     return found[0]
 
 

@@ -11,16 +11,17 @@ from kcachefs.cli.usage import UsageError, did_you_mean
 
 def help(
     context: typer.Context,
-    verb: Annotated[str, typer.Argument(metavar="[COMMAND]", help="For example mount.", show_default=False)] = "",
+    verbs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND]...", help="For example mount, or fleet push.", show_default=False),
+    ] = None,
 ) -> None:
     """Show the help of a command: `kcachefs help mount` is `kcachefs mount --help`."""
     top: Any = context.find_root()
-    if not verb:
-        print(top.get_help())
-        return
-    command = top.command.get_command(top, verb)
-    if command is None:
-        hint = did_you_mean(verb, top.command.commands)
-        raise UsageError(f"{verb}: no such command{hint}", context)
-    with type(top)(command, info_name=verb, parent=top) as inner:
-        print(command.get_help(inner))
+    shown = top
+    for verb in verbs or ():
+        known = getattr(shown.command, "commands", {})
+        if verb not in known:
+            raise UsageError(f"{verb}: no such command{did_you_mean(verb, known)}", context)
+        shown = type(top)(known[verb], info_name=verb, parent=shown)
+    print(shown.get_help())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,8 +29,8 @@ def mount(
             metavar="[DIR]",
             parser=a_path,
             help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT if there is no --store, "
-            "else where the store was mounted last, else /mnt/kcache for root and kcache in the cache directory of any "
-            "other user.",
+            "else where the store was mounted last, else for the default store /mnt/kcache for root and kcache in the "
+            "cache directory of any other user, and for another store its path with .mount added.",
             show_default=False,
         ),
     ] = None,
@@ -190,7 +191,9 @@ def _success(settings: MountConfig) -> str:
 
     from kcachefs.daemon import registry
 
-    chosen = f" --mount {shlex.quote(settings.mountpoint)}" if len(registry.all_mounts()) > 1 else ""
+    named = config.configured_mount()
+    is_meant = len(registry.all_mounts()) == 1 if named is None else os.path.realpath(named) == settings.mountpoint
+    chosen = "" if is_meant else f" --mount {shlex.quote(settings.mountpoint)}"
     size = config.format_size(settings.limits.max_size)
     return (
         printable(f"mounted at {settings.mountpoint}; it may grow to {size} in {settings.store}")

@@ -45,7 +45,10 @@ def run(
         ),
     ] = None,
     assert_warm: Annotated[
-        bool, typer.Option("--assert-warm", help="Exit with 1 if anything had to be compiled.")
+        bool,
+        typer.Option(
+            "--assert-warm", help="Exit with 1 if anything had to be compiled, or if the command used no entry at all."
+        ),
     ] = False,
     pack: Annotated[
         Path | None,
@@ -72,6 +75,7 @@ def run(
     """
     from kcachefs.cli.target import find_mount
     from kcachefs.core.processes import name_of
+    from kcachefs.daemon import registry
     from kcachefs.daemon.options import option_named
     from kcachefs.frameworks import bytecode as pycs
     from kcachefs.frameworks import environment, headers, make_folders
@@ -99,6 +103,7 @@ def run(
         is_watched = assert_warm or pack is not None
         if pack is not None:
             find_mount(where, None)  # somebody else's daemon would not tell afterwards what was used
+        is_ours = registry.read(str(where)) is not None
         before = _account(where, is_watched)
         if is_watched:
             from kcachefs.core.uses import HEARTBEAT_SECONDS
@@ -126,7 +131,7 @@ def run(
         complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": exit_code}))
     if before is not None and after is not None:
         done = after - before
-        complaint = _why_not_warm(done) if assert_warm and status == 0 else ""
+        complaint = _why_not_warm(done, is_ours) if assert_warm and status == 0 else ""
         if as_json:
             _print_summary(done, where, NOT_WARM if complaint else exit_code, causes)
         elif not quiet:
@@ -186,11 +191,12 @@ def _announce(mount: Path, name: str) -> None:
             control.ask(registry.socket_path(str(mount)), "start", started, seconds=_PATIENCE_SECONDS)
 
 
-def _why_not_warm(done: Account) -> str:
+def _why_not_warm(done: Account, is_ours: bool = True) -> str:
     if done.misses:
         return f"not warm: {counted(done.misses, 'entry', 'entries')} had to be compiled"
     if not done.hits:
-        return "not known to be warm: nothing was counted; a mount counts what you made, so use one of your own"
+        ours, others = "the command used no entry", "another user's mount counts what you made, so use one of your own"
+        return f"not known to be warm: nothing was counted; {ours if is_ours else others}"
     return ""
 
 

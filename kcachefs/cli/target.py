@@ -42,6 +42,14 @@ Directory = Annotated[
         parser=a_path,
     ),
 ]
+FirstShown = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="The mount to show first. Without it: $KCACHEFS_MOUNT, else the first of yours.",
+        parser=a_path,
+    ),
+]
 Entries = Annotated[
     list[str],
     typer.Argument(
@@ -62,6 +70,9 @@ Store = Annotated[Path | None, typer.Option("--store", metavar="DIR", help="The 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
+_OF_ENTRIES = ("ls", "pin", "evict")
+"""Verbs that name entries. What was written a moment ago is sealed first, as it is no entry before; in a store at rest
+everything is."""
 _T = TypeVar("_T")
 
 
@@ -73,6 +84,8 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
         return _read_from(shared, verb, kind, arguments)
     mounted = find_mount(mount, store)
     if mounted is not None:
+        if verb in _OF_ENTRIES:
+            control.ask_mount(mounted, "stats", msgspec.Raw, {"settle": True})
         return control.ask_mount(mounted, verb, kind, arguments)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 
@@ -133,7 +146,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 def find_mount(mount: Path | None, store: Path | None) -> str | None:
     """The mount of this user that is meant; None if none is, so that the store is used as it lies."""
     from kcachefs.daemon import registry
-    from kcachefs.mounts.finding import mount_at
+    from kcachefs.mounts.finding import is_mounted, mount_at, nothing_at
 
     mounts = registry.all_mounts()
     configured = config.configured_mount() if mount is None and store is None else None
@@ -142,6 +155,8 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
         paths = {os.path.abspath(wanted), os.path.realpath(wanted)}
         found = [state for state in mounts if state.mountpoint in paths]
         if not found:
+            if configured and not is_mounted(configured):
+                raise nothing_at(configured, configured=True)
             mount_at(wanted)  # says so if it does not answer
             named = " (named by KCACHEFS_MOUNT)" if configured else ""
             raise MountError(f"{wanted}{named}: is not one of your kcachefs mounts; see: kcachefs status")

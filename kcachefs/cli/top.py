@@ -31,7 +31,7 @@ _IN_ASCII = str.maketrans({"·": "-", "…": "...", "→": "->", "×": "x"})
 
 
 def top(
-    mount: target.Directory = None,
+    mount: target.FirstShown = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end: for logs; needs no terminal.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what one frame shows as JSON.")] = False,
 ) -> None:
@@ -55,13 +55,14 @@ def _place(mount: Path | None) -> Path:
     """The mount to begin with: the one that is named, else the first of this user's, else the only one there is."""
     from kcachefs.daemon import registry
     from kcachefs.live.host import list_mounts
+    from kcachefs.mounts.finding import nothing_at
 
     named = mount or config.configured_mount()
     if named is not None:
         wanted = named.resolve()
         if any(one.mountpoint == str(wanted) for one in list_mounts()):
             return wanted
-        raise MountError(f"{named}: no kcachefs mount is there; see: kcachefs status")
+        raise nothing_at(named, configured=mount is None)
     own = [*registry.all_mounts(), *registry.dead_mounts()]
     found = [one.mountpoint for one in own] or [one.mountpoint for one in list_mounts()]
     if not found:

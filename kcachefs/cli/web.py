@@ -16,7 +16,7 @@ NEEDS_EXTRA = "it needs the extra `live`; install it with: pip install 'kcachefs
 
 
 def web(
-    directory: target.Directory = None,
+    directory: target.FirstShown = None,
     listen: Annotated[
         str,
         typer.Option(

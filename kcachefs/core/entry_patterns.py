@@ -43,7 +43,7 @@ def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool 
         wanted = pattern.strip("/")
         hits = [one for one in entries if _means(wanted, one, parts)]
         if not hits and not (parts and wanted in NAMESPACES):
-            raise UsageError(f"{pattern}: no entry is called that; {_hint(wanted, entries)}")
+            raise UsageError(f"{pattern}: {_complaint(wanted, entries, parts)}")
         found |= {one.entry: one for one in hits}
     return list(found.values())
 
@@ -56,7 +56,16 @@ def _means(wanted: str, one: Named, parts: bool) -> bool:
     return parts and (one.namespace == wanted or wanted.lower() in one.name.lower() or wanted in one.path)
 
 
-def _hint(wanted: str, entries: Sequence[Named]) -> str:
-    known = {*NAMESPACES, *(one.namespace for one in entries), *(one.name.partition(" ")[0] for one in entries)}
+def _complaint(wanted: str, entries: Sequence[Named], parts: bool) -> str:
+    namespaces = {*NAMESPACES, *(one.namespace for one in entries)}
+    namespace = wanted.removesuffix("/*")
+    if namespace in namespaces and all(one.namespace != namespace for one in entries):
+        return "there is no entry in this namespace; see: kcachefs ls"
+    if wanted in namespaces:
+        return f"is a namespace; write '{wanted}/*' for all of its entries, or one of those in: kcachefs ls {wanted}"
+    known = {*namespaces, *(one.name.partition(" ")[0] for one in entries)}
     near = difflib.get_close_matches(re.sub(r"[*?]", "", wanted), sorted(filter(None, known)), 1)
-    return f"did you mean {near[0]}?" if near else "see: kcachefs ls"
+    if not near:
+        return "no entry is called that; see: kcachefs ls"
+    meant = f"'{near[0]}/*'" if near[0] in namespaces and not parts else near[0]
+    return f"no entry is called that; did you mean {meant}?"

@@ -22,6 +22,7 @@ from kcachefs.frameworks.records import FRAMEWORKS
 from kcachefs.mounts import config_files
 from kcachefs.mounts.making import shortage
 from kcachefs.mounts.settings import mount_settings
+from kcachefs.store.places import closed_folder
 
 NETWORK = (
     "nfs",
@@ -42,6 +43,11 @@ _KEEP_BYTECODE = 'eval "$(kcachefs env)", or kcachefs run: both keep it in a mou
 
 
 def store_location(store: Path) -> Iterator[Finding]:
+    if (closed := closed_folder(store)) is not None:
+        yield Finding(
+            PROBLEM, "store", f"{store} cannot be made: you may not write to {closed}", "--store where you may write"
+        )
+        return
     found = mounting.filesystem_of(store)
     yield judge_store(store, found.fstype if found is not None else "unknown")
 

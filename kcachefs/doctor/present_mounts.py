@@ -35,14 +35,7 @@ def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
             continue
         where = Path(mount.mountpoint)
         if not _answers(where):
-            ours = dead.get(mount.mountpoint)
-            yield Finding(
-                PROBLEM,
-                "mount",
-                f"{where} does not answer",
-                registry.repair(ours) if ours is not None else f"kcachefs umount --lazy {where}",
-                partial(ending.unmount, where, lazy=True) if ours is not None else None,
-            )
+            yield _silent(mount, dead.get(mount.mountpoint))
             continue
         if "noexec" in mount.options.split(","):
             yield Finding(
@@ -69,6 +62,18 @@ def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
             )
         elif "noexec" not in mount.options.split(",") and elsewhere is None:
             yield Finding(OK, "mount", f"{where} answers")
+
+
+def _silent(mount: mounting.Mounted, ours: registry.MountState | None) -> Finding:
+    where = Path(mount.mountpoint)
+    said = f"{where} does not answer"
+    if ours is not None:
+        mend = partial(ending.unmount, where, lazy=True)
+        return Finding(PROBLEM, "mount", said, registry.repair(ours), mend)
+    unmount = f"kcachefs umount --lazy {where}"
+    if os.geteuid() not in (0, mount.owner):
+        return Finding(NOTE, "mount", f"{said}, and is another user's", f"ask its owner, or root, to run: {unmount}")
+    return Finding(PROBLEM, "mount", said, unmount)
 
 
 def _answers(mountpoint: Path) -> bool:

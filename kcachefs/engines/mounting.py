@@ -141,6 +141,8 @@ class Mounted:
     source: str
     device: str
     options: str = ""
+    owner: int | None = None
+    """The user who made it; None for what is no FUSE mount."""
 
 
 def mounts() -> list[Mounted]:
@@ -150,7 +152,17 @@ def mounts() -> list[Mounted]:
         for line in lines:
             before, _, after = line.partition(" - ")
             fields, rest = before.split(" "), after.split(" ")
-            found.append(Mounted(_unescape(fields[4]), rest[0], _unescape(rest[1]), fields[2], fields[5]))
+            owner = re.search(r"\buser_id=(\d+)", rest[2])
+            found.append(
+                Mounted(
+                    mountpoint=_unescape(fields[4]),
+                    fstype=rest[0],
+                    source=_unescape(rest[1]),
+                    device=fields[2],
+                    options=fields[5],
+                    owner=int(owner[1]) if owner is not None else None,
+                )
+            )
     return found
 
 

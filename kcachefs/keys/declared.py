@@ -58,6 +58,7 @@ class Version:
 def env(name: str) -> Env:
     """Declares that a result depends on an environment variable.
 
+    >>> import os
     >>> os.environ["KCACHEFS_EXAMPLE"] = "1"
     >>> one = hash_value(env("KCACHEFS_EXAMPLE"))
     >>> os.environ["KCACHEFS_EXAMPLE"] = "2"

@@ -19,9 +19,20 @@ def find(directory: Path | None) -> Path:
     if wanted is not None:
         found = mount_at(wanted)
         if found is None:
-            raise MountError(f"{wanted}: no kcachefs is mounted there; mount one with: kcachefs mount {wanted}")
+            raise nothing_at(wanted, configured=directory is None)
         return found
     return the_only_one()
+
+
+def nothing_at(wanted: Path, *, configured: bool) -> MountError:
+    """What to say of a place where nothing is mounted; `configured`: $KCACHEFS_MOUNT names it, perhaps from before."""
+    again = f"kcachefs mount {shlex.quote(str(wanted))}"
+    if configured:
+        return MountError(
+            f"{wanted} (named by KCACHEFS_MOUNT): no kcachefs is mounted there; mount it with: {again}, "
+            "or forget it with: unset KCACHEFS_MOUNT"
+        )
+    return MountError(f"{wanted}: no kcachefs is mounted there; mount one with: {again}")
 
 
 def the_only_one() -> Path:
@@ -37,9 +48,11 @@ def the_only_one() -> Path:
 def to_unmount() -> Path:
     """The mount that `umount` without a directory means: $KCACHEFS_MOUNT, else the only one, dead or alive."""
     configured = config.configured_mount()
-    if configured is not None and mounting.mounted_at(Path(os.path.realpath(configured))) is not None:
-        return configured
     mounts = [state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())]
+    if configured is not None:
+        if os.path.realpath(configured) not in mounts and not is_mounted(configured):
+            raise nothing_at(configured, configured=True)
+        return configured
     if not mounts:
         raise MountError("nothing of yours is mounted; see: kcachefs status")
     if len(mounts) > 1:
@@ -54,6 +67,11 @@ def _mount_of_the_system() -> str:
     if found is None or found.fstype != mounting.FSTYPE:
         return ""
     return f"use the system's with --mount {config.SYSTEM_MOUNT}, or "
+
+
+def is_mounted(directory: Path) -> bool:
+    """Whether anything is mounted there, whoever's it is and whether or not it answers."""
+    return any(mounting.mounted_at(Path(form(directory))) for form in (os.path.abspath, os.path.realpath))
 
 
 def mount_at(directory: Path) -> Path | None:

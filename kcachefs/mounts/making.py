@@ -20,9 +20,10 @@ from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_protocol import Refusal
 from kcachefs.engines import mounting
-from kcachefs.errors import DaemonError, MountDenied, MountError, StoreBusy
+from kcachefs.errors import DaemonError, MountDenied, MountError, StoreAccessError, StoreBusy
 from kcachefs.mounts.finding import DEAD
 from kcachefs.mounts.places import remember
+from kcachefs.store.places import closed_folder
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,10 @@ def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
     with registry.claimed(settings.mountpoint):
         remove_dead_mount(mountpoint)
         refuse_store_in_use(settings.store)
+        if (closed := closed_folder(Path(settings.store))) is not None:
+            raise StoreAccessError(
+                f"{settings.store}: cannot be made: you may not write to {closed}; choose another with --store DIR"
+            )
         with created_directory(mountpoint):
             refuse_non_empty(mountpoint)
             yield

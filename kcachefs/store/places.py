@@ -26,6 +26,14 @@ def make_folder(path: Path, name: str) -> None:
     os.makedirs(path / name, mode=0o700, exist_ok=True)
 
 
+def closed_folder(path: Path) -> Path | None:
+    """The folder in which this user cannot make the store at `path`; None if it is there, or can be made."""
+    if os.path.lexists(path):
+        return None
+    nearest = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
+    return nearest if os.path.isdir(nearest) and not os.access(nearest, os.W_OK | os.X_OK) else None
+
+
 def refuse_lost(part: Path, is_needed: bool) -> None:
     """Raise if a part of the store is missing though the store needs what it held."""
     if is_needed and not os.path.lexists(part):

@@ -70,8 +70,15 @@ def test_a_shell_completes_verbs_options_values_entries_and_mounts(place: Scene,
     assert offered(place, "kcachefs ls --so") == ["--sort"]
     assert offered(place, "kcachefs mount --policy pu") == ["publish"]
     assert offered(place, "kcachefs env --only trit") == ["triton"]
-    assert offered(place, "kcachefs pin trito") == ["triton", "triton/KEY"]
+    assert offered(place, "kcachefs ls --sort s") == ["size"]
+    assert offered(place, "kcachefs kernels --sort s") == ["shared", "size"]
+    assert offered(place, "kcachefs set --log-level w") == ["warning"]
+    assert offered(place, "kcachefs run --bytecode o") == ["off", "on"]
+    assert offered(place, "kcachefs mount --fleet-mode p") == ["publish"]
+    assert offered(place, "kcachefs ls trito") == ["triton", "triton/KEY"]
+    assert offered(place, "kcachefs pin trito") == ["triton/KEY"]
     assert offered(place, "kcachefs help prun") == ["prune"]
+    assert offered(place, "kcachefs help fleet pu") == ["pull", "push"]
     assert offered(place, "kcachefs fleet pu") == ["pull", "push"]
     assert offered(place, "kcachefs fleet check --fo") == ["--for"]
     # fish offers folders as well.
@@ -82,7 +89,18 @@ def test_a_shell_completes_verbs_options_values_entries_and_mounts(place: Scene,
 @pytest.mark.mount
 def test_what_goes_wrong_offers_nothing_and_says_nothing(scene: Scene) -> None:
     for line in (["pin", ""], ["umount", ""], ["nonsense", ""], ["run", "--", "tr"], ["mount", "--store", ""]):
-        assert scene.must("--complete", *line).strip() == ""
+        assert scene.must("--complete", *line) == ""
+
+
+def test_bash_keeps_the_typed_word_where_nothing_is_offered(scene: Scene) -> None:
+    script = (
+        'kcachefs() { echo; }; source "$1"; COMP_WORDS=(kcachefs unpack ./wa); COMP_CWORD=2; _kcachefs; '
+        'echo "${#COMPREPLY[@]}"; complete -p kcachefs'
+    )
+    path = ROOT / "kcachefs" / "cli" / "completions" / "kcachefs.bash"
+    offered, registered = scene.must("-c", script, "bash", path, command=("bash",)).splitlines()
+    assert offered == "0"
+    assert "-o default" in registered, "file names, if the function offers nothing"
 
 
 def test_every_script_is_the_one_that_is_installed() -> None:
@@ -114,5 +132,6 @@ def test_real_formatters_accept_every_page(path: Path) -> None:
 
 @pytest.mark.mount
 def test_help_is_help(scene: Scene) -> None:
-    assert scene.must("help", "prune") == scene.must("prune", "--help")
+    for command in (["prune"], ["fleet", "push"], ["pack"], ["pack", "ls"]):
+        assert scene.must("help", *command) == scene.must(*command, "--help")
     assert "umount" in scene.must("help")

@@ -52,6 +52,16 @@ def test_what_is_evicted_or_keeps_a_mount_busy_is_shown_the_same_way(scene: Scen
         assert all(line.isprintable() for line in outcome.err.splitlines()), outcome.err
 
 
+def test_what_was_written_a_moment_ago_is_listed_pinned_and_evicted(scene: Scene) -> None:
+    folder = scene.mount()
+    for verb in (["ls"], ["pin", "triton/KEY2"], ["unpin", "triton/KEY3"], ["evict", "triton/KEY4"]):
+        name = f"KEY{len(list(folder.iterdir())) + 1}"
+        (folder / name).mkdir()
+        (folder / name / "kernel.cubin").write_text(name)
+        assert f"triton/{name}" in scene.must(*verb)
+    assert not (folder / "KEY4").exists()
+
+
 ODD = ["[/x]", "[bold]/kernel", ":bug:/kernel", "triton/[red]", "triton/plain"]
 """Names that rich would take for markup or for an emoji."""
 

@@ -125,7 +125,8 @@ def test_a_cold_start_is_not_warm_a_hit_on_anothers_entry_is_and_nothing_is_not(
     nothing = run_in(visitor, "true")
     assert nothing.code == 1, nothing
     assert "0 hits, 0 misses" in nothing.err
-    assert "nothing was counted" in nothing.err
+    assert "nothing was counted; another user's mount" in nothing.err
+    assert "use one of your own" in nothing.err
 
 
 @on_a_mount_of_root()

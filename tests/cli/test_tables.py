@@ -189,6 +189,7 @@ def test_entries_are_found_by_what_people_call_them(kernels: Scene) -> None:
     kernels.run("ls", "tritn").refused_with(2, "tritn: no entry is called that; did you mean triton?")
     kernels.run("ls", "sofmax").refused_with(2, "did you mean softmax?")
     kernels.run("ls", "zzz").refused_with(2, "see: kcachefs ls")
+    kernels.run("show", "softmax").refused_with(2, "means 2 entries (triton/AAAA1111, triton/BBBB2222); give the path")
 
 
 @pytest.mark.mount

@@ -38,5 +38,28 @@ def test_nothing_is_done_elsewhere_when_the_mount_that_the_environment_names_doe
     mount_with_an_entry(scene, "a")
     scene.environment["KCACHEFS_MOUNT"] = str(scene.folder / "b")
     for verb in (["stats"], ["ls"], ["pin", "*"], ["evict", "*"], ["prune", "--unused"], ["gc"]):
-        scene.run(*verb).refused_with(4, f"{scene.folder}/b", "KCACHEFS_MOUNT", "kcachefs status")
+        scene.run(*verb).refused_with(
+            4,
+            f"{scene.folder}/b (named by KCACHEFS_MOUNT)",
+            f"kcachefs mount {scene.folder}/b,",
+            "unset KCACHEFS_MOUNT",
+        )
     assert entries(scene, "--mount", "a") == ["triton/a"]
+
+
+def test_a_variable_that_outlives_its_mount_shows_the_options_of_the_next_one(scene: Scene) -> None:
+    scene.mount()
+    scene.environment["KCACHEFS_MOUNT"] = str(scene.mountpoint)
+    scene.must("set", scene.mountpoint, "--max-size", "3GiB")
+    scene.umount()
+    told = json.loads(scene.must("config", "--json"))
+    assert (told["store"], told["options"]["max_size"]["value"]) == (str(scene.store), 3 << 30)
+
+
+def test_a_mount_that_the_variable_does_not_name_is_named_in_what_to_do_next(scene: Scene) -> None:
+    scene.environment["KCACHEFS_MOUNT"] = str(scene.folder / "named")
+    other = scene.folder / "other"
+    said = scene.must("mount", other, "--store", scene.folder / "b")
+    assert f'eval "$(kcachefs env --mount {other})"' in said
+    assert f"KCACHEFS_MOUNT={other}" in scene.must("env", "--mount", other)
+    assert 'eval "$(kcachefs env)"' in scene.must("mount")

@@ -251,6 +251,8 @@ def test_several_mounts_are_told_apart_by_commands_to_choose_from(scene: Scene) 
     scene.environment["KCACHEFS_MOUNT"] = str(second)
     scene.must("umount")
     assert scene.mounted() == [str(scene.mountpoint)]
+    scene.run("umount").refused_with(4, f"{second} (named by KCACHEFS_MOUNT)", "unset KCACHEFS_MOUNT")
+    assert scene.mounted() == [str(scene.mountpoint)], "another one is not meant"
 
 
 def test_a_relative_path_is_told_as_the_whole_one(scene: Scene) -> None:

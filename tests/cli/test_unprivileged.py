@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import functools
+import json
 import os
 import shutil
 import stat
@@ -229,6 +230,38 @@ def test_a_dead_mount_of_a_user_is_taken_away_by_his_next(visitor: Visitor) -> N
     visitor.must("mount", visitor.mountpoint, "--no-allow-other")
     visitor.must("umount", visitor.mountpoint)
     assert visitor.scene.is_over()
+
+
+@in_own_namespace
+def test_a_dead_mount_of_another_user_is_a_note_that_names_who_can_end_it(visitor: Visitor) -> None:
+    visitor.scene.environment["KCACHEFS_RUNTIME_DIR"] = str(visitor.scene.folder / "runtime-of-root")
+    visitor.scene.runtime = visitor.scene.folder / "runtime-of-root"
+    visitor.scene.mount()
+    for pid in visitor.scene.daemons():
+        kill_and_wait(pid)
+    place = str(visitor.scene.mountpoint)
+    [found] = [one for one in findings(visitor.run("doctor", "--json")) if place in one["message"]]
+    assert (found["level"], found["message"]) == ("note", f"{place} does not answer, and is another user's")
+    assert found["remedy"] == f"ask its owner, or root, to run: kcachefs umount --lazy {place}"
+    visitor.scene.must("umount", "--lazy", place)
+
+
+@in_own_namespace
+def test_a_user_whose_home_cannot_be_made_is_told_to_choose_a_store(visitor: Visitor) -> None:
+    visitor.environment["HOME"] = "/nonexistent"
+    [found] = [one for one in findings(visitor.run("doctor", "--json")) if one["subject"] == "store"]
+    assert found["level"] == "problem"
+    assert found["message"] == "/nonexistent/.cache/kcachefs cannot be made: you may not write to /"
+    assert "--store" in found["remedy"]
+    for command in (["mount"], ["run", "--", "true"]):
+        visitor.run(*command).refused_with(6, "/nonexistent/.cache/kcachefs: cannot be made", "--store DIR")
+    visitor.must("run", "-q", "--store", visitor.home / "store", "--", "true")
+    assert visitor.scene.is_over()
+
+
+def findings(outcome: Outcome) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(outcome.out)["findings"]
+    return found
 
 
 @among_own_mounts

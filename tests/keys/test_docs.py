@@ -12,11 +12,11 @@ from tests.keys.cases import CASES
 PAGE = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 
 
-def test_the_examples_run() -> None:
-    scope: dict[str, Any] = {"__name__": "example"}
+def test_each_example_runs_by_itself() -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 3
     for block in blocks:
+        scope: dict[str, Any] = {"__name__": "example"}
         exec(compile(block, "docs/keys.md", "exec"), scope)
 
 

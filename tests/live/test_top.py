@@ -361,7 +361,7 @@ def test_one_frame_is_printed_without_a_terminal_and_without_textual(place: Scen
     assert "?" not in plain
     place.run("top", command=without).refused_with(2, "textual", "pip install 'kcachefs[live]'", "--once")
     place.run("top").refused_with(2, "terminal", "--once")
-    place.run("top", "--once", place.folder).refused_with(4, "no kcachefs mount is there")
+    place.run("top", "--once", place.folder).refused_with(4, "no kcachefs is mounted there")
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")

@@ -314,7 +314,7 @@ def test_a_cold_start_on_a_mount_of_root_is_not_called_warm(mount: Mount) -> Non
 def test_nothing_counted_is_not_warm(mount: Mount) -> None:
     done = kcachefs("run", "--assert-warm", "--mount", mount.mountpoint, "--", "true", check=False)
     assert done.returncode == 1
-    assert "nothing was counted" in done.stderr
+    assert "nothing was counted; the command used no entry\n" in done.stderr
 
 
 @pytest.mark.parametrize(("script", "code"), [("true", 0), ("exit 3", 3), ("kill -TERM $$", -signal.SIGTERM)])

@@ -3,7 +3,7 @@ _kcachefs() {
     local line
     COMPREPLY=()
     while IFS= read -r line; do
-        COMPREPLY+=("$(printf %q "$line")")
+        [[ -n "$line" ]] && COMPREPLY+=("$(printf %q "$line")")
     done < <(kcachefs --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -o default -F _kcachefs kcachefs
