@@ -174,9 +174,10 @@ class Evictor:
 
     def seal(self, until: float, *, rewritten: bool) -> None:
         """Seal what waits, a little at a time, and what was rewritten and rests: it may take its room twice."""
-        with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
-            if rewritten:
+        if rewritten:
+            with contextlib.suppress(Exception):  # told when the chores try it; a file that fails would fail each turn
                 self._sealer.seal_quiet(REST_SECONDS)
+        with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self._sealer.waiting() and time.monotonic() < until:
                 if self._room.is_disk_nearly_full() and self.anything_left():
                     return  # what can be evicted makes room first
