@@ -73,6 +73,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be
 _OF_ENTRIES = ("ls", "pin", "evict")
 """Verbs that name entries. What was written a moment ago is sealed first, as it is no entry before; in a store at rest
 everything is."""
+_SETTLING_SECONDS = 2.0
+"""How long that may take before a command goes on without."""
 _T = TypeVar("_T")
 
 
@@ -85,7 +87,8 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     mounted = find_mount(mount, store)
     if mounted is not None:
         if verb in _OF_ENTRIES:
-            control.ask_mount(mounted, "stats", msgspec.Raw, {"settle": True})
+            with contextlib.suppress(DaemonError):  # a large file that is being written would take long
+                control.ask_mount(mounted, "stats", msgspec.Raw, {"settle": True}, seconds=_SETTLING_SECONDS)
         return control.ask_mount(mounted, verb, kind, arguments)
     return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
 

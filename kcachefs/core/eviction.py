@@ -31,8 +31,9 @@ from kcachefs.core.lru import LruOrder
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.removal import Remover
+from kcachefs.core.rewritten import RewrittenFiles
 from kcachefs.core.room import Room
-from kcachefs.core.sealing import REST_SECONDS, Sealer
+from kcachefs.core.sealing import Sealer
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER, UserEviction
@@ -109,6 +110,7 @@ class Evictor:
         self._temporaries = temporaries
         self._name_gone = name_gone
         self._history = history
+        self._rewritten = RewrittenFiles(sealer, room)
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self.order = LruOrder(store, table, namespaces, uses, account_of)
@@ -136,7 +138,7 @@ class Evictor:
                 self._users.let_all_write()
             return 0
         until = time.monotonic() + seconds
-        self.seal(until, rewritten=room.excess(1.0) > 0)
+        self.seal(until)
         self._uses.flush()
         gone = 0
         while True:
@@ -151,6 +153,8 @@ class Evictor:
             batch = self.order.first_that_suffice(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, "quota", self._pace)
             gone += len(taken)
+            if not taken and room.used_bytes() > room.limits.max_size:
+                self._rewritten.seal()
             room.is_full = self.has_lasted(None, not taken and room.excess(1.0) > 0 and self._nothing_left())
             if not batch or time.monotonic() > until:
                 break
@@ -172,11 +176,8 @@ class Evictor:
         """How long an entry is safe after its last use, within the limit or above it."""
         return self.grace_seconds if is_within else min(self.grace_seconds, SHORT_GRACE_SECONDS)
 
-    def seal(self, until: float, *, rewritten: bool) -> None:
-        """Seal what waits, a little at a time, and what was rewritten and rests: it may take its room twice."""
-        if rewritten:
-            with contextlib.suppress(Exception):  # told when the chores try it; a file that fails would fail each turn
-                self._sealer.seal_quiet(REST_SECONDS)
+    def seal(self, until: float) -> None:
+        """Seal what waits, a little at a time."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self._sealer.waiting() and time.monotonic() < until:
                 if self._room.is_disk_nearly_full() and self.anything_left():

@@ -117,6 +117,10 @@ class Room:
         least = min(limits.max_size, limits.max_size_per_uid or limits.max_size)
         return self._store.slots.allocated_bytes() > max(UNSEALED_LEAST, least // UNSEALED_PART)
 
+    def disk_has_room_for(self, size: int) -> bool:
+        """Whether the disk takes so many bytes more without being nearly full."""
+        return self._free_bytes() - size >= self.limits.min_free * HARDLY_FREE
+
     def is_disk_nearly_full(self) -> bool:
         return self._free_bytes() < self.limits.min_free * HARDLY_FREE
 

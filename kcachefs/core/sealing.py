@@ -208,13 +208,16 @@ class Sealer:
                 continue
         self.finish()
 
-    def seal_quiet(self, quiet_seconds: float = QUIET_SECONDS) -> None:
-        """Seal the mutable files that have not changed for that long."""
+    def seal_quiet(
+        self, quiet_seconds: float = QUIET_SECONDS, has_room: Callable[[int], bool] = lambda size: True
+    ) -> None:
+        """Seal the mutable files that have not changed for that long, of those sizes for which there is room."""
         horizon = time.time_ns() - int(quiet_seconds * 1e9)
         failed: Exception | None = None
         for ino in list(self._queue.mutable):
             try:
-                if self._files.attributes(ino).ctime > horizon:
+                node = self._files.attributes(ino)
+                if node.ctime > horizon or not has_room(node.size):
                     continue
                 self._queue.mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
                 self.seal(ino)

@@ -41,8 +41,8 @@ class EvictionActions(Protocol):
     def anything_left(self, accounts: set[int]) -> bool:
         """Whether any entry of these accounts can be evicted, now or later."""
 
-    def seal(self, until: float, *, rewritten: bool) -> None:
-        """Seal what waits, so that it can be evicted, and what was rewritten and rests."""
+    def seal(self, until: float) -> None:
+        """Seal what waits, so that it can be evicted."""
 
     def has_lasted(self, what: object, seems: bool) -> bool:
         """Whether that has seemed so for long enough."""
@@ -85,7 +85,7 @@ class UserEviction:
             any_went = self._doom(account, in_use - limit // 2) or any_went
         is_over = held > limit
         if is_over and not any_went and account not in self._room.exhausted:
-            evictor.seal(until, rewritten=True)
+            evictor.seal(until)
         return evictor.has_lasted(account, is_over and not any_went and not evictor.anything_left({account}))
 
     def _held_and_wanted(self, account: int) -> int:

@@ -146,9 +146,6 @@ def _sizes(flag: str, given: Any) -> dict[str, int | None]:
             if not equals or not name:
                 raise UsageError(f"{flag} {text}: is not NAMESPACE=SIZE; write it like triton=2GiB")
             pairs.append((name, size))
-    for name, _ in pairs:
-        if name in ("", ".", "..") or "/" in name:
-            raise UsageError(f"{flag} {name!r}: is no namespace, which is the name of a folder at the top of a mount")
     return {name: None if size in ("none", None) else _size(f"{flag} {name}", size) for name, size in pairs}
 
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PREFIX = "kcachefs-fleet-"
-_LOCK = "lock"
+PREFIX = "kcachefs-scratch-"
+_LOCK = ".kcachefs-scratch"
+"""A name that nothing else has: a store has a file `lock`."""
 
 
 @contextmanager
@@ -44,7 +47,7 @@ def _remove_leftovers() -> None:
     """Remove this user's folders whose commands were killed. Those without a lock are left: nobody knows."""
     place = tempfile.gettempdir()
     for name in os.listdir(place):
-        if name.startswith(PREFIX):
+        if re.fullmatch(PREFIX + r"\w{8}", name):  # as tempfile calls them
             with contextlib.suppress(OSError):  # somebody else's, or being removed by another command
                 _remove_if_left(os.path.join(place, name))
 
@@ -53,9 +56,10 @@ def _remove_if_left(path: str) -> None:
     with contextlib.ExitStack() as held:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         held.callback(os.close, folder)
-        if os.fstat(folder).st_uid != os.geteuid():
+        found = os.fstat(folder)
+        if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
             return
-        lock = os.open(_LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        lock = os.open(_LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         held.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for name in sorted(os.listdir(folder), key=_LOCK.__eq__):  # the lock last, for whoever goes on if we are killed

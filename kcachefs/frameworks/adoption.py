@@ -77,8 +77,11 @@ class Tally:
 
     def gone(self) -> int:
         """How many adopted entries are no longer in the mount: a quota too small for all evicts some."""
-        listed = {folder: set(os.listdir(folder)) if folder.is_dir() else set() for folder, _ in self.copied}
-        return sum(listed[folder].isdisjoint(names) for folder, names in self.copied)
+        listed: dict[Path, set[str]] = {}
+        for folder in {folder for folder, _ in self.copied}:
+            with contextlib.suppress(OSError):
+                listed[folder] = set(os.listdir(folder))
+        return sum(listed.get(folder, set()).isdisjoint(names) for folder, names in self.copied)
 
 
 def caches_in(source: Path, environ: Mapping[str, str]) -> dict[Path, str]:

@@ -128,8 +128,6 @@ def test_the_command_line_fstab_and_the_files_know_the_same_options() -> None:
         ("max_size_per_uid = '10'", ["--max-size-per-uid 10", "too small"]),
         ("floor = 'triton'", ["--floor triton", "triton=2GiB"]),
         ("floor = 5", ["--floor 5", "triton=2GiB"]),
-        ("[floor]\n'' = '1GiB'", ["--floor ''", "namespace"]),
-        ("[floor]\n'triton/KEY' = '1GiB'", ["--floor 'triton/KEY'", "namespace"]),
         ("read_only = 'yes'", ["--read-only yes", "true or false"]),
         ("umask = '999'", ["--umask 999", "octal"]),
         ("engine = 'steam'", ["--engine steam", "direct or pyfuse3"]),

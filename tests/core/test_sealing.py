@@ -398,7 +398,7 @@ def test_on_a_disk_that_is_nearly_full_sealing_gives_room_back_before_it_takes_m
         now = time.monotonic()
         with monkeypatch.context() as no_time_passes:
             no_time_passes.setattr(sealing, "time", SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns))
-            fs.evictor.seal(now + PATIENCE, rewritten=False)
+            fs.evictor.seal(now + PATIENCE)
         assert fs.sealer.waiting() == 0
         assert len(free) > 10
         assert min(free) > 3 << 20

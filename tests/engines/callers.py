@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -49,6 +50,7 @@ class Child(Generic[T]):
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if self.pid == 0:
+            gc.freeze()  # to collect garbage would copy every page of what the parent has
             os.close(receive)
             _run_and_exit(function, identity, send)
         os.close(send)

@@ -102,16 +102,18 @@ def test_the_next_command_removes_what_a_killed_push_left_and_nothing_else(pushe
     place = tmp_path / "tmp"
     place.mkdir()
     environment = {**os.environ, "TMPDIR": str(place)}
-    strangers = {place / "kcachefs-fleet-unlocked", place / "kcachefs-fleet-file", place / "kcachefs-fleet-link"}
-    (place / "kcachefs-fleet-unlocked").mkdir()
-    (place / "kcachefs-fleet-file").write_bytes(b"")
-    (place / "kcachefs-fleet-link").symlink_to(pusher.root)
+    unlocked, file, link, store = strangers = [place / f"kcachefs-scratch-stranger{number}" for number in range(4)]
+    unlocked.mkdir(0o700)
+    file.write_bytes(b"")
+    link.symlink_to(pusher.root)
+    with Store(store, Options(background=False)):
+        pass
     pusher.claim(age=-3600)
     waiting = [*KCACHEFS, *map(str, pusher.arguments), "--wait", "600"]
     with subprocess.Popen(waiting, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         assert b"waiting for it" in process.stderr.readline()
-        (left,) = set(place.iterdir()) - strangers
+        (left,) = set(place.iterdir()) - set(strangers)
         (left / "folder").mkdir()
         (left / "folder" / "file").write_bytes(b"")
         kcachefs("fleet", "ls", pusher.url, "--trust", pusher.public, env=environment)
@@ -119,7 +121,8 @@ def test_the_next_command_removes_what_a_killed_push_left_and_nothing_else(pushe
         process.kill()
     assert left.exists()
     kcachefs("fleet", "ls", pusher.url, "--trust", pusher.public, env=environment)
-    assert set(place.iterdir()) == strangers
+    assert sorted(place.iterdir()) == strangers
+    assert (store / "lock").exists()
     assert pusher.root.exists()
 
 

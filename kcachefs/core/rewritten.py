@@ -1,0 +1,34 @@
+"""Files that were rewritten: they cannot be evicted, and take their room twice if they were synced.
+
+Usually they are sealed when they have been quiet for a minute. When the quota is exceeded and nothing else can go, that
+is too long: everybody would be refused. A user above their own quota has to wait: what is sealed and open could lose
+its name for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from kcachefs.core.room import Room
+from kcachefs.core.sealing import REST_SECONDS, Sealer
+
+
+class RewrittenFiles:
+    """Seals them early. The evictor's thread."""
+
+    def __init__(self, sealer: Sealer, room: Room) -> None:
+        self._sealer = sealer
+        self._room = room
+        self._not_before = 0.0
+
+    def seal(self) -> None:
+        """Seal those that rest, and for which the disk has room until their old bytes are given back.
+
+        Not at every turn: one that fails would be read again and again. The chore that seals quiet files tells of it.
+        """
+        if time.monotonic() < self._not_before:
+            return
+        with contextlib.suppress(Exception):
+            self._sealer.seal_quiet(REST_SECONDS, self._room.disk_has_room_for)
+        self._not_before = time.monotonic() + REST_SECONDS
