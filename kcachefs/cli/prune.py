@@ -49,7 +49,7 @@ def parse_age(text: str) -> float:
     (2592000.0, 5400.0)
     """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdwSHDW])", text.strip(), re.ASCII)
-    if match is None and re.fullmatch(r"[\d.]{1,19}\s*M", text.strip(), re.ASCII):
+    if match is None and re.fullmatch(r"\d{1,9}(?:\.\d{1,9})?\s*M", text.strip(), re.ASCII):
         number = text.strip()[:-1].strip()
         raise UsageError(f"{text!r}: M could mean months; write {number}m for minutes, or days, as in 180d")
     if match is None:

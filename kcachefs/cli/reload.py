@@ -24,9 +24,9 @@ def reload(
     as_json: target.Json = False,
 ) -> None:
     """Replace the worker behind DIR by one that runs the code installed now, while DIR stays in use."""
-    from kcachefs.mounts.finding import the_only_one
+    from kcachefs.mounts.finding import find
 
-    mountpoint = os.path.realpath(directory or the_only_one())
+    mountpoint = os.path.realpath(directory or find(None))
     before, now = hand_over(mountpoint)
     if as_json:
         pids = {"worker_pid": now.worker_pid, "former_worker_pid": before.worker_pid}

@@ -60,7 +60,7 @@ def stats(
     from rich.live import Live
 
     if watch and (since is not None or by is not None):
-        raise UsageError("--watch: shows the numbers of now; leave it out, or --since and --by")
+        raise UsageError("--watch: shows current numbers only; leave it out, or --since and --by")
     if reset:
         target.call(mount, store, "reset", float)
     numbers = _ask(mount, store, settle=not watch)

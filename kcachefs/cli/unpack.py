@@ -143,7 +143,7 @@ def where_to_mount(done: Unpacked, where: Target[Any], mount: Path | None) -> st
     if not done.unpacked or not isinstance(where, StoreTarget):
         return ""
     otherwise = "; for another place, begin with a new store and --mount DIR" if mount is None else ""
-    return printable(f"they name their files below {where.home}: mount the store there{otherwise}")
+    return printable(f"these entries refer to files below {where.home}: mount the store there{otherwise}")
 
 
 def _report(

@@ -41,7 +41,7 @@ def refuse_unknown_scheme(text: str) -> None:
     scheme, colon, _ = text.partition("://")
     if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         known = ", ".join(f"{one}://" for one in (*bucket_urls.SCHEMES, *_WEB))
-        raise UsageError(f"{text}: nothing is fetched from {scheme}://; there are {known}")
+        raise UsageError(f"{text}: {scheme}:// is not known; use one of {known}")
 
 
 @contextmanager

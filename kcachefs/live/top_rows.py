@@ -392,7 +392,7 @@ def cut_front(path: str, width: int) -> str:
     if cell_len(path) <= width:
         return path
     kept = width - 1
-    for at in range(len(path)):
+    for at in range(max(0, len(path) - kept), len(path)):
         if cell_len(path[at:]) <= kept:
             return f"…{path[at:]}"
     return "…" if width > 0 else ""

@@ -27,6 +27,9 @@ def find(directory: Path | None) -> Path:
 def nothing_at(wanted: Path, *, configured: bool) -> MountError:
     """What to say of a place where nothing is mounted; `configured`: $KCACHEFS_MOUNT names it, perhaps from before."""
     again = f"kcachefs mount {shlex.quote(str(wanted))}"
+    if is_mounted(wanted):
+        named = " (named by KCACHEFS_MOUNT)" if configured else ""
+        return MountError(f"{wanted}{named}: something else is mounted there; see: kcachefs status")
     if configured:
         return MountError(
             f"{wanted} (named by KCACHEFS_MOUNT): no kcachefs is mounted there; mount it with: {again}, "

@@ -73,7 +73,7 @@ def test_a_store_at_rest_is_pulled_into_for_the_place_that_is_named(base: Path) 
     Node(base / "node", bucket_folder(base), secret).publish(base / "caches")
     options = ("--trust", public, "--scope", SCOPE, "--store", base / "store", "--mount", base / "place")
     said = kcachefs("fleet", "pull", f"file://{base}/bucket", *options).stdout
-    assert said.splitlines()[1] == f"they name their files below {base}/place: mount the store there"
+    assert said.splitlines()[1] == f"these entries refer to files below {base}/place: mount the store there"
     assert told("pull", f"file://{base}/bucket", *options)["mount"] == str(base / "place")
     with Mount(base / "place", base / "store", "direct") as mount:
         assert shown(mount.mountpoint) == shown(base / "caches")
@@ -101,7 +101,7 @@ def test_a_url_of_an_unknown_scheme_is_named_as_it_was_given() -> None:
     for verb in (("unpack",), ("pack", "ls"), ("pack", "verify")):
         for url in ("s4://bucket/warm.kcp", "S3://bucket/warm.kcp"):
             code, line = refused(*verb, url)
-            assert (code, f"{url}: nothing is fetched from {url[:5]}; there are s3://" in line) == (2, True), line
+            assert (code, f"{url}: {url[:5]} is not known; use one of s3://" in line) == (2, True), line
 
 
 def test_a_pack_is_fetched_from_a_web_server(base: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_store_at_rest_is_filled_for_the_place_that_is_named(base: Path) -> No
     (base / "link").symlink_to(base / "real")
     into = ("--allow-unsigned", "--store", base / "store")
     done = kcachefs("unpack", base / "all.kcp", *into, "--mount", base / "link" / "place")
-    assert done.stdout.splitlines()[1] == f"they name their files below {base}/real/place: mount the store there"
+    assert done.stdout.splitlines()[1] == f"these entries refer to files below {base}/real/place: mount the store there"
     assert told("unpack", base / "all.kcp", *into)["mount"] == f"{base}/real/place", "the store keeps it"
     with Mount(base / "real" / "place", base / "store", "direct") as mount:
         assert shown(mount.mountpoint) == shown(base / "caches")
@@ -156,7 +156,9 @@ def test_a_store_says_so_when_it_is_mounted_elsewhere_than_it_was_unpacked_for(b
     into = ("--allow-unsigned", "--store", base / "store")
     done = kcachefs("unpack", base / "all.kcp", *into)
     assert done.stderr == ""
-    assert done.stdout.splitlines()[1].startswith(f"they name their files below {base}/store.mount: mount the store ")
+    assert done.stdout.splitlines()[1].startswith(
+        f"these entries refer to files below {base}/store.mount: mount the store "
+    )
     again = kcachefs("unpack", base / "all.kcp", *into, "--mount", base / "other")
     assert f"unpacked for, {base}/store.mount: " in again.stderr, "those that are there keep their paths"
     said = kcachefs("mount", base / "other", "--store", base / "store").stderr
