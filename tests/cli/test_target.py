@@ -37,7 +37,7 @@ def test_the_mount_that_the_environment_names_is_meant_unless_another_or_a_store
 def test_nothing_is_done_elsewhere_when_the_mount_that_the_environment_names_does_not_run(scene: Scene) -> None:
     mount_with_an_entry(scene, "a")
     scene.environment["KCACHEFS_MOUNT"] = str(scene.folder / "b")
-    for verb in (["stats"], ["ls"], ["pin", "*"], ["evict", "*"], ["prune", "--unused"], ["gc"]):
+    for verb in (["stats"], ["ls"], ["pin", "*"], ["evict", "*"], ["prune", "--unused"], ["gc"], ["reload"]):
         scene.run(*verb).refused_with(
             4,
             f"{scene.folder}/b (named by KCACHEFS_MOUNT)",
