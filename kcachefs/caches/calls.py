@@ -57,7 +57,7 @@ class Calls:
         self._ignore = tuple(sorted(set(ignore)))
         self._depends = tuple(depends)
         self._annotations = annotations
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._objects: ObjectCache[Any] | None = None
         _all.add(self)
 
@@ -112,7 +112,7 @@ class Calls:
 
     def after_fork(self) -> None:
         """A thread that the child does not have may hold the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _function_key(self) -> str:
         before = _being_keyed.set((*_being_keyed.get(), self))

@@ -221,7 +221,7 @@ def cached(
 
 
 _default: Cache | None = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()
 
 
 def _default_cache() -> Cache:
@@ -234,7 +234,7 @@ def _default_cache() -> Cache:
 
 def _after_fork() -> None:
     global _default_lock
-    _default_lock = threading.Lock()
+    _default_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
