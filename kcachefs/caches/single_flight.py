@@ -26,6 +26,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from kcachefs import event_loops
@@ -134,7 +135,7 @@ class SingleFlight(Generic[T]):
                 found = find()  # whoever held the lock before has stored the value
             flight.result = (make() if found is None else found,)
         except Exception as error:
-            flight.error = error
+            flight.error, flight.traceback = error, error.__traceback__
             raise
         finally:
             self._finish(key, flight, process_lock)
@@ -162,7 +163,7 @@ class SingleFlight(Generic[T]):
             found = find() if found is None else found
             flight.result = (await make() if found is None else found,)
         except Exception as error:
-            flight.error = error
+            flight.error, flight.traceback = error, error.__traceback__
             raise
         finally:
             self._finish(key, flight, process_lock)
@@ -192,6 +193,8 @@ class Flight(Generic[T]):
         self.has_ended: bool = False
         self.result: tuple[T] | None = None
         self.error: Exception | None = None
+        self.traceback: TracebackType | None = None
+        """That of the error as it left the computation; each who raises it adds to the error's own."""
         self.waits_for: list[Flight[Any]] = []
         """Flights that parts of this computation wait for."""
         self.awaits_process: bool = False
@@ -275,7 +278,7 @@ def _recursion(key: bytes) -> CacheRecursion:
 def _result(flight: Flight[T]) -> tuple[T] | None:
     """What a flight has ended with; None where its thread was interrupted, which is no answer to anyone else."""
     if flight.error is not None:
-        raise flight.error
+        raise flight.error.with_traceback(flight.traceback)
     return flight.result
 
 
