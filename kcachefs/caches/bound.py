@@ -56,7 +56,7 @@ class Bound:
     def __init__(self, limit: int, evict: Callable[[str], int]) -> None:
         self.limit = limit
         self._evict = evict
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._size: int | None = None
         self._since_count = 0
 
@@ -73,5 +73,5 @@ class Bound:
 
     def forget(self) -> None:
         """Count at the next write; also in a forked child, where another thread's lock would be held for ever."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._size = None

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kcachefs.caches.arguments import Arguments, is_function
@@ -50,14 +51,14 @@ class Calls:
         self.hits: int = 0
         self.misses: int = 0
         self._function = function
-        self._name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(function))}"
+        self._name = _name_of(function)
         self._arguments = Arguments(function, ignore)
         self._given_cache = cache
         self._codec = codec
         self._ignore = tuple(sorted(set(ignore)))
         self._depends = tuple(depends)
         self._annotations = annotations
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._objects: ObjectCache[Any] | None = None
         _all.add(self)
 
@@ -112,7 +113,7 @@ class Calls:
 
     def after_fork(self) -> None:
         """A thread that the child does not have may hold the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _function_key(self) -> str:
         before = _being_keyed.set((*_being_keyed.get(), self))
@@ -158,7 +159,8 @@ class Calls:
         return self._codec.decode(entry.value), entry
 
     def _is_mine(self, meta: Meta) -> bool:
-        return meta.get("function") == self._name
+        name = meta.get("function")
+        return isinstance(name, str) and _in_main(name) == self._name
 
     def _count(self, ran: list[bytes]) -> None:
         with self._lock:
@@ -194,6 +196,19 @@ class AsyncCalls(Calls):
             return await self._object_cache.get_or_make_with_async(key, coded)
         finally:
             self._count(ran)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """The module and the qualified name of a function; of an object that is called, those of its class."""
+    while isinstance(function, partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return _in_main(f"{getattr(named, '__module__', '')}.{named.__qualname__}")
+
+
+def _in_main(name: str) -> str:
+    """A process that multiprocessing has spawned calls the program's module by another name."""
+    return "__main__." + name.removeprefix("__mp_main__.") if name.startswith("__mp_main__.") else name
 
 
 _all: weakref.WeakSet[Calls] = weakref.WeakSet()

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 from kcachefs.caches.cache import Cache
 from kcachefs.caches.calls import AsyncCalls, Calls, Codec
 from kcachefs.caches.record import Value
-from kcachefs.errors import CacheError
+from kcachefs.errors import CacheError, UsageError
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -208,20 +208,46 @@ def cached(
         raise CacheError("cached() needs both encode and decode, or neither")
     if encoding is not None and encode is None:
         raise CacheError("encoding names what encode does; give encode and decode")
+    # Text is a collection of letters.
+    if isinstance(ignore, str | bytes):
+        raise UsageError(f"ignore is {ignore!r}; pass a list of names")
+    if isinstance(depends, str | bytes):
+        raise UsageError(f"depends is {depends!r}; pass a list, such as [env('X'), file('y'), version('z')]")
+    if cache is not None and not isinstance(cache, Cache):
+        raise UsageError(f"cache is {cache!r}; pass a kcachefs.Cache")
     codec = None if encode is None or decode is None else Codec(encode, decode, encoding)
+    ignored, declared = tuple(ignore), tuple(depends)
 
     def decorate(wrapped: Callable[..., Any]) -> CachedFunction[..., Any]:
         plain = wrapped.__func__ if isinstance(wrapped, classmethod | staticmethod) else wrapped
-        kind = AsyncCalls if inspect.iscoroutinefunction(plain) else Calls
+        _check_function(plain)
+        kind = AsyncCalls if _is_async(plain) else Calls
         return CachedFunction(
-            wrapped, kind(plain, _default_cache if cache is None else cache, codec, ignore, depends, annotations)
+            wrapped, kind(plain, _default_cache if cache is None else cache, codec, ignored, declared, annotations)
         )
 
     return decorate if function is None else decorate(function)
 
 
+def _check_function(given: object) -> None:
+    if isinstance(given, Cache):
+        raise UsageError("@cached decorates a function, not a Cache; write @cached(cache=...)")
+    if isinstance(given, property):
+        raise UsageError("@cached decorates a function, not a property; write @property above @cached")
+    if not callable(given):
+        raise UsageError(f"@cached decorates a function, not {given!r}")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function):
+        return True
+    return not isinstance(function, type) and inspect.iscoroutinefunction(type(function).__call__)
+
+
 _default: Cache | None = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()
 
 
 def _default_cache() -> Cache:
@@ -234,7 +260,7 @@ def _default_cache() -> Cache:
 
 def _after_fork() -> None:
     global _default_lock
-    _default_lock = threading.Lock()
+    _default_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -26,7 +26,7 @@ class Levels:
         self.memory = memory
         self.flights: SingleFlight[Entry] = SingleFlight()
         self._is_closed = False
-        self._counts_lock = threading.Lock()
+        self._counts_lock = threading.RLock()
         self._counts = dict.fromkeys(("disk_hits", "misses", "puts", "computed", "refused"), 0)
         if folder is not None:
             stand_before(str(folder.root), memory)
@@ -155,7 +155,7 @@ class Levels:
 
     def after_fork(self) -> None:
         """In a forked child: other threads may have held locks, and they do not exist here."""
-        self._counts_lock = threading.Lock()
+        self._counts_lock = threading.RLock()
         self.memory.after_fork()
         self.flights.after_fork()
         if self.folder is not None:

@@ -3,11 +3,14 @@
 What is also on the disk is believed for a minute at most. The first use after that asks whether the disk still has it,
 which keeps it young there, and shows what another process has deleted or replaced. Memories of one process that stand
 before the same folder tell each other at once.
+
+The values may be a program's own objects, whose `__del__` may use the same cache. So they are let go of after the lock
+is released, and the lock can be taken again by the thread that holds it: a signal handler, or a `__del__` that the
+garbage collector calls, comes in between any two steps. What each step takes out or adds is therefore what it counts.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -56,7 +59,7 @@ class Memory(Generic[V]):
         self._is_current = is_current
         self._uses = uses
         self._kept: OrderedDict[bytes, _Kept[V]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def get(self, key: bytes) -> V | None:
         """What is kept, which under LRU becomes the youngest.
@@ -92,33 +95,40 @@ class Memory(Generic[V]):
 
         `stamp` tells what the disk has for it; without one the value is nowhere else, and is never doubted.
         """
+        dropped: list[_Kept[V]] = []  # let go of with this frame, after the lock
+        is_kept = self.max_entries > 0 and (self.max_bytes is None or size <= self.max_bytes)
+        kept = _Kept(value, size, stamp)
         with self._lock:
-            self._drop(key)
-            if not self.max_entries or (self.max_bytes is not None and size > self.max_bytes):
+            self._take(key, dropped)
+            if not is_kept:
                 return False
-            self._kept[key] = _Kept(value, size, stamp)
+            while self._kept.setdefault(key, kept) is not kept:
+                self._take(key, dropped)
             self.bytes += size
             while len(self._kept) > self.max_entries or (self.max_bytes is not None and self.bytes > self.max_bytes):
-                _, dropped = self._kept.popitem(last=False)
-                self.bytes -= dropped.size
+                if not self._take_oldest(dropped):
+                    break
                 self.evictions += 1
             return True
 
     def drop(self, key: bytes) -> bool:
         """Forget one value; whether it was there."""
+        dropped: list[_Kept[V]] = []
         with self._lock:
-            return self._drop(key)
+            return self._take(key, dropped)
 
     def clear(self) -> None:
         """Forget everything."""
+        dropped: list[_Kept[V]] = []
         with self._lock:
-            self._kept.clear()
-            self.bytes = 0
+            while self._take_oldest(dropped):
+                pass
 
     def items(self) -> list[tuple[bytes, V]]:
         """The keys and values, oldest first."""
         with self._lock:
-            return [(key, kept.value) for key, kept in self._kept.items()]
+            kept = self._kept.copy()  # one step: `get` moves things while others walk
+        return [(key, one.value) for key, one in kept.items()]
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -128,7 +138,7 @@ class Memory(Generic[V]):
 
     def after_fork(self) -> None:
         """In a forked child: another thread may have held the lock, and it does not exist here."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _believe(self, key: bytes, kept: _Kept[V], now: int) -> bool:
         """Ask the disk, and believe what is kept for another minute; or drop it."""
@@ -138,14 +148,24 @@ class Memory(Generic[V]):
             return True
         with self._lock:
             if self._kept.get(key) is kept:
-                self._drop(key)
+                self._take(key, [])  # whoever asked still holds it
         return False
 
-    def _drop(self, key: bytes) -> bool:
-        dropped = self._kept.pop(key, None)
-        if dropped is None:
+    def _take(self, key: bytes, taken: list[_Kept[V]]) -> bool:
+        one = self._kept.pop(key, None)
+        if one is None:
             return False
-        self.bytes -= dropped.size
+        self.bytes -= one.size
+        taken.append(one)
+        return True
+
+    def _take_oldest(self, taken: list[_Kept[V]]) -> bool:
+        try:
+            _, one = self._kept.popitem(last=False)
+        except KeyError:
+            return False
+        self.bytes -= one.size
+        taken.append(one)
         return True
 
 
@@ -163,14 +183,13 @@ class _Kept(Generic[V]):
 
 # --- memories before one folder --------------------------------------------------------------------------------------
 
-_before: dict[str, weakref.WeakSet[Memory[Any]]] = {}
-_before_lock = threading.Lock()
+_before: dict[str, weakref.WeakValueDictionary[int, Memory[Any]]] = {}
+"""By folder, and then by `id`. No lock: each change is one step, and whoever walks them copies them in one."""
 
 
 def stand_before(folder: str, memory: Memory[V]) -> None:
     """From now on `memory` hears of what others of this process change in `folder`."""
-    with _before_lock:
-        _before.setdefault(folder, weakref.WeakSet()).add(memory)
+    _before.setdefault(folder, weakref.WeakValueDictionary())[id(memory)] = memory
 
 
 def tell_others(folder: str, besides: Memory[V], key: bytes | None) -> None:
@@ -178,18 +197,11 @@ def tell_others(folder: str, besides: Memory[V], key: bytes | None) -> None:
     memories = _before.get(folder)
     if memories is None or len(memories) < 2:
         return
-    with _before_lock:
-        others = [memory for memory in memories if memory is not besides]
-    for memory in others:
+    for reference in memories.valuerefs():
+        memory = reference()
+        if memory is None or memory is besides:
+            continue
         if key is None:
             memory.clear()
         else:
             memory.drop(key)
-
-
-def _after_fork() -> None:
-    global _before_lock
-    _before_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

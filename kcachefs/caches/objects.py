@@ -112,7 +112,7 @@ class ObjectCache(Generic[T]):
         if folder is not None:
             stand_before(str(folder.root), self._memory)
         self._flights: SingleFlight[tuple[T]] = SingleFlight()
-        self._counts_lock = threading.Lock()
+        self._counts_lock = threading.RLock()
         self._loaded = self._made = 0
         _all.add(self)
 
@@ -240,7 +240,7 @@ class ObjectCache(Generic[T]):
         return len(raw) + (0 if entry is None else len(entry.value))
 
     def _after_fork(self) -> None:
-        self._counts_lock = threading.Lock()
+        self._counts_lock = threading.RLock()
         self._memory.after_fork()
         self._flights.after_fork()
 

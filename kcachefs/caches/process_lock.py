@@ -11,9 +11,9 @@ from kcachefs import filelock
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
-# Descriptors of the locks held or waited for here. A forked child inherits them, and with them the locks: it would keep
+# The locks held or waited for here. A forked child inherits their descriptors, and with them the locks: it would keep
 # others waiting after this process has died.
-_open_files: set[int] = set()
+_open: set[ProcessLock] = set()
 
 
 class Attempt(enum.Enum):
@@ -49,35 +49,36 @@ class ProcessLock:
             assert self._path is not None
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
-            _close(self._file)
-            self._file = -1
+            self._close()
 
     def _acquire(self, how: int) -> Attempt:
         if self._path is None:
             return Attempt.UNAVAILABLE
         while True:
+            _open.add(self)
             try:
-                file = _open(self._path)
-            except OSError:
-                return Attempt.UNAVAILABLE
-            _open_files.add(file)
-            try:
-                if filelock.lock(file, self._path, how):
-                    self._file = file
+                self._file = _open_file(self._path)
+                if filelock.lock(self._file, self._path, how):
                     return Attempt.HELD
             except BlockingIOError:
-                _close(file)
+                self._close()
                 return Attempt.BUSY
             except OSError:
-                _close(file)
+                self._close()
                 return Attempt.UNAVAILABLE
             except BaseException:
-                _close(file)
+                self._close()
                 raise
-            _close(file)
+            self._close()
+
+    def _close(self) -> None:
+        _open.discard(self)
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
 
 
-def _open(path: str) -> int:
+def _open_file(path: str) -> int:
     try:
         return os.open(path, _OPEN, 0o666)
     except FileNotFoundError:
@@ -85,16 +86,10 @@ def _open(path: str) -> int:
         return os.open(path, _OPEN, 0o666)
 
 
-def _close(file: int) -> None:
-    _open_files.discard(file)
-    os.close(file)
-
-
 def _close_inherited() -> None:
-    for file in _open_files:
+    for lock in list(_open):  # a computation that goes on in the child has nothing to release there
         with contextlib.suppress(OSError):
-            os.close(file)
-    _open_files.clear()
+            lock._close()
 
 
 os.register_at_fork(after_in_child=_close_inherited)

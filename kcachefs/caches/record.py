@@ -126,9 +126,7 @@ def pack(key: bytes, is_text: bool, value: Value, meta: Meta | None) -> list[Any
     """The record's pieces, ready for one gathering write."""
     told = b""
     if meta:
-        import msgspec
-
-        told = msgspec.msgpack.encode(dict(meta))
+        told = _told(dict(meta))
     if len(told) > META_LIMIT:
         raise UsageError(f"metadata of {len(told)} bytes is more than {META_LIMIT}; put it into the value")
     size = value.nbytes if isinstance(value, memoryview) else len(value)
@@ -136,6 +134,18 @@ def pack(key: bytes, is_text: bool, value: Value, meta: Meta | None) -> list[Any
     hasher = blake3(head)
     hasher.update(value)
     return [hasher.digest(), head, value]
+
+
+def _told(meta: dict[str, Any]) -> bytes:
+    import msgspec
+
+    for name in meta:
+        if not isinstance(name, str):
+            raise UsageError(f"metadata has the key {name!r}; its keys are text")
+    try:
+        return msgspec.msgpack.encode(meta)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise UsageError(f"metadata is plain data (texts, bytes, numbers, lists), and this is not: {error}") from None
 
 
 def unpack(key: bytes, record: bytes) -> Entry | None:

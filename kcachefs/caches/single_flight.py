@@ -13,6 +13,10 @@ Which computations the caller is part of is a context variable, which tasks and 
 not, nor do pools of them. So whoever has waited for a while looks at the stacks (`waiting_threads.py`): does the
 computation wait for this very thread? That is certain where it is seen, so nobody computes twice because a computation
 takes long.
+
+A task may be dropped without being run to its end. The garbage collector then closes its coroutines, in whichever
+thread, context and place it was called: so what a computation leaves, it has by name, and no step of that waits for
+what the same thread may hold.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from kcachefs import event_loops
@@ -37,7 +42,7 @@ _LOOK_SECONDS = (0.1, 10.0)
 """How long a thread waits before it looks whether the computation waits for it: at first, and at most."""
 
 # One lock for all caches: a ring of waiting computations may run through several of them.
-_lock = threading.Lock()
+_lock = threading.RLock()
 _inside: ContextVar[tuple[Flight[Any], ...]] = ContextVar("kcachefs computations", default=())
 _waiting: dict[int, Flight[Any]] = {}
 """The flight that a thread waits for, by the thread."""
@@ -58,13 +63,14 @@ class SingleFlight(Generic[T]):
         every thread and task that waited for it.
         """
         while True:
-            flight, is_mine = self._join(key)
+            inside = _inside.get()
+            flight, is_mine = self._join(key, inside)
             if is_mine:
                 return self._fly(key, flight, find, make, lock)
             try:
                 waited = _wait(key, flight)
             finally:
-                self._leave(flight)
+                self._leave(flight, inside)
             if waited is Waited.IN_A_RING:
                 return self._fly(key, Flight(is_second=True), find, make, lock)
             if (result := _result(flight)) is not None:
@@ -75,13 +81,14 @@ class SingleFlight(Generic[T]):
     ) -> T:
         """`run` for a task: it waits without blocking the event loop."""
         while True:
-            flight, is_mine = self._join(key)
+            inside = _inside.get()
+            flight, is_mine = self._join(key, inside)
             if is_mine:
                 return await self._fly_async(key, flight, find, make, lock)
             try:
                 await event_loops.until(flight.when_ended)
             finally:
-                self._leave(flight)
+                self._leave(flight, inside)
             if (result := _result(flight)) is not None:
                 return result[0]
 
@@ -90,9 +97,8 @@ class SingleFlight(Generic[T]):
         self.waiting = 0
         self._flights = {}
 
-    def _join(self, key: bytes) -> tuple[Flight[T], bool]:
+    def _join(self, key: bytes, inside: tuple[Flight[Any], ...]) -> tuple[Flight[T], bool]:
         """The flight of `key`, and whether the caller is to compute it; otherwise it must wait and then leave."""
-        inside = _inside.get()
         with _lock:
             flight = self._flights.get(key)
             if flight is None:
@@ -109,8 +115,7 @@ class SingleFlight(Generic[T]):
             self.waited += 1
             return flight, False
 
-    def _leave(self, flight: Flight[T]) -> None:
-        inside = _inside.get()
+    def _leave(self, flight: Flight[T], inside: tuple[Flight[Any], ...]) -> None:
         with _lock:
             self.waiting -= 1
             for outer in inside:
@@ -119,9 +124,9 @@ class SingleFlight(Generic[T]):
     def _fly(
         self, key: bytes, flight: Flight[T], find: Callable[[], T | None], make: Callable[[], T], lock: str | None
     ) -> T:
-        before = _inside.set((*_inside.get(), flight))
         process_lock = ProcessLock(lock)
         try:
+            _inside.set((*_inside.get(), flight))
             found = find()
             if found is None:
                 if process_lock.attempt() is Attempt.BUSY and _may_await_process(flight):
@@ -130,12 +135,10 @@ class SingleFlight(Generic[T]):
                 found = find()  # whoever held the lock before has stored the value
             flight.result = (make() if found is None else found,)
         except Exception as error:
-            flight.error = error
+            flight.error, flight.traceback = error, error.__traceback__
             raise
         finally:
-            process_lock.release()
-            _inside.reset(before)
-            self._finish(key, flight)
+            self._finish(key, flight, process_lock)
         return flight.result[0]
 
     async def _fly_async(
@@ -146,11 +149,11 @@ class SingleFlight(Generic[T]):
         make: Callable[[], Awaitable[T]],
         lock: str | None,
     ) -> T:
-        before = _inside.set((*_inside.get(), flight))
         flight.is_task = True
         process_lock = ProcessLock(lock)
         pause = _POLL_SECONDS[0]
         try:
+            _inside.set((*_inside.get(), flight))
             found = find()
             while found is None and process_lock.attempt() is Attempt.BUSY and _may_await_process(flight):
                 await event_loops.sleep(pause)
@@ -160,21 +163,24 @@ class SingleFlight(Generic[T]):
             found = find() if found is None else found
             flight.result = (await make() if found is None else found,)
         except Exception as error:
-            flight.error = error
+            flight.error, flight.traceback = error, error.__traceback__
             raise
         finally:
-            process_lock.release()
-            _inside.reset(before)
-            self._finish(key, flight)
+            self._finish(key, flight, process_lock)
         return flight.result[0]
 
-    def _finish(self, key: bytes, flight: Flight[T]) -> None:
-        with _lock:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
-            callbacks = flight.end()
-        for callback in callbacks:
-            callback()
+    def _finish(self, key: bytes, flight: Flight[T], process_lock: ProcessLock) -> None:
+        try:
+            process_lock.release()
+            # Not by a token: a dropped task ends in another context, and has nothing to leave there.
+            _inside.set(tuple(outer for outer in _inside.get() if outer is not flight))
+        finally:
+            with _lock:
+                if self._flights.get(key) is flight:
+                    del self._flights[key]
+                callbacks = flight.end()
+            for callback in callbacks:
+                callback()
 
 
 class Flight(Generic[T]):
@@ -184,9 +190,11 @@ class Flight(Generic[T]):
         self.thread: int = threading.get_ident()
         """The thread that computes, or runs the task that does."""
         self.is_task: bool = False
-        self.ended: threading.Event = threading.Event()
+        self.has_ended: bool = False
         self.result: tuple[T] | None = None
         self.error: Exception | None = None
+        self.traceback: TracebackType | None = None
+        """That of the error as it left the computation; each who raises it adds to the error's own."""
         self.waits_for: list[Flight[Any]] = []
         """Flights that parts of this computation wait for."""
         self.awaits_process: bool = False
@@ -199,13 +207,13 @@ class Flight(Generic[T]):
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the flight has ended, from whichever thread ends it; at once if it has."""
         with _lock:
-            if not self.ended.is_set():
+            if not self.has_ended:
                 self._callbacks.append(callback)
                 return
         callback()
 
     def end(self) -> list[Callable[[], None]]:
-        self.ended.set()
+        self.has_ended = True
         callbacks, self._callbacks = self._callbacks, []
         return callbacks
 
@@ -221,19 +229,29 @@ class Waited(enum.Enum):
 def _wait(key: bytes, flight: Flight[Any]) -> Waited:
     """Wait until a flight has ended or cannot end before this thread goes on."""
     me, pause = threading.get_ident(), _LOOK_SECONDS[0]
+    # Not an event: that is set under a lock of its own, which this thread may hold when it collects garbage.
+    until_ended = threading.Lock()
+    until_ended.acquire()
+    flight.when_ended(until_ended.release)
+    before = _waiting.get(me)  # of what a signal handler has interrupted
     _waiting[me] = flight
     try:
-        while not flight.ended.wait(pause):
+        while not until_ended.acquire(timeout=pause):
             pause = min(2 * pause, _LOOK_SECONDS[1])
+            awaited = awaited_threads()  # not under the lock: it may let go of what other threads have let go of
             with _lock:
-                awaited = awaited_threads()
+                if flight.has_ended:
+                    break
                 # A thread that runs tasks may wait for this one on behalf of another task than the one that computes.
                 if not flight.is_task and me in _reached(flight, awaited, through_flights=False):
                     raise _recursion(key)
                 if me in _reached(flight, awaited, through_flights=True):
                     return Waited.IN_A_RING
     finally:
-        _waiting.pop(me, None)
+        if before is None:
+            _waiting.pop(me, None)
+        else:
+            _waiting[me] = before
     return Waited.TO_THE_END
 
 
@@ -260,7 +278,7 @@ def _recursion(key: bytes) -> CacheRecursion:
 def _result(flight: Flight[T]) -> tuple[T] | None:
     """What a flight has ended with; None where its thread was interrupted, which is no answer to anyone else."""
     if flight.error is not None:
-        raise flight.error
+        raise flight.error.with_traceback(flight.traceback)
     return flight.result
 
 
@@ -287,7 +305,7 @@ def _may_await_process(flight: Flight[Any]) -> bool:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _waiting.clear()
 
 

@@ -43,7 +43,10 @@ def _awaited(frame: FrameType) -> list[Any]:
     names = frame.f_locals
     if names.get("self") is not None:
         return [names["self"]]
-    return list(names.get("pending") or names.get("fs") or ())
+    for futures in (names.get("pending"), names.get("fs")):
+        if isinstance(futures, set):  # before it is made one it may be anything, such as a generator that runs now
+            return list(futures)
+    return []
 
 
 def _idents(awaited: list[Any], works: dict[int, int]) -> Iterator[int]:

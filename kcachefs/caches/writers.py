@@ -22,7 +22,7 @@ class Writers:
     def __init__(self, folder: str, entries: str) -> None:
         self._folder = folder
         self._entries = entries
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._name = ""
         self._leave: weakref.finalize[[str, int], Writers] | None = None
@@ -63,7 +63,7 @@ class Writers:
 
     def after_fork(self) -> None:
         """In a forked child: the parent's writer is the parent's."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         if self._leave is not None:
             kept = self._leave.detach()
             if kept is not None:
@@ -86,10 +86,16 @@ class Writers:
                     fcntl.flock(file, fcntl.LOCK_EX)
                 if not os.path.exists(self._folder + name):  # a sweep removed it before it was locked
                     os.close(file)
-                    continue
-                self._leave = weakref.finalize(self, _sign_off, self._folder + name, file)
-                self._name = name
+                elif self._take(name):
+                    self._leave = weakref.finalize(self, _sign_off, self._folder + name, file)
+                else:
+                    _sign_off(self._folder + name, file)
             return self._name
+
+    def _take(self, name: str) -> bool:
+        """Take a name, unless a signal handler came in between and signed up."""
+        self._name = self._name or name  # nothing is called between looking and taking
+        return self._name == name
 
 
 def remove_if_free(path: str) -> None:

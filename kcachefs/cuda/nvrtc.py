@@ -81,7 +81,8 @@ class NvrtcCache:
         itself, PTX kept for the highest architecture below it answers, and nothing is compiled.
         """
         kind, _, _ = _parsed(arch)
-        asked = _Asked(source, tuple(options), name, dict(headers or {}), tuple(name_expressions), option_order)
+        how = How(name=name, headers=headers, name_expressions=name_expressions, option_order=option_order)
+        asked = _asked(source, options, how)
         found = self._find(asked, arch, older_ptx)
         if found is not None:
             return found
@@ -124,6 +125,7 @@ class NvrtcCache:
 
     def key(self, source: str | bytes, arch: str, options: Sequence[str] = (), **how: Unpack[How]) -> str:
         """The key that `compile` looks up, given the same arguments."""
+        _parsed(arch)
         return self._key(_asked(source, options, how), arch)
 
     def close(self) -> None:
@@ -189,12 +191,18 @@ class _Asked:
 def _asked(source: str | bytes, options: Sequence[str], how: How) -> _Asked:
     return _Asked(
         source,
-        tuple(options),
+        _listed("options", options),
         how.get("name", "kernel.cu"),
         dict(how.get("headers") or {}),
-        tuple(how.get("name_expressions", ())),
+        _listed("name_expressions", how.get("name_expressions", ())),
         how.get("option_order", "preserved"),
     )
+
+
+def _listed(what: str, given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str | bytes):  # which is a sequence of letters
+        raise UsageError(f"{what} is {given!r}; pass a list of texts")
+    return tuple(given)
 
 
 def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
@@ -240,7 +248,7 @@ def _compiled(entry: Entry, arch: str, *, was_cached: bool, ptx_only: bool = Fal
 
 
 def _parsed(arch: str) -> tuple[str, int, str]:
-    match = _ARCH.fullmatch(arch)
+    match = _ARCH.fullmatch(arch) if isinstance(arch, str) else None
     if match is None:
         raise UsageError(f"{arch!r} is no architecture; write one like sm_90a or compute_80")
     return match[1], int(match[2]), match[3]

@@ -17,6 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
 from types import TracebackType
@@ -83,6 +84,8 @@ class ContentStore:
         """
         if isinstance(data, bytes | bytearray | memoryview):
             return self._put_bytes(bytes(data))
+        if not hasattr(data, "read"):
+            raise UsageError(f"a store keeps bytes, or what a binary file returns, not {type(data).__name__}")
         frames = frames_of(partial(_read_some, data))
         head = list(islice(frames, IN_MEMORY_MAX // FRAME_SIZE))
         if len(head) < IN_MEMORY_MAX // FRAME_SIZE:
@@ -198,17 +201,21 @@ class ContentStore:
 
 
 def _read_some(file: IO[bytes], size: int) -> bytes:
-    data = file.read(size)
+    data: bytes | str | None = file.read(size)
     if data is None:
         raise UsageError(f"{file!r} does not block; open it in blocking mode")
+    if isinstance(data, str):
+        raise UsageError(f"{file!r} returns text; open it in binary mode")
     return data
 
 
 def _digest(digest: Digest) -> bytes:
-    try:
-        raw = bytes.fromhex(digest) if isinstance(digest, str) else digest
-    except ValueError:
-        raw = b""
+    raw = b""
+    if isinstance(digest, str):
+        with suppress(ValueError):
+            raw = bytes.fromhex(digest)
+    elif isinstance(digest, bytes | bytearray | memoryview):
+        raw = bytes(digest)
     if len(raw) != DIGEST_SIZE:
         raise UsageError(f"{digest!r} is not a BLAKE3 digest: pass 32 bytes or 64 hexadecimal characters")
     return raw

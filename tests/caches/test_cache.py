@@ -119,6 +119,27 @@ def test_metadata_is_small(cache: Cache) -> None:
     assert cache.get("a") is None
 
 
+@pytest.mark.parametrize(
+    ("meta", "why"),
+    [
+        ({1: 2}, "key 1; its keys are text"),
+        ({b"a": 2}, "its keys are text"),
+        ({"a": "\udc80"}, "plain data"),
+        ({"\udc80": 1}, "plain data"),
+        ({"a": 2**70}, "plain data"),
+        ({"a": [object()]}, "plain data"),
+    ],
+)
+def test_metadata_that_could_not_be_read_again_is_refused(cache: Cache, meta: Any, why: str) -> None:
+    cache.put("a", b"old")
+    with pytest.raises(UsageError, match=why) as refused:
+        cache.put("a", b"new", meta)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(UsageError, match=why):
+        cache.get_or_compute("b", lambda: Entry(b"new", meta))
+    assert (cache.get("a"), cache.get("b"), list(cache)) == (b"old", None, ["a"])
+
+
 def test_a_value_put_as_a_buffer_is_copied(cache: Cache) -> None:
     buffer = bytearray(b"before")
     cache.put("a", memoryview(buffer))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kcachefs import Cache, ObjectCache, cached
 from kcachefs.caches import decorator
+from tests.caches.locks import locks_of_the_library
 from tests.caches.processes import Worker, start
 from tests.caches.workers import value_of
 from tests.waiting import until
@@ -204,7 +202,7 @@ def test_a_child_forked_while_another_thread_holds_every_lock_can_do_everything(
         return b"built %d" % x
 
     assert (build(1), build_by_default(1), objects.get_or_make("o", lambda: "made")) == ("built 1", b"built 1", "made")
-    locks = _locks_of_the_library()
+    locks = locks_of_the_library()
     assert len(locks) >= 8
     is_held, may_go = threading.Event(), threading.Event()
 
@@ -239,15 +237,3 @@ def test_a_child_forked_while_another_thread_holds_every_lock_can_do_everything(
     finally:
         may_go.set()
         holder.join()
-
-
-def _locks_of_the_library() -> list[Any]:
-    """Every lock that a module or an object of the library holds now."""
-    kind = type(threading.Lock())
-    holders = [vars(module) for name, module in sys.modules.items() if name.startswith("kcachefs.caches.")]
-    for value in gc.get_objects():
-        if str(type(value).__module__).startswith("kcachefs.caches."):
-            slots = [name for base in type(value).__mro__ for name in getattr(base, "__slots__", ())]
-            holders += [getattr(value, "__dict__", {}), {name: getattr(value, name, None) for name in slots}]
-    found = {id(held): held for holder in holders for held in holder.values() if type(held) is kind}
-    return [lock for lock in found.values() if not lock.locked()]

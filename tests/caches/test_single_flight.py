@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,27 @@ def test_the_error_of_a_task_reaches_all_who_waited_and_nothing_is_kept(run: Any
 
     assert run(main) == ["no such kernel"] * 3
     assert len(cache) == 0
+
+
+def test_each_who_waited_has_the_traceback_of_the_computation_and_its_own(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    told: list[list[str]] = []
+
+    async def fails() -> bytes:
+        await yield_often()
+        raise ValueError("no")
+
+    async def ask() -> None:
+        try:
+            await cache.get_or_compute_async("key", fails)
+        except ValueError as error:
+            told.append([frame.name for frame in traceback.extract_tb(error.__traceback__)])
+
+    asyncio.run(together(*[ask] * 20))
+    assert len(told) == 20
+    assert {frames[-1] for frames in told} == {"fails"}
+    assert {frames.count("ask") for frames in told} == {1}
+    assert told[1:] == [told[1]] * 19
 
 
 def test_a_cancelled_task_leaves_the_work_to_one_that_waits() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 
 import pytest
@@ -143,3 +143,21 @@ def test_a_call_that_blocks_the_loop_of_the_task_that_computes_ends(tmp_path: Pa
         return by_task, by_call
 
     assert asyncio.run(main()) == (b"by the task", b"by the call")
+
+
+def test_futures_that_a_generator_still_gives_are_left_alone() -> None:
+    begins, may_end = threading.Event(), threading.Event()
+
+    def futures() -> Iterator[Future[None]]:
+        begins.set()
+        assert may_end.wait(PATIENCE)
+        yield from ()
+
+    thread = threading.Thread(target=wait, args=(futures(),))
+    thread.start()
+    try:
+        assert begins.wait(PATIENCE)
+        assert awaited_threads().get(thread.ident or 0, set()) == set()
+    finally:
+        may_end.set()
+        thread.join()

@@ -1,6 +1,8 @@
 """What type checkers know of the library: checked by mypy, never executed.
 
-Class methods are not here: mypy does not bind the class where `classmethod` decorates an object that is callable.
+Class methods are not here: mypy drops `classmethod` from among decorators, and does not bind the class to an object
+that is callable. It drops `staticmethod` too, and binds the object. Types that tell them apart by the first parameter
+would be lost on functions that are not annotated, or take any object.
 """
 
 from __future__ import annotations
@@ -46,6 +48,11 @@ class Compiler:
     def compile(self, source: str, level: int = 3) -> bytes:
         return source.encode()
 
+    @cached
+    @staticmethod
+    def plain(source: str) -> bytes:
+        return source.encode()
+
 
 async def check(cache: Cache, objects: ObjectCache[int]) -> None:
     assert_type(bare("k", arch="sm_80"), bytes)
@@ -60,6 +67,8 @@ async def check(cache: Cache, objects: ObjectCache[int]) -> None:
     assert_type(await measure_later("k"), int)
     assert_type(Compiler().compile("k", level=2), bytes)
     assert_type(Compiler().compile.cache_key("k"), bytes)
+    assert_type(Compiler.compile(Compiler(), "k"), bytes)
+    assert_type(Compiler.plain("k"), bytes)
     assert_type(cache.get("k"), bytes | None)
     assert_type(cache.get("k", 0), bytes | int)
     assert_type(cache["k"], bytes)

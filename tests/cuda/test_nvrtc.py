@@ -44,6 +44,17 @@ def test_a_program_is_compiled_once(cache: NvrtcCache) -> None:
     assert (fresh.ptx, fresh.cubin) == (made.ptx, made.cubin)
 
 
+@pytest.mark.parametrize("method", ["compile", "get", "key"])
+def test_arguments_of_another_kind_are_refused_in_words(cache: NvrtcCache, method: str) -> None:
+    ask: Any = getattr(cache, method)
+    with pytest.raises(UsageError, match="90 is no architecture; write one like sm_90a"):
+        ask(SOURCE, 90)
+    with pytest.raises(UsageError, match="options is '-lineinfo'; pass a list"):
+        ask(SOURCE, "sm_90", "-lineinfo")
+    with pytest.raises(UsageError, match="name_expressions is 'k<1>'; pass a list"):
+        ask(TEMPLATE, "sm_90", name_expressions="k<1>")
+
+
 def test_a_virtual_architecture_gives_ptx_alone(cache: NvrtcCache) -> None:
     made = cache.compile(SOURCE, "compute_80")
     assert b".target sm_80" in made.ptx

@@ -149,6 +149,18 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
             store.read(store.put(b"x"), -1, 5)
 
 
+def test_what_is_no_bytes_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("text")
+    with ContentStore(tmp_path / "store") as store, open(tmp_path / "text") as text:
+        for data, why in (("text", "keeps bytes.*not str"), (5, "not int"), (text, "binary mode")):
+            with pytest.raises(UsageError, match=why):
+                store.put(data)  # type: ignore[arg-type]
+        for digest in (5, None, ["ab"]):
+            with pytest.raises(UsageError, match="is not a BLAKE3 digest"):
+                store.get(digest)  # type: ignore[arg-type]
+        assert store.get(bytearray(store.put(b"x"))) == b"x"  # type: ignore[arg-type]
+
+
 def test_what_was_deleted_is_not_served_from_memory(tmp_path: Path) -> None:
     with ContentStore(tmp_path / "store") as store:
         digest = store.put(b"x" * 1000)
