@@ -13,6 +13,7 @@ from tests.keys.cases import (
     projects,
     raising,
     tensors,
+    torch_modules,
     unseen,
     values,
 )
@@ -27,6 +28,7 @@ CASES: list[Case] = [
     *projects.CASES,
     *programs.CASES,
     *tensors.CASES,
+    *torch_modules.CASES,
     *libraries.CASES,
     *overlooked.CASES,
     *raising.CASES,
