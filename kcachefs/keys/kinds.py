@@ -134,8 +134,8 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
             if not _is_derived(cls, attribute):
                 walk.named("attribute", attribute, held[attribute], out)
     if known.reader is not None and known.reader.parts is not None:
-        for name, part in known.reader.parts(value):
-            walk.part(name, part, out)
+        for place, part in known.reader.parts(value):
+            walk.part(place, part, out)
 
 
 def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) -> None:
