@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.keys.cases import (
+    cached_functions,
     classes,
     functions,
     libraries,
@@ -27,6 +28,7 @@ CASES: list[Case] = [
     *mutations.CASES,
     *projects.CASES,
     *programs.CASES,
+    *cached_functions.CASES,
     *tensors.CASES,
     *torch_modules.CASES,
     *libraries.CASES,
