@@ -11,7 +11,7 @@ from kcachefs.keys import kinds
 from kcachefs.keys.asking import PASSED_ON, ask, is_a, unreadable
 from kcachefs.keys.dependencies import MISSING, Dependencies
 from kcachefs.keys.encoding import digest, encode
-from kcachefs.keys.libraries import top_of
+from kcachefs.keys.libraries import is_library, top_of
 from kcachefs.keys.walk import Rules, Walk
 
 # Keys that were made already. The table refers to the functions, so that an `id` cannot be taken over by another one;
@@ -19,7 +19,9 @@ from kcachefs.keys.walk import Rules, Walk
 _MEMO_LIMIT = 1024
 _memo: dict[tuple[int, frozenset[str], bool], tuple[Any, Dependencies, str]] = {}
 _NOTHING: frozenset[str] = frozenset()
+# Where wrappers keep what they wrap, and where functions do that a library's decorator returns.
 _INNER = ("func", "fn", "__func__", "py_func")
+_WRAPPED = ("_torchdynamo_orig_callable", "__wrapped__")
 
 
 def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (), annotations: bool = True) -> str:
@@ -107,11 +109,22 @@ def _is_function(function: Any) -> bool:
 
 
 def _home(function: Any) -> str:
-    """The top package of the function: an installed kernel library is followed when it is the one asked about."""
+    """The top package of the function: an installed kernel library is followed when it is the one asked about.
+
+    A library whose decorator the function went through is not: `torch.no_grad()` says nothing of its own.
+    """
+    module = ""
     for _ in range(1000):
-        inner = next((found for name in _INNER if (found := ask(function, name)) is not None), None)
+        scope = ask(function, "__globals__")
+        module = str(scope.get("__name__", "")) if is_a(scope, dict) else ""
+        inner = _first(function, _INNER)
+        if inner is None and module and is_library(module):
+            inner = _first(function, _WRAPPED)
         if inner is None:
             break
         function = inner
-    scope = ask(function, "__globals__")
-    return top_of(scope.get("__name__", "")) if is_a(scope, dict) else ""
+    return top_of(module)
+
+
+def _first(function: Any, names: tuple[str, ...]) -> Any:
+    return next((found for name in names if (found := ask(function, name)) is not None), None)

@@ -69,6 +69,19 @@ def test_what_was_assigned_to_a_cached_function_counts(tmp_path: Path) -> None:
     assert build.cache_info().misses == 3
 
 
+def test_a_function_that_another_decorator_returned_is_kept_by_what_that_was_given(tmp_path: Path) -> None:
+    def decorated(by: int) -> bytes:
+        @cached(cache=Cache(tmp_path))
+        @functools.singledispatch
+        def build(value: object) -> bytes:
+            return b"object"
+
+        build.__wrapped__.register(int, lambda value: b"%d" % (value * by))
+        return build("a") + build(2)
+
+    assert [decorated(1), decorated(2), decorated(1)] == [b"object2", b"object4", b"object2"]
+
+
 def test_what_is_decoded_is_kept_as_it_is(tmp_path: Path) -> None:
     @cached(cache=Cache(tmp_path), encode=lambda kernel: kernel["code"], decode=lambda code: {"code": code})
     def make(name: str) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from tests.keys.cases import (
     torch_modules,
     unseen,
     values,
+    wrapped,
 )
 from tests.keys.cases.case import Case
 
@@ -35,4 +36,5 @@ CASES: list[Case] = [
     *overlooked.CASES,
     *raising.CASES,
     *unseen.CASES,
+    *wrapped.CASES,
 ]
