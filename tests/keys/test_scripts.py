@@ -1,4 +1,4 @@
-"""Keys in the processes of a script: it is one module there, and has other names in its workers and where it is imported."""
+"""Keys in the processes of a script, which goes by other names in its workers and where it is imported."""
 
 from __future__ import annotations
 
