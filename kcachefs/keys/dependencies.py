@@ -13,6 +13,7 @@ from kcachefs.keys.libraries import is_library, is_library_class, module_of, top
 from kcachefs.keys.protocol import protocol_of
 
 MISSING = object()
+_ITSELF = object()
 
 _SCALARS = frozenset({type(None), type(...), bool, int, float, complex, str, bytes, range})
 _CONTAINERS = frozenset({list, dict, set})
@@ -47,8 +48,8 @@ class Dependencies:
     """
 
     __slots__ = (
-        *("_annotations", "_cells", "_containers", "_functions", "_home", "_said", "_seen", "_slots"),
-        "is_complete",
+        *("_annotations", "_cells", "_containers", "_functions", "_home", "_own", "_own_cells", "_said", "_seen"),
+        *("_slots", "is_complete"),
     )
 
     def __init__(self, home: str, annotations: bool = True) -> None:
@@ -58,17 +59,25 @@ class Dependencies:
         self._slots: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: list[tuple[types.CellType, Any]] = []
         self._functions: list[_Function] = []
+        self._own: tuple[Any, ...] = ()
+        self._own_cells: list[tuple[int, Any]] = []
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._said: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
 
-    def hold(self) -> bool:
+    def hold(self, function: Any) -> bool:
         """Whether everything that was read is still the same. Plain loops: this runs with every call of a kernel."""
         for mapping, name, value in self._slots.values():
-            if mapping.get(name, MISSING) is not value:
+            if (found := mapping.get(name, MISSING)) is not value and (value is not _ITSELF or found is not function):
                 return False
-        for function in self._functions:
-            if not self._is_unchanged(*function):
+        if self._own and not self._is_unchanged(function, *self._own):
+            return False
+        for index, value in self._own_cells:
+            found = cell_value(function.__closure__[index])
+            if found is not value and (value is not _ITSELF or found is not function):
+                return False
+        for other in self._functions:
+            if not self._is_unchanged(*other):
                 return False
         for container, items in self._containers:
             if container if not items else not _are_same(_items(container), items):
@@ -80,6 +89,23 @@ class Dependencies:
             if not _is_same(_speak(value), said):
                 return False
         return True
+
+    def let_go(self, function: Any) -> None:
+        """No longer refer to the function that the key is of, which is handed to `hold`: so nothing here keeps it."""
+        self._slots = {
+            place: (mapping, name, _ITSELF if value is function else value)
+            for place, (mapping, name, value) in self._slots.items()
+        }
+        for own in self._functions:
+            if own.function is function:
+                self._own = own[1:]
+        self._functions = [other for other in self._functions if other.function is not function]
+        cells = self._cells
+        numbers = {id(cell): index for index, cell in enumerate(ask(function, "__closure__") or ())}
+        self._cells = [(cell, value) for cell, value in cells if id(cell) not in numbers]
+        self._own_cells = [
+            (numbers[id(cell)], _ITSELF if value is function else value) for cell, value in cells if id(cell) in numbers
+        ]
 
     def add_function(self, function: types.FunctionType) -> None:
         """A function, whose defaults, attributes and annotations are added by name as well."""
