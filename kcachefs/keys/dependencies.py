@@ -59,8 +59,9 @@ class Dependencies:
         self._slots: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: list[tuple[types.CellType, Any]] = []
         self._functions: list[_Function] = []
-        self._own: tuple[Any, ...] = ()
-        self._own_cells: list[tuple[int, Any]] = []
+        self._own: tuple[Any, ...] | None = None
+        # Numbers of the function's own cells that hold itself.
+        self._own_cells: tuple[int, ...] = ()
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._said: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
@@ -68,14 +69,10 @@ class Dependencies:
     def hold(self, function: Any) -> bool:
         """Whether everything that was read is still the same. Plain loops: this runs with every call of a kernel."""
         for mapping, name, value in self._slots.values():
-            if (found := mapping.get(name, MISSING)) is not value and (value is not _ITSELF or found is not function):
+            if mapping.get(name, MISSING) is not value and (value is not _ITSELF or mapping.get(name) is not function):
                 return False
-        if self._own and not self._is_unchanged(function, *self._own):
+        if self._own is not None and not self._is_unchanged(function, *self._own):
             return False
-        for index, value in self._own_cells:
-            found = cell_value(function.__closure__[index])
-            if found is not value and (value is not _ITSELF or found is not function):
-                return False
         for other in self._functions:
             if not self._is_unchanged(*other):
                 return False
@@ -84,6 +81,9 @@ class Dependencies:
                 return False
         for cell, value in self._cells:
             if cell_value(cell) is not value:
+                return False
+        for number in self._own_cells:
+            if cell_value(function.__closure__[number]) is not function:
                 return False
         for value, said in self._said:  # noqa: SIM110
             if not _is_same(_speak(value), said):
@@ -96,16 +96,13 @@ class Dependencies:
             place: (mapping, name, _ITSELF if value is function else value)
             for place, (mapping, name, value) in self._slots.items()
         }
-        for own in self._functions:
-            if own.function is function:
-                self._own = own[1:]
+        self._own = next((other[1:] for other in self._functions if other.function is function), None)
         self._functions = [other for other in self._functions if other.function is not function]
-        cells = self._cells
-        numbers = {id(cell): index for index, cell in enumerate(ask(function, "__closure__") or ())}
-        self._cells = [(cell, value) for cell, value in cells if id(cell) not in numbers]
-        self._own_cells = [
-            (numbers[id(cell)], _ITSELF if value is function else value) for cell, value in cells if id(cell) in numbers
-        ]
+        itself = {id(cell) for cell, value in self._cells if value is function}
+        cells = enumerate(ask(function, "__closure__") or ())
+        own = {id(cell): number for number, cell in cells if id(cell) in itself}
+        self._own_cells = tuple(own.values())
+        self._cells = [(cell, value) for cell, value in self._cells if id(cell) not in own]
 
     def add_function(self, function: types.FunctionType) -> None:
         """A function, whose defaults, attributes and annotations are added by name as well."""

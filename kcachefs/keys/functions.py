@@ -21,6 +21,7 @@ from kcachefs.keys.walk import Rules, Walk
 _MEMO_LIMIT = 1024
 _memo: dict[tuple[int, frozenset[str], bool], tuple[weakref.ref[Any], Dependencies, str]] = {}
 _NOTHING: frozenset[str] = frozenset()
+_NOT_GIVEN: tuple[()] = ()
 # Where wrappers keep what they wrap, and where functions do that a library's decorator returns.
 _INNER = ("func", "fn", "__func__", "py_func")
 _WRAPPED = ("_torchdynamo_orig_callable", "__wrapped__")
@@ -43,9 +44,12 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     >>> hash_function(scale) == hash_function(scale), hash_function(scale) == hash_function(grow)
     (True, False)
     """
-    if isinstance(ignore, str):
+    if ignore is _NOT_GIVEN:
+        number = (id(function), _NOTHING, annotations)
+    elif isinstance(ignore, str):
         raise UsageError(f"ignore is {ignore!r}; pass a list of names")
-    number = (id(function), frozenset(ignore) if ignore else _NOTHING, annotations)
+    else:
+        number = (id(function), frozenset(ignore), annotations)
     known = _memo.get(number)
     if known is not None and known[0]() is function and known[1].hold(function):
         return known[2]
