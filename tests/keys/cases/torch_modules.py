@@ -1,4 +1,4 @@
-"""Modules of torch: parameters and buffers that are one tensor in two places."""
+"""Modules of torch: parameters and buffers that are one tensor in two places, and modules that keep more than those."""
 
 from __future__ import annotations
 
@@ -50,7 +50,63 @@ def kernel(x):
     return module(x)
 """
 
+RECURRENT = """
+import copy, pickle
+import torch
+from torch import nn
+def filled(kind, *sizes, weight=1.0, **options):
+    made = kind(*sizes, **options)
+    for parameter in made.parameters():
+        nn.init.constant_(parameter, weight)
+    return made
+lstm = filled(nn.LSTM, 2, 3)
+class Own(nn.GRU):
+    pass
+def kernel(x):
+    return lstm(x)
+"""
+
 CASES: list[Case] = [
+    *values(
+        "torch recurrent",
+        "change",
+        RECURRENT,
+        """
+        filled(nn.LSTM, 2, 2) || filled(nn.GRU, 2, 2)
+        filled(nn.LSTM, 2, 2) || filled(nn.LSTM, 2, 2, weight=2.0)
+        filled(nn.GRU, 2, 2) || filled(nn.GRU, 2, 2, bidirectional=True)
+        filled(nn.GRU, 2, 2) || filled(Own, 2, 2)
+        filled(nn.RNN, 2, 2) || filled(nn.RNN, 2, 2, nonlinearity="relu")
+        filled(nn.MultiheadAttention, 4, 2) || filled(nn.MultiheadAttention, 4, 1)
+        filled(nn.TransformerEncoderLayer, 4, 2, 8) || filled(nn.TransformerEncoderLayer, 4, 2, 8, norm_first=True)
+        filled(nn.Conv2d, 1, 1, 3) || filled(nn.Conv2d, 1, 1, 3, padding=1)
+        filled(nn.BatchNorm2d, 2) || filled(nn.BatchNorm2d, 2, momentum=0.2)
+        """,
+        "torch",
+    ),
+    *values(
+        "torch recurrent alike",
+        "same",
+        RECURRENT,
+        """
+        filled(nn.LSTM, 2, 3) || lstm
+        lstm || copy.deepcopy(lstm)
+        lstm || pickle.loads(pickle.dumps(lstm))
+        filled(Own, 2, 2) || filled(Own, 2, 2)
+        """,
+        "torch",
+    ),
+    *mutations(
+        "torch recurrent used",
+        "same",
+        RECURRENT,
+        """
+        lstm(torch.ones(1, 1, 2))
+        lstm.flatten_parameters()
+        """,
+        needs="torch",
+    ),
+    *mutations("torch recurrent changed", "change", RECURRENT, "lstm.weight_ih_l0.data[0] = 5", needs="torch"),
     *values(
         "torch shared",
         "change",
