@@ -100,6 +100,10 @@ class Calls:
         # What this function ignores may matter to the one that calls it, so it has a key of its own.
         return ("itself" if self in _being_keyed.get() else self._function_key(), self._depends)
 
+    def ignores(self, name: str) -> bool:
+        """Whether a name does not count."""
+        return name in self._ignore
+
     def clear(self) -> int:
         """Remove every result that a function of this module and name has made; returns how many."""
         if self._objects is not None:

@@ -53,6 +53,7 @@ class CachedFunction(Generic[P, R_co]):
         self._bound = bound
         if calls.is_async and hasattr(inspect, "markcoroutinefunction"):  # since Python 3.12
             inspect.markcoroutinefunction(self)
+        self._given = dict(vars(self))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """The result of the call, computed now or at some time before."""
@@ -89,7 +90,15 @@ class CachedFunction(Generic[P, R_co]):
 
     def __kcachefs_key__(self) -> Any:
         """What a key depends on that depends on this function: the function itself, not how it is cached."""
-        return ("cached", self._calls.meaning(), self._bound)
+        own = self._own_attributes()
+        told = ("cached", self._calls.meaning(), self._bound)
+        return (*told, own) if own else told
+
+    def _own_attributes(self) -> tuple[tuple[str, Any], ...]:
+        """What was assigned to it since; what it has from the function counts with that."""
+        held, given = vars(self), self._given
+        names = [name for name in held if name != "_given" and (name not in given or held[name] is not given[name])]
+        return tuple((name, held[name]) for name in sorted(names) if not self._calls.ignores(name))
 
     def __reduce__(self) -> Any:
         if self._bound:  # as Python does it for methods

@@ -27,6 +27,13 @@ from kcachefs.keys.walk import Walk
 _BUILTINS = dict(vars(builtins))
 # What torch puts on functions, in part with their first use.
 _NOISE = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
+_OF_COMPILING = frozenset(
+    {
+        *("__wrapped__", "_is_torch_compile", "_isolate_recompiles_id", "aot_compile", "get_compiler_config"),
+        *("_torchdynamo_disable", "_torchdynamo_disable_msg", "_torchdynamo_disable_recursive", "_torchdynamo_inline"),
+        "_torchdynamo_orig_callable",
+    }
+)
 _OF_DISPATCHING = frozenset({"__wrapped__", "_clear_cache", "dispatch", "register", "registry"})
 
 
@@ -38,7 +45,8 @@ def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -
     elif (name := library_name(function, walk.rules.home)) is not None:
         walk.dependencies.add_function(function)
         walk.fields("library function", (*name, version_of(name[0])), out)
-    elif "_torchdynamo_orig_callable" in function.__dict__ and module.startswith("torch."):
+    # Whatever wraps such a function has a copy of its attributes.
+    elif "_torchdynamo_orig_callable" in function.__dict__ and module.startswith("torch._dynamo."):
         _write_compiled(walk, function, out)
     elif module == "functools" and "registry" in function.__dict__:
         walk.dependencies.is_complete = False
@@ -52,7 +60,7 @@ def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -
         walk.fields("function of a library", named, out)
         if not is_library_file(function.__code__.co_filename):  # generated, or lent the library's name
             out.append(sources.statement(function))
-        _write_parts(walk, function, out)
+        _write_parts(walk, function, out, _copied(function, "_torchdynamo_orig_callable", _OF_COMPILING))
 
 
 def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
@@ -125,11 +133,16 @@ def _write_compiled(walk: Walk, function: types.FunctionType, out: list[bytes]) 
     walk.dependencies.is_complete = False
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     settings = compile_settings(cell_value(cells["self"])) if "self" in cells else None
-    walk.fields("torch.compile", (function.__dict__["_torchdynamo_orig_callable"], settings), out)
+    inner = function.__dict__["_torchdynamo_orig_callable"]
+    walk.fields("torch.compile", (inner, settings), out)
+    held, copied = function.__dict__, dictionary_of(inner)
+    for name in sorted(held.keys() - walk.rules.ignore - _OF_COMPILING - _NOISE):
+        if not name.startswith("_torchdynamo") and held[name] is not copied.get(name, MISSING):
+            walk.named("attribute", name, held[name], out)
 
 
-def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """What a function holds: defaults, closure, attributes."""
+def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes], but: frozenset[str] = frozenset()) -> None:
+    """What a function holds: defaults, closure, attributes but some."""
     write(function.__defaults__, out, walk)
     if function.__kwdefaults__:
         for name in sorted(function.__kwdefaults__):
@@ -139,8 +152,18 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes]) -> 
             value = cell_value(cell)
             walk.dependencies.add_cell(cell, value)
             walk.named("closure variable", name, value, out)
-    for name in sorted(function.__dict__.keys() - walk.rules.ignore - _NOISE, key=str):
+    but |= _copied(function, "_clear_cache", _OF_DISPATCHING)
+    for name in sorted(function.__dict__.keys() - walk.rules.ignore - _NOISE - but, key=str):
         walk.slot("attribute", function.__dict__, name, out)
+
+
+def _copied(function: types.FunctionType, mark: str, names: frozenset[str]) -> frozenset[str]:
+    """Those of the names that `functools.wraps` has copied from a function with a mark; they count with that."""
+    held = function.__dict__
+    if mark not in held:
+        return frozenset()
+    wrapped = dictionary_of(held.get("__wrapped__"))
+    return frozenset(name for name in names if name in held and held[name] is wrapped.get(name, MISSING))
 
 
 def _write_documentation(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:

@@ -17,7 +17,7 @@ from kcachefs.errors import Unkeyable
 from kcachefs.keys.asking import OF_THE_PROCESS, ask, dictionary_of, is_a
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
-from kcachefs.keys.libraries import is_library, is_library_class, module_of, top_of, version_of
+from kcachefs.keys.libraries import imported_name, is_library, is_library_class, module_of, top_of, version_of
 from kcachefs.keys.visibility import is_made_in_c, is_visible, is_written_in_c
 from kcachefs.keys.walk import Walk
 
@@ -60,7 +60,7 @@ def type_name(cls: type, home: str = "") -> bytes:
     version = version_of(module) if is_library(module, home) else ""
     if top_of(module) in sys.stdlib_module_names and ask(sys.modules.get(top_of(module)), cls.__name__) is cls:
         module = top_of(module)  # the part of a package that a class is in changes between versions
-    return encode(("type", module, cls.__qualname__, version))
+    return encode(("type", imported_name(module), cls.__qualname__, version))
 
 
 def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:

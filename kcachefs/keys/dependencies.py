@@ -13,6 +13,7 @@ from kcachefs.keys.libraries import is_library, is_library_class, module_of, top
 from kcachefs.keys.protocol import protocol_of
 
 MISSING = object()
+_ITSELF = object()
 
 _SCALARS = frozenset({type(None), type(...), bool, int, float, complex, str, bytes, range})
 _CONTAINERS = frozenset({list, dict, set})
@@ -47,8 +48,8 @@ class Dependencies:
     """
 
     __slots__ = (
-        *("_annotations", "_cells", "_containers", "_functions", "_home", "_said", "_seen", "_slots"),
-        "is_complete",
+        *("_annotations", "_cells", "_containers", "_functions", "_home", "_own", "_own_cells", "_said", "_seen"),
+        *("_slots", "is_complete"),
     )
 
     def __init__(self, home: str, annotations: bool = True) -> None:
@@ -58,17 +59,22 @@ class Dependencies:
         self._slots: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._cells: list[tuple[types.CellType, Any]] = []
         self._functions: list[_Function] = []
+        self._own: tuple[Any, ...] | None = None
+        # Numbers of the function's own cells that hold itself.
+        self._own_cells: tuple[int, ...] = ()
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._said: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
 
-    def hold(self) -> bool:
+    def hold(self, function: Any) -> bool:
         """Whether everything that was read is still the same. Plain loops: this runs with every call of a kernel."""
         for mapping, name, value in self._slots.values():
-            if mapping.get(name, MISSING) is not value:
+            if mapping.get(name, MISSING) is not value and (value is not _ITSELF or mapping.get(name) is not function):
                 return False
-        for function in self._functions:
-            if not self._is_unchanged(*function):
+        if self._own is not None and not self._is_unchanged(function, *self._own):
+            return False
+        for other in self._functions:
+            if not self._is_unchanged(*other):
                 return False
         for container, items in self._containers:
             if container if not items else not _are_same(_items(container), items):
@@ -76,10 +82,27 @@ class Dependencies:
         for cell, value in self._cells:
             if cell_value(cell) is not value:
                 return False
+        for number in self._own_cells:
+            if cell_value(function.__closure__[number]) is not function:
+                return False
         for value, said in self._said:  # noqa: SIM110
             if not _is_same(_speak(value), said):
                 return False
         return True
+
+    def let_go(self, function: Any) -> None:
+        """No longer refer to the function that the key is of, which is handed to `hold`: so nothing here keeps it."""
+        self._slots = {
+            place: (mapping, name, _ITSELF if value is function else value)
+            for place, (mapping, name, value) in self._slots.items()
+        }
+        self._own = next((other[1:] for other in self._functions if other.function is function), None)
+        self._functions = [other for other in self._functions if other.function is not function]
+        itself = {id(cell) for cell, value in self._cells if value is function}
+        cells = enumerate(ask(function, "__closure__") or ())
+        own = {id(cell): number for number, cell in cells if id(cell) in itself}
+        self._own_cells = tuple(own.values())
+        self._cells = [(cell, value) for cell, value in self._cells if id(cell) not in own]
 
     def add_function(self, function: types.FunctionType) -> None:
         """A function, whose defaults, attributes and annotations are added by name as well."""

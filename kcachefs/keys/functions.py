@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Collection
 from types import FunctionType
 from typing import Any
@@ -11,15 +13,18 @@ from kcachefs.keys import kinds
 from kcachefs.keys.asking import PASSED_ON, ask, is_a, unreadable
 from kcachefs.keys.dependencies import MISSING, Dependencies
 from kcachefs.keys.encoding import digest, encode
-from kcachefs.keys.libraries import top_of
+from kcachefs.keys.libraries import is_library, module_of, top_of
 from kcachefs.keys.walk import Rules, Walk
 
-# Keys that were made already. The table refers to the functions, so that an `id` cannot be taken over by another one;
-# it is small, so that what they refer to is not kept for long.
+# Keys that were made already; each goes with its function. The table is small all the same: what a function closes over
+# may refer to it in turn, and then both stay until the table is full.
 _MEMO_LIMIT = 1024
-_memo: dict[tuple[int, frozenset[str], bool], tuple[Any, Dependencies, str]] = {}
+_memo: dict[tuple[int, frozenset[str], bool], tuple[weakref.ref[Any], Dependencies, str]] = {}
 _NOTHING: frozenset[str] = frozenset()
+_NOT_GIVEN: tuple[()] = ()
+# Where wrappers keep what they wrap, and where functions do that a library's decorator returns.
 _INNER = ("func", "fn", "__func__", "py_func")
+_WRAPPED = ("_torchdynamo_orig_callable", "__wrapped__")
 
 
 def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (), annotations: bool = True) -> str:
@@ -39,19 +44,28 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     >>> hash_function(scale) == hash_function(scale), hash_function(scale) == hash_function(grow)
     (True, False)
     """
-    if isinstance(ignore, str):
+    if ignore is _NOT_GIVEN:
+        number = (id(function), _NOTHING, annotations)
+    elif isinstance(ignore, str):
         raise UsageError(f"ignore is {ignore!r}; pass a list of names")
-    number = (id(function), frozenset(ignore) if ignore else _NOTHING, annotations)
+    else:
+        number = (id(function), frozenset(ignore), annotations)
     known = _memo.get(number)
-    if known is not None and known[0] is function and known[1].hold():
+    if known is not None and known[0]() is function and known[1].hold(function):
         return known[2]
     walk = _walk_from(function, number[1], annotations)
     key = _walked(walk, "function", function).hex()
     if walk.dependencies.is_complete and _is_function(function):
+        walk.dependencies.let_go(function)
         if len(_memo) >= _MEMO_LIMIT:
             _memo.clear()
-        _memo[number] = (function, walk.dependencies, key)
+        forget = functools.partial(_forget, number)
+        _memo[number] = (weakref.ref(function, forget), walk.dependencies, key)
     return key
+
+
+def _forget(number: tuple[int, frozenset[str], bool], _: weakref.ref[Any]) -> None:
+    _memo.pop(number, None)
 
 
 def hash_value(value: object) -> str:
@@ -103,15 +117,28 @@ def _is_function_like(function: Any) -> bool:
 
 def _is_function(function: Any) -> bool:
     """Whether its dependencies are all that the key was made of: a plain function, or one that Triton wraps."""
-    return is_a(function, FunctionType) or is_a(ask(function, "fn"), FunctionType)
+    if top_of(module_of(type(function))) == "triton":
+        return is_a(ask(function, "fn"), FunctionType)
+    return is_a(function, FunctionType)
 
 
 def _home(function: Any) -> str:
-    """The top package of the function: an installed kernel library is followed when it is the one asked about."""
+    """The top package of the function: an installed kernel library is followed when it is the one asked about.
+
+    A library whose decorator the function went through is not: `torch.no_grad()` says nothing of its own.
+    """
+    module = ""
     for _ in range(1000):
-        inner = next((found for name in _INNER if (found := ask(function, name)) is not None), None)
+        scope = ask(function, "__globals__")
+        module = str(scope.get("__name__", "")) if is_a(scope, dict) else ""
+        inner = _first(function, _INNER)
+        if inner is None and module and is_library(module):
+            inner = _first(function, _WRAPPED)
         if inner is None:
             break
         function = inner
-    scope = ask(function, "__globals__")
-    return top_of(scope.get("__name__", "")) if is_a(scope, dict) else ""
+    return top_of(module)
+
+
+def _first(function: Any, names: tuple[str, ...]) -> Any:
+    return next((found for name in names if (found := ask(function, name)) is not None), None)

@@ -133,6 +133,9 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
         for attribute in sorted(held.keys() - (known.reader.noise if known.reader else frozenset()), key=str):
             if not _is_derived(cls, attribute):
                 walk.named("attribute", attribute, held[attribute], out)
+    if known.reader is not None and known.reader.parts is not None:
+        for place, part in known.reader.parts(value):
+            walk.part(place, part, out)
 
 
 def _write_hidden(walk: Walk, value: Any, known: Knowledge, out: list[bytes]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import sysconfig
 import types
@@ -41,7 +42,7 @@ def is_library(module_name: str, home: str = "") -> bool:
     if top_of(module_name) == _OURS:
         return True
     module = sys.modules.get(module_name)
-    if module is None or module_name == "__main__":
+    if module is None or module_name in _SCRIPTS:
         return False
     file = dictionary_of(module).get("__file__")
     if file is not None:
@@ -54,6 +55,21 @@ def is_library(module_name: str, home: str = "") -> bool:
     if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
         return True
     return is_library(module_name.rpartition(".")[0])
+
+
+# What the program of a process is called there, and in the processes that multiprocessing starts.
+_SCRIPTS = frozenset({"__main__", "__mp_main__"})
+
+
+def imported_name(module_name: str) -> str:
+    """The name under which others import a module: the program itself has one like any other."""
+    if module_name not in _SCRIPTS:
+        return module_name
+    place = place_of(sys.modules.get(module_name))
+    name = ask(place.spec, "name")  # where it was started with `python -m`
+    if type(name) is str:
+        return name
+    return os.path.splitext(os.path.basename(place.file))[0] if type(place.file) is str else "__main__"
 
 
 def is_library_class(cls: type, home: str = "") -> bool:

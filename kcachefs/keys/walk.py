@@ -55,12 +55,14 @@ class Walk:
         path: tuple[str, ...] = (),
         outer: _Outer | None = None,
         dependencies: Dependencies | None = None,
+        held: Mapping[int, int] | None = None,
     ) -> None:
         self.rules = rules
         self.dependencies: Dependencies = dependencies or Dependencies(rules.home, rules.annotations)
         self._kinds = kinds
         self._outer: _Outer = outer or {}
         self._numbers: dict[int, int] = {}
+        self._held: dict[int, int] = dict(held or {})
         self._pending: deque[tuple[Any, tuple[str, ...]]] = deque()
         self._alive: list[Any] = []
         self._path = path
@@ -101,7 +103,7 @@ class Walk:
             return _number(self._numbers[id(value)])
         inner = {**self._outer, **{key: b"%d:%d" % (len(self._outer), n) for key, n in self._numbers.items()}}
         # What the member was read from, the whole was read from.
-        walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies)
+        walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies, self._held)
         return tagged(b"D", walk.digest("member", value))
 
     # --- for those that encode a kind --------------------------------------------------------------------------------
@@ -133,6 +135,14 @@ class Walk:
         value = mapping.get(name, MISSING)
         self.dependencies.add_slot(mapping, name, value)
         self.named(label, name, value, out)
+
+    def part(self, name: str, value: Any, out: list[bytes]) -> None:
+        """A part of a node that was written by its content: says so if it is a part of one before, too."""
+        if id(value) in self._numbers or id(value) in self._outer:  # it is a node, and its number tells
+            return
+        first = self._held.setdefault(id(value), number := len(self._held))
+        if first != number:
+            self.named("shared", name, first, out)
 
     def _mention(self, value: Any, out: list[bytes]) -> None:
         if (known := self._outer.get(id(value))) is not None:

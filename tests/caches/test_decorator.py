@@ -10,7 +10,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -50,6 +50,37 @@ def test_another_function_of_the_same_name_starts_anew(tmp_path: Path) -> None:
         return compile(3)
 
     assert [factor(2), factor(3), factor(2)] == [b"\6", b"\t", b"\6"]
+
+
+def test_what_was_assigned_to_a_cached_function_counts(tmp_path: Path) -> None:
+    @cached(cache=Cache(tmp_path))
+    def helper() -> bytes:
+        return cast(bytes, of_helper.mode)
+
+    @cached(cache=Cache(tmp_path))
+    def build(n: int) -> bytes:
+        return helper() * n * cast(int, of_build.tile)
+
+    of_helper, of_build = cast(Any, helper), cast(Any, build)
+    told = []
+    for tile, mode in ((1, b"a"), (2, b"a"), (2, b"b"), (1, b"a")):
+        of_build.tile, of_helper.mode = tile, mode
+        told.append(build(1))
+    assert told == [b"a", b"aa", b"bb", b"a"]
+    assert build.cache_info().misses == 3
+
+
+def test_a_function_that_another_decorator_returned_is_kept_by_what_that_was_given(tmp_path: Path) -> None:
+    def decorated(by: int) -> bytes:
+        @cached(cache=Cache(tmp_path))
+        @functools.singledispatch
+        def build(value: object) -> bytes:
+            return b"object"
+
+        build.__wrapped__.register(int, lambda value: b"%d" % (value * by))
+        return build("a") + build(2)
+
+    assert [decorated(1), decorated(2), decorated(1)] == [b"object2", b"object4", b"object2"]
 
 
 def test_what_is_decoded_is_kept_as_it_is(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
+from kcachefs.keys.asking import ask
 from kcachefs.keys.dtypes import dtype_name
 from kcachefs.keys.readers.reader import Reader
+from kcachefs.keys.visibility import is_written_in_c
 
 
 def _array(value: Any) -> Any:
@@ -44,6 +46,23 @@ def _without_gaps(content: bytes) -> bytes:
     return bytes(numpy.frombuffer(content, "u1").reshape(-1, width)[:, :10])
 
 
+def _as_written_in_c(value: Any, name: str) -> Any:
+    """An attribute as the class in C has it, whatever a subclass puts in its place."""
+    cls = next(base for base in type(value).__mro__ if is_written_in_c(base))
+    return getattr(cls, name).__get__(value, cls)
+
+
+def _bits(value: Any) -> Any:
+    """The state, and where generators that are spawned from this one come from."""
+    return (_as_written_in_c(value, "state"), ask(value, "seed_seq", ask(value, "_seed_seq")))
+
+
+def _legacy_random(value: Any) -> Any:
+    return sys.modules["numpy"].random.RandomState.get_state(value, legacy=False)
+
+
+_BIT_GENERATORS = ("_mt19937.MT19937", "_pcg64.PCG64", "_pcg64.PCG64DXSM", "_philox.Philox", "_sfc64.SFC64")
+
 READERS: dict[str, Reader] = {
     "numpy.ndarray": Reader("array", _array, is_inline=True),
     "numpy.memmap": Reader("array", _array, is_inline=True, attributes="noise"),
@@ -51,4 +70,10 @@ READERS: dict[str, Reader] = {
     # By name as well: Python's own str and bytes come before numpy's classes among their bases.
     **{f"numpy.{name}": Reader("scalar", _scalar, is_inline=True) for name in ("str_", "bytes_")},
     "numpy.dtype": Reader("dtype", dtype_name, is_inline=True, attributes="noise", covers_subclasses=True),
+    **{f"numpy.random.{name}": Reader("bit generator", _bits) for name in _BIT_GENERATORS},
+    "numpy.random._generator.Generator": Reader(
+        "random generator", lambda value: _as_written_in_c(value, "bit_generator")
+    ),
+    "numpy.random.mtrand.RandomState": Reader("legacy random generator", _legacy_random),
+    "numpy.random.bit_generator.SeedSequence": Reader("seed sequence", lambda value: _as_written_in_c(value, "state")),
 }

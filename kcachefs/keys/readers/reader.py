@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ class Reader:
     noise: frozenset[str] = frozenset()
     # Reads what subclasses written in C add, too.
     covers_subclasses: bool = False
+    # Parts by name that count by their content, but of which it matters whether two are one object.
+    parts: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
 
 
 def nothing(_: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from blake3 import blake3
@@ -148,6 +150,23 @@ _HOOK_MARKS = frozenset(
 )
 
 
+def _tensors_of_module(value: Any) -> Iterator[tuple[str, Any]]:
+    """Parameters and buffers: a step that changes one that two modules have changes both."""
+    held = vars(value)
+    for kind in ("_parameters", "_buffers"):
+        for name in sorted(held[kind]):
+            if held[kind][name] is not None:
+                yield f"{kind}.{name}", held[kind][name]
+
+
+_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS, parts=_tensors_of_module)
+
+
+def _generator(value: Any) -> Any:
+    torch = sys.modules["torch"]
+    return (torch.Generator.device.__get__(value).type, torch.Generator.get_state(value))
+
+
 def _optimised_module(value: Any) -> Any:
     return (value._orig_mod, compile_settings(value.dynamo_ctx))
 
@@ -190,7 +209,10 @@ READERS: dict[str, Reader] = {
     "torch.device": Reader("device", str, is_inline=True),
     "torch.finfo": Reader("limits", str, is_inline=True),
     "torch.iinfo": Reader("limits", str, is_inline=True),
-    "torch.nn.modules.module.Module": Reader("module", _module, noise=_HOOKS | _HOOK_MARKS),
+    "torch.nn.modules.module.Module": _MODULE,
+    # Weak references to the weights, which it also has a list of.
+    "torch.nn.modules.rnn.RNNBase": replace(_MODULE, noise=_MODULE.noise | {"_flat_weight_refs"}),
+    "torch._C.Generator": Reader("random generator", _generator),
     "torch.layout": Reader("layout", str, is_inline=True),
     "torch.memory_format": Reader("memory format", str, is_inline=True),
     "torch.qscheme": Reader("quantisation scheme", str, is_inline=True),

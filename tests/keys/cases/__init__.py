@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from tests.keys.cases import (
+    cached_functions,
     classes,
     functions,
+    generators,
     libraries,
     library_values,
     mutations,
@@ -13,8 +15,10 @@ from tests.keys.cases import (
     projects,
     raising,
     tensors,
+    torch_modules,
     unseen,
     values,
+    wrapped,
 )
 from tests.keys.cases.case import Case
 
@@ -26,9 +30,13 @@ CASES: list[Case] = [
     *mutations.CASES,
     *projects.CASES,
     *programs.CASES,
+    *cached_functions.CASES,
+    *generators.CASES,
     *tensors.CASES,
+    *torch_modules.CASES,
     *libraries.CASES,
     *overlooked.CASES,
     *raising.CASES,
     *unseen.CASES,
+    *wrapped.CASES,
 ]

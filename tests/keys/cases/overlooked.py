@@ -447,8 +447,6 @@ CASES: list[Case] = [
         """
         np.arange(3).flat
         np.frompyfunc(len, 1, 1)
-        np.random.RandomState(1)
-        np.random.PCG64(1)
         np.broadcast([1], [2])
         """,
         "numpy",
