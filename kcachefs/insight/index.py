@@ -99,9 +99,8 @@ class Index:
         rows = []
         for entry, one in sketches:
             name = "" if isinstance(one, str | HelperSketch) else one.name  # they are found by no kernel's name
-            with contextlib.suppress(
-                ValueError, OverflowError, RecursionError
-            ):  # one that cannot be kept spoils no other
+            # One that cannot be kept spoils no other.
+            with contextlib.suppress(ValueError, OverflowError, RecursionError):
                 rows.append((entry.path, stamp_of(entry), _kind(one), name, msgspec.msgpack.encode(one)))
         self._insert(rows)
 

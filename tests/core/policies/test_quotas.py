@@ -167,16 +167,21 @@ def test_who_has_only_entries_in_use_loses_their_names_and_then_writes_no_more(
         assert total(fs, NOBODYS_ACCOUNT) == 0
 
 
+def fill_and_hold(fs: Filesystem) -> int:
+    """Fill the store beyond its limit: user 1 has most of it, and holds that open; returns the file."""
+    make(fs, 2, "B")
+    make(fs, 1, "A", data=os.urandom(80 * SIZE))
+    held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
+    assert held is not None
+    fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size=fs.store.used_bytes() * 3 // 4)
+    return held
+
+
 def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_their_own_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
-        make(fs, 2, "B")
-        make(fs, 1, "A", data=os.urandom(80 * SIZE))
-        held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
-        assert held is not None
-        limits = Limits(max_size=fs.store.used_bytes() * 3 // 4, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
-        fs.room.limits = limits
+        held = fill_and_hold(fs)
         fs.evictor.grace_seconds = 3.0
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
@@ -200,10 +205,7 @@ def test_who_keeps_all_their_entries_open_is_refused_though_these_are_tried_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
-        make(fs, 2, "B")
-        make(fs, 1, "A", data=os.urandom(80 * SIZE))
-        assert fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin") is not None
-        fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size=fs.store.used_bytes() * 3 // 4)
+        fill_and_hold(fs)
         fs.evictor.certain_seconds = 0.2
         now, hours = time.time_ns, itertools.count()
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + next(hours) * int(3600e9))
