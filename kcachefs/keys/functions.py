@@ -59,13 +59,10 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
         walk.dependencies.let_go(function)
         if len(_memo) >= _MEMO_LIMIT:
             _memo.clear()
-        forget = functools.partial(_forget, number)
+        # As in by_identity.py, no function of ours is called back: it could be at the interpreter's end.
+        forget = functools.partial(_memo.pop, number)
         _memo[number] = (weakref.ref(function, forget), walk.dependencies, key)
     return key
-
-
-def _forget(number: tuple[int, frozenset[str], bool], _: weakref.ref[Any]) -> None:
-    _memo.pop(number, None)
 
 
 def hash_value(value: object) -> str:

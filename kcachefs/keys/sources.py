@@ -13,12 +13,12 @@ import __future__
 import ast
 import linecache
 import sys
-import weakref
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from kcachefs.keys.asking import is_a
+from kcachefs.keys.by_identity import ByIdentity
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.references import global_paths
 
@@ -41,7 +41,7 @@ class _Found(NamedTuple):
 
 # The statement of each code object, by identity: equal code may stand in different text. Code objects never change,
 # and generated kernels come and go, so the table keeps none of them alive.
-_statements: dict[int, tuple[weakref.ref[CodeType], bytes]] = {}
+_statements = ByIdentity[bytes]()
 # The functions that each file defines, by name, as long as linecache holds the same lines.
 _files: dict[tuple[str, int], tuple[list[str], dict[str, list[_Found]]]] = {}
 
@@ -49,13 +49,12 @@ _files: dict[tuple[str, int], tuple[list[str], dict[str, list[_Found]]]] = {}
 def statement(function: FunctionType) -> bytes:
     """What `function` does, encoded, apart from everything that it refers to."""
     code = function.__code__
-    number = id(code)
-    known = _statements.get(number)
-    if known is not None and known[0]() is code:
-        return known[1]
+    known = _statements.get(code)
+    if known is not None:
+        return known
     text = _source_text(function)
     said = encode(("code", sys.implementation.cache_tag, shape(code))) if text is None else text_statement(text, code)
-    _statements[number] = (weakref.ref(code, lambda _: (_statements.pop(number, None), None)[1]), said)
+    _statements.put(code, said)
     return said
 
 

@@ -9,10 +9,10 @@ Sizes prove which is which: a class statement adds one pointer for each slot and
 from __future__ import annotations
 
 import types
-import weakref
 from typing import Any
 
 from kcachefs.keys.asking import ask
+from kcachefs.keys.by_identity import ByIdentity
 
 _POINTER = object.__basicsize__ // 2
 _HEAP_TYPE = 1 << 9
@@ -32,17 +32,16 @@ class _Plain:
     pass
 
 
-_known: dict[int, tuple[weakref.ref[type], bool]] = {}
+_known = ByIdentity[bool]()
 
 
 def is_visible(cls: type) -> bool:
     """Whether `cls` itself adds no state to its instances beyond `__dict__` and `__slots__`."""
-    number = id(cls)
-    known = _known.get(number)
-    if known is not None and known[0]() is cls:
-        return known[1]
+    known = _known.get(cls)
+    if known is not None:
+        return known
     answer = not _hides_dictionary(cls) and (_adds_nothing(cls) or _is_made_by_class_statement(cls))
-    _known[number] = (weakref.ref(cls, lambda _: (_known.pop(number, None), None)[1]), answer)
+    _known.put(cls, answer)
     return answer
 
 

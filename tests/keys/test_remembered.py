@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -136,3 +138,23 @@ def test_an_object_with_a_function_is_more_than_that(modules: Modules) -> None:
     before = hash_function(module.launcher)
     module.launcher.tile = 2
     assert hash_function(module.launcher) != before
+
+
+REDEFINED = """
+import sys
+from kcachefs.keys import functions, hash_function
+
+kept = []
+for i in range(4):
+    exec(f"def inner(x): return x + {i}\\ndef outer(x): return inner(x) * {i}")
+    hash_function(outer), hash_function(inner)
+    kept.append(outer)
+inner = None
+sys.kept = kept, functions  # longer than the names of any module
+"""
+
+
+def test_functions_that_outlive_the_modules_end_without_a_word() -> None:
+    """As in a notebook that defines its functions over and over, with one of them held by what ends last."""
+    done = subprocess.run([sys.executable, "-c", REDEFINED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

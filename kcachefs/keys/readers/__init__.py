@@ -8,10 +8,10 @@ instances of a class with neither a reader nor hidden state are what their attri
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import NamedTuple
 
 from kcachefs.keys.asking import ask
+from kcachefs.keys.by_identity import ByIdentity
 from kcachefs.keys.readers import builtin, libraries, numpy, plain, torch
 from kcachefs.keys.readers.reader import Reader
 from kcachefs.keys.visibility import is_visible
@@ -33,18 +33,16 @@ class Knowledge(NamedTuple):
     hidden: type | None
 
 
-_known: dict[int, tuple[weakref.ref[type], Knowledge]] = {}
+_known = ByIdentity[Knowledge]()
 
 
 def knowledge_of(cls: type) -> Knowledge:
     """How to read the instances of a class."""
-    number = id(cls)
-    known = _known.get(number)
-    if known is not None and known[0]() is cls:
-        return known[1]
-    made = _look_up(cls)
-    _known[number] = (weakref.ref(cls, lambda _: (_known.pop(number, None), None)[1]), made)
-    return made
+    known = _known.get(cls)
+    if known is None:
+        known = _look_up(cls)
+        _known.put(cls, known)
+    return known
 
 
 def _look_up(cls: type) -> Knowledge:
