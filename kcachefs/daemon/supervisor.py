@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from kcachefs.daemon import logs, registry
+from kcachefs.daemon.crash_loop import CrashLoop, StandbyPause
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.registry import MountConfig, MountState
@@ -33,10 +34,6 @@ from kcachefs.errors import MountBusy, MountError, describe
 
 log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
-CRASHES_MAX = 5
-"""After this many workers in a row have died before their first heartbeat, each further one is started later."""
-BUS_ERRORS_MAX = 2
-"""After this many workers in a row were ended by SIGBUS, the log says that the catalog is damaged."""
 STANDBY_SECONDS = 5.0
 """How long the first worker serves before a standby is started: a new mount is often busy at once."""
 GIVE_UP_SECONDS = 60.0
@@ -71,7 +68,8 @@ class Supervisor:
         self._reload_requested = False
         self._wakeup, self._wakeup_writer = os.pipe()
         os.set_blocking(self._wakeup_writer, False)
-        self._crashes = self._bus_errors = 0
+        self._crash_loop = CrashLoop(config.store)
+        self._standby_pause = StandbyPause()
         self._state = MountState(
             mountpoint=config.mountpoint,
             store=config.store,
@@ -194,7 +192,7 @@ class Supervisor:
         while True:
             event = self._worker.watch(self._wakeup, self._config.hang_seconds, self._newcomer)
             if event is WorkerEvent.HEARTBEAT:
-                self._crashes = 0
+                self._crash_loop.note_heartbeat()
                 self._keep_standby(self._worker)
             elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
@@ -214,8 +212,11 @@ class Supervisor:
                 return code
 
     def _keep_standby(self, worker: WorkerProcess) -> None:
+        if self._standby is not None and self._standby.has_ended:
+            self._standby_pause.note_end(exit_reason(self._standby.wait()))
+            self._standby = None
         wanted = self._can_fail_over and not self._stopping and self._standby is None and self._newcomer is None
-        if wanted and worker.seconds_served > STANDBY_SECONDS:
+        if wanted and worker.seconds_served > STANDBY_SECONDS and self._standby_pause.is_over:
             self._standby = self._start()
 
     def _start(self) -> WorkerProcess | None:
@@ -267,6 +268,7 @@ class Supervisor:
             worker, self._standby = self._standby or self._start(), None
             refusal = self._begin(worker, resumed=True)
             if refusal is None and not self._stopping:
+                self._standby_pause = StandbyPause()
                 self._standby = self._start()  # this death may not be the last
             if refusal is None or self._stopping or time.monotonic() > until:
                 return refusal
@@ -276,18 +278,10 @@ class Supervisor:
 
     def _note_death(self, code: int, reason: str = "") -> None:
         reason = reason or exit_reason(code)
-        self._crashes += 1
         self._state.restarts += 1
         self._state.last_exit = reason
         log.error("the worker ended (%s); replacing it", reason)
-        self._bus_errors = self._bus_errors + 1 if code == -signal.SIGBUS else 0
-        if self._bus_errors >= BUS_ERRORS_MAX:
-            store = self._config.store
-            log.error("%s: its catalog cannot be read (SIGBUS); unmount and run: kcachefs fsck --repair", store)
-        if self._crashes >= CRASHES_MAX:
-            pause = min(10.0, 0.1 * 2 ** (self._crashes - CRASHES_MAX))
-            log.error("%d workers in a row died before serving: waiting %.1f s", self._crashes, pause)
-            time.sleep(pause)
+        self._crash_loop.note_death(code)
 
     # --- reloading and stopping ---------------------------------------------------------------------------------------
 
@@ -302,14 +296,15 @@ class Supervisor:
         self._drop_newcomer()
         self._newcomer = self._start()
         if self._newcomer is None:
-            self._note_failed_reload()
+            self._note_failed_reload(None)
 
     def _hand_over(self, worker: WorkerProcess) -> None:
         """Have the newcomer take the worker's place, now that it is warm; keep the worker if the newcomer failed."""
         assert self._newcomer is not None
         if not self._newcomer.is_warm:
+            refusal = self._newcomer.refusal
             self._drop_newcomer()
-            self._note_failed_reload()
+            self._note_failed_reload(refusal)
             return
         if self._standby is not None:
             self._standby.end()
@@ -325,9 +320,12 @@ class Supervisor:
             self._newcomer.end()
             self._newcomer = None
 
-    def _note_failed_reload(self) -> None:
+    def _note_failed_reload(self, refusal: Refusal | None) -> None:
         self._state.reloads_failed += 1
-        log.error("the new worker did not start; the old one keeps serving")
+        self._state.reload_refusal = refusal.message if refusal is not None else ""
+        log.error(
+            "the new worker did not start; the old one keeps serving%s", f": {refusal.message}" if refusal else ""
+        )
         self._write_state()
 
     def _stop(self, number: int, frame: object) -> None:

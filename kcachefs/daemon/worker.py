@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -52,7 +52,7 @@ from kcachefs.daemon.worker_protocol import (
 from kcachefs.engines import prepare_engine
 from kcachefs.errors import KcachefsError, NoSpace
 from kcachefs.store import Options, Store
-from kcachefs.store.header import make_directory
+from kcachefs.store.header import make_directory, read_header
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 if TYPE_CHECKING:
@@ -321,10 +321,20 @@ def prepare(config: MountConfig) -> Preparation:
         importlib.import_module(f"kcachefs.engines.{config.engine}")
     if config.fleet is not None:
         importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
+    refuse_free_threading()
     store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
     privileges.drop()
     make_directory(store)
+    with contextlib.suppress(FileNotFoundError):  # a new store
+        read_header(store)
     return Preparation(control_socket, confine(store, control_socket.parent))
+
+
+def refuse(supervisor: socket.socket, error: KcachefsError | OSError) -> NoReturn:
+    """Say why we cannot serve, and exit."""
+    with contextlib.suppress(OSError):
+        supervisor.sendall(Refusal.from_error(error).to_line())
+    sys.exit(REFUSED)
 
 
 def wait_to_begin(supervisor: socket.socket) -> Beginning:
@@ -346,21 +356,18 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
     memory.bound_heap()
     raise_priority()
-    failure: KcachefsError | OSError | None = None
+    supervisor = socket.socket(fileno=supervisor_socket)
     try:
         prepared = prepare(config)
-    except (KcachefsError, OSError) as error:  # reported when somebody asks us to begin
-        failure = error
+    except (KcachefsError, OSError) as error:
+        refuse(supervisor, error)  # before the worker that serves now is told to go
     log_files = socket.socket(fileno=log_socket)
     own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level, files=log_files)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
-    with socket.socket(fileno=supervisor_socket) as supervisor:
+    with supervisor:
         began = wait_to_begin(supervisor)
         try:
-            refuse_free_threading()
-            if failure is not None:
-                raise failure
             if not began.resumed:  # once per mount
                 for gap in prepared.gaps:
                     log.warning("%s", gap)
@@ -370,8 +377,7 @@ def main() -> None:
             agents = socket.socket(fileno=agents_socket)
             worker = Worker(config, device, request_buffer, relay, agents, prepared.control_socket, began)
         except (KcachefsError, OSError) as error:
-            supervisor.sendall(Refusal.from_error(error).to_line())
-            sys.exit(REFUSED)
+            refuse(supervisor, error)
         own_log.state = worker.state
         gc.freeze()
         gc.disable()  # a collection in the middle of a request would slow it down; `_collect` waits for a pause

@@ -60,6 +60,8 @@ class WorkerProcess:
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""
+        self._refused = b""
+        """What it said instead of being warm."""
         self._warm = self._relay_started = False
         self._started = time.monotonic()
         self._began = 0.0
@@ -72,15 +74,30 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why it will not be warm, if it said so."""
+        silent = Refusal(0, "")
+        said = Refusal.from_line(self._refused, default=silent)
+        return None if said is silent else said
+
     def wait_until_warm(self) -> bool:
-        """Wait until it has imported everything; False if it died first."""
-        self._warm = self._warm or self._read_line() == WARM
+        """Wait until it has imported everything and can use the store; False if it cannot, or died first."""
+        if not self._warm and not self._refused:
+            line = self._read_line()
+            self._warm = line == WARM
+            self._refused = b"" if self._warm else line
         return self._warm
 
     def begin(self, beginning: Beginning) -> Refusal | None:
         """Tell it to serve and wait until it does; returns a refusal if it cannot."""
-        line = b""
-        if self.wait_until_warm():
+        if not self.wait_until_warm():
+            line = self._refused
+        else:
             notification_relay.start(self._notifications, self._device)
             self._relay_started = True
             with contextlib.suppress(OSError):

@@ -1,11 +1,12 @@
 """What supervisor and worker say to each other: lines over a socket pair, and the worker's exit code.
 
-A worker is started before it is needed: it imports everything, reports that it is warm, and waits. When told to begin
-it opens the store, serves the mount, and reports that it is ready, or why it cannot serve; from then on it sends a
-heartbeat every second. A waiting worker exits when the supervisor closes its end of the socket.
+A worker is started before it is needed: it imports everything, looks whether it knows the store's format, reports that
+it is warm, and waits. When told to begin it opens the store, serves the mount, and reports that it is ready, or why it
+cannot serve; from then on it sends a heartbeat every second. A waiting worker exits when the supervisor closes its end
+of the socket.
 
     supervisor                 worker
-                 ◀── warm
+                 ◀── warm                   or: EXIT-CODE MESSAGE
     begin 1 … ──▶                           1: it takes over from a worker that died
                  ◀── ready VERSION          or: EXIT-CODE MESSAGE
                  ◀── .                      every second
@@ -52,7 +53,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def from_line(cls, line: bytes) -> Beginning:
-        _, resumed, started, restarts, reloads = line.split()
+        _, resumed, started, restarts, reloads, *_ = line.split()  # a later version may tell more
         return cls(resumed == b"1", float(started), int(restarts), int(reloads))
 
 

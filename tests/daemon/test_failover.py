@@ -23,6 +23,7 @@ from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
 from kcachefs.mounts import reports
+from kcachefs.store.records import FORMAT
 from tests.daemon import kills
 from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.waiting import PATIENCE, until, until_gone
@@ -205,6 +206,18 @@ def test_a_reload_of_code_that_cannot_start_changes_nothing(base: Path, installe
         assert reload(mount.mountpoint).returncode == 0
 
 
+def test_a_reload_of_code_that_does_not_know_the_format_changes_nothing(base: Path, installed: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        before = state(mount)
+        change(installed / "store" / "records.py", f"FORMAT = {FORMAT}", f"FORMAT = {FORMAT - 1}")
+        refused = reload(mount.mountpoint)
+        assert refused.returncode == 4
+        assert f"keeps serving: {mount.store}: has format {FORMAT}, this kcachefs knows up to" in refused.stderr
+        assert refused.stderr.count("\n") == 1
+        (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+        assert state(mount).worker_pid == before.worker_pid
+
+
 @pytest.fixture
 def slow(base: Path, installed: Path) -> Callable[[], None]:
     """Makes the installed code wait while it is imported, until there is a file `gate`; it makes a file `begun`."""
@@ -261,6 +274,21 @@ def workers(supervisor: int) -> list[int]:
     return [
         pid for pid in children(supervisor) if b"kcachefs.daemon.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
+
+
+def test_a_standby_that_dies_is_replaced(base: Path, installed: Path) -> None:
+    change(installed / "daemon" / "supervisor.py", "STANDBY_SECONDS = 5.0", "STANDBY_SECONDS = 0.0")
+    change(installed / "daemon" / "crash_loop.py", "NEXT_STANDBY_SECONDS = 5.0", "NEXT_STANDBY_SECONDS = 0.1")
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        supervisor, serving = mount.daemon()
+
+        ended = [serving]
+        for _ in range(3):
+            [standby] = until(lambda: [pid for pid in workers(supervisor) if pid not in ended])
+            kill(standby)
+            ended.append(standby)
+        assert "the standby ended (signal SIGKILL)" in Path(state(mount).log).read_text()
+        assert state(mount).worker_pid == serving
 
 
 def test_where_none_stands_by_the_code_that_is_loaded_takes_over_and_that_is_the_reload(

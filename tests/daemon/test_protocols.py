@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kcachefs.daemon import control, registry, supervisor, worker_protocol
+from kcachefs.daemon import control, crash_loop, registry, supervisor, worker_protocol
 from kcachefs.daemon.commands import Commands
 from kcachefs.engines.notifier import MESSAGE_MAX
 from kcachefs.errors import DaemonError
@@ -92,7 +92,9 @@ def test_the_exit_codes_and_times_are_those_of_the_code() -> None:
         assert getattr(where, name) == float(seconds), name
     defined = {name for module in (worker_protocol, supervisor) for name in vars(module) if name.endswith("_SECONDS")}
     assert defined == set(first_column("Times"))
-    assert f"After {supervisor.CRASHES_MAX} workers in a row" in section("Failover")
+    assert f"After {crash_loop.CRASHES_MAX} workers in a row" in section("Failover")
+    assert f"{crash_loop.NEXT_STANDBY_SECONDS:g} s (`NEXT_STANDBY_SECONDS`)" in section("Failover")
+    assert f"{crash_loop.NEXT_STANDBY_SECONDS_MAX:g} s at most." in section("Failover")
     assert f"at most {MESSAGE_MAX} bytes" in section("Notification relay")
     assert f"{registry.MountConfig(mountpoint='/m', store='/s').hang_seconds:g} seconds unless set" in section("Times")
 
@@ -102,6 +104,12 @@ def test_the_messages_are_those_of_the_code() -> None:
     spoken = (worker_protocol.WARM, worker_protocol.BEGIN, worker_protocol.READY, worker_protocol.HEARTBEAT)
     assert words == {word.decode().strip() for word in spoken} | {"CODE"}
     assert worker_protocol.Refusal(3, "why").to_line() == b"3 why\n"
+
+
+def test_a_worker_begins_as_it_is_told_by_any_version_from_0_1_0_on() -> None:
+    first = worker_protocol.Beginning(resumed=True, started=1794978325.253, restarts=3, reloads=1)
+    assert worker_protocol.Beginning.from_line(b"begin 1 1794978325.253 3 1\n") == first
+    assert worker_protocol.Beginning.from_line(b"begin 1 1794978325.253 3 1 something later\n") == first
 
 
 @pytest.mark.mount
@@ -129,7 +137,7 @@ def test_the_state_file_has_the_fields_of_the_page(mount: Mount) -> None:
         for one in json.loads(subprocess.check_output(status))["mounts"]
         if one["mountpoint"] == str(mount.mountpoint)
     ]
-    assert set(shown) == set(first_column("State")) - {"started", "reloads_failed"} | {
+    assert set(shown) == set(first_column("State")) - {"started", "reloads_failed", "reload_refusal"} | {
         *("uptime_s", "state", "used_bytes", "max_bytes", "bytes_saved", "fleet")
     }
 

@@ -1,0 +1,56 @@
+"""What a supervisor does about workers, and workers that stand by, which die one after the other."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+
+log = logging.getLogger("kcachefs.daemon.supervisor")
+
+CRASHES_MAX = 5
+"""After this many workers in a row have died before their first heartbeat, each further one is started later."""
+BUS_ERRORS_MAX = 2
+"""After this many workers in a row were ended by SIGBUS, the log says that the catalog is damaged."""
+NEXT_STANDBY_SECONDS = 5.0
+"""How long to wait for the next standby after one has ended by itself; twice as long each time."""
+NEXT_STANDBY_SECONDS_MAX = 600.0
+
+
+class CrashLoop:
+    """Counts the deaths of a mount's workers, and slows down starting further ones."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._crashes = self._bus_errors = 0
+
+    def note_heartbeat(self) -> None:
+        self._crashes = 0
+
+    def note_death(self, code: int) -> None:
+        """Wait, if the next worker would hardly live longer than the last ones."""
+        self._crashes += 1
+        self._bus_errors = self._bus_errors + 1 if code == -signal.SIGBUS else 0
+        if self._bus_errors >= BUS_ERRORS_MAX:
+            log.error("%s: its catalog cannot be read (SIGBUS); unmount and run: kcachefs fsck --repair", self._store)
+        if self._crashes >= CRASHES_MAX:
+            pause = min(10.0, 0.1 * 2 ** (self._crashes - CRASHES_MAX))
+            log.error("%d workers in a row died before serving: waiting %.1f s", self._crashes, pause)
+            time.sleep(pause)
+
+
+class StandbyPause:
+    """When the next standby may be started: later with each one that ended before it was needed."""
+
+    def __init__(self) -> None:
+        self._seconds = NEXT_STANDBY_SECONDS
+        self._due = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def note_end(self, reason: str) -> None:
+        log.error("the standby ended (%s); another is started in %.0f s", reason, self._seconds)
+        self._due = time.monotonic() + self._seconds
+        self._seconds = min(NEXT_STANDBY_SECONDS_MAX, 2 * self._seconds)
