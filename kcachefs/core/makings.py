@@ -7,7 +7,8 @@ Unknown stays unknown, and is never taken for 0.
 
 A graph's cost contains that of its kernels and of the code that was written for it. So those that the graph's own run
 made while it compiled the graph are not counted for a run that has hit the graph. What autograd and tuning cost beyond
-graphs and kernels is a part of its own: it contains nothing, and nothing contains it.
+graphs and kernels is a part of its own: it contains nothing, and nothing contains it. A hit on what the same run made
+saves nothing.
 """
 
 from __future__ import annotations
@@ -256,6 +257,8 @@ class Makings:
         if making is None:
             return None
         own = self._covered(making)
+        if run and own.run == run:
+            return 0  # a cold start does that too, with any cache: its compilers make what it loads
         if making.basis == ARTEFACT:
             self._runs.cover(run, own)
         elif (

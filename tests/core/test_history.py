@@ -213,6 +213,21 @@ def test_a_process_and_those_below_it_are_one_run(tmp_path: Path) -> None:
         assert entry(fs, "triton/A").run == entry(fs, "triton/B").run == found[top].run
 
 
+def test_what_a_run_loads_of_its_own_compilers_saves_nothing(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path / "store") as fs,
+        processes("top", "compiler") as [top, compiler],
+        processes("other") as [other],
+    ):
+        made(fs, "triton/A", 4.0, pid=compiler)
+        for reader in (top, other):
+            look_up(fs, "triton/A/kernel.cubin", reader)
+        fs.settle()
+        found = runs(fs)
+        assert (found[top].hits, found[top].seconds_saved, found[top].unknown_saved) == (1, 0.0, 0)
+        assert found[other].seconds_saved == pytest.approx(4.0, abs=0.5)
+
+
 def test_an_ancestor_that_comes_later_takes_the_runs_below_it_over(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs, processes("top", "middle", "below") as [top, middle, below]:
         made(fs, "triton/A", 1.0, pid=below)
