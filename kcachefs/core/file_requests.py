@@ -159,7 +159,7 @@ class FileRequests(NameRequests):
         until = time.monotonic() + self.room.patience_seconds
         for _ in range(CROWDED_TRIES):
             owner = self.nodes.get(ino).uid
-            self.room.wait(owner, until)
+            self.room.wait(ino, owner, until)
             if self.quotas is not None:
                 self.quotas.check_barred(owner)
             if self.room.is_full:

@@ -25,10 +25,14 @@ class RewrittenFiles:
     def seal(self) -> None:
         """Seal those that rest, and for which the disk has room until their old bytes are given back.
 
+        Not one that a write waits with: it would be brought back at once, and so on for each further write.
         Not at every turn: one that fails would be read again and again. The chore that seals quiet files tells of it.
         """
         if time.monotonic() < self._not_before:
             return
         with contextlib.suppress(Exception):
-            self._sealer.seal_quiet(REST_SECONDS, self._room.disk_has_room_for)
+            self._sealer.seal_quiet(REST_SECONDS, self._may_seal)
         self._not_before = time.monotonic() + REST_SECONDS
+
+    def _may_seal(self, ino: int, size: int) -> bool:
+        return self._room.disk_has_room_for(size) and not self._room.is_awaited(ino)

@@ -50,8 +50,8 @@ class Room:
         """Accounts that held more than an equal part at the evictor's last turn, if the store was over its limit."""
         self.barred: frozenset[int] = frozenset()
         """Accounts above an equal part of a full store, with nothing left that can be evicted."""
-        self.waiting: list[int] = []
-        """The owners of files that writes wait with, once for each write."""
+        self.waiting: list[tuple[int, int]] = []
+        """The files that writes wait with, and their owners, once for each write."""
 
     def used_bytes(self) -> int:
         """Stored bytes on disk, everything counted."""
@@ -98,14 +98,19 @@ class Room:
         """How long a write waits for room at most."""
         return WAIT_WHEN_FULL_SECONDS
 
-    def wait(self, uid: int, until: float) -> None:
+    def wait(self, ino: int, uid: int, until: float) -> None:
         """Wait, with a write to a file of that user's, until there is room, nothing is left to be evicted, or then."""
-        self.waiting.append(uid)
+        one = ino, uid
+        self.waiting.append(one)
         try:
             while not self.has_room.wait(WAIT_SECONDS) and not self.is_full and time.monotonic() < until:
                 pass
         finally:
-            self.waiting.remove(uid)
+            self.waiting.remove(one)
+
+    def is_awaited(self, ino: int) -> bool:
+        """Whether a write to that file waits."""
+        return any(ino == one for one, _ in list(self.waiting))
 
     def wait_long(self) -> bool:
         """Wait until there is room; returns whether there is."""

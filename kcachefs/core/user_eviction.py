@@ -126,7 +126,7 @@ class UserEviction:
         """
         if self._evictor.has_lasted("those above an equal part", True):
             self._room.barred = frozenset(above)
-        return {self._accounts.of(uid) for uid in list(self._room.waiting)}
+        return {self._accounts.of(uid) for _, uid in list(self._room.waiting)}
 
     def let_all_write(self) -> None:
         """There is room, or those above an equal part make some."""

@@ -228,6 +228,29 @@ def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_file_that_outgrows_the_quota_fails_and_does_not_crawl(base: Path) -> None:
+    """However well it compresses: while it is written it takes all of its bytes."""
+    with Mount(base / "mount", base / "store", "direct", "--max-size", "8MiB", "--grace", "1") as mount:
+
+        def write_header() -> None:
+            with open(mount.mountpoint / "triton" / "header.gch", "wb", buffering=0) as header:
+                while header.tell() < 14 << 20:
+                    header.write(b"header" * 10_000)
+
+        with pytest.raises(OSError, match="No space left on device"):
+            write_header()
+        entry = mount.mountpoint / "triton" / "NEXT"
+
+        def takes_more() -> bool:
+            try:
+                entry.write_bytes(b"kernel")
+            except OSError:
+                return False
+            return True
+
+        until(takes_more, "it rests, is sealed, and takes little room then")
+
+
 def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None:
     count, landed, attempt = 100, 0, 0
     with Mount(base / "mount", base / "store", "direct", "--grace", "0") as mount:

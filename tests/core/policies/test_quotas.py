@@ -195,7 +195,7 @@ def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_the
             with pytest.raises(FsError) as caught:
                 request()
             assert caught.value.errno == errno.EDQUOT, "who holds more than an equal part writes no more"
-        fs.room.waiting.append(2)
+        fs.room.waiting.append((0, 2))
         fs.evictor.turn(seconds=60)
         assert (held_by(fs, 1), held_by(fs, 2)) == (["A"], [])
         fs.forget(held, 1)
