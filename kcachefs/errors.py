@@ -41,6 +41,10 @@ class NotAStore(StoreError):
     """The directory holds something that is not a kcachefs store."""
 
 
+class StoreGone(StoreError):
+    """The store that a mount had open is not there any more, or another one is in its place."""
+
+
 class PartMissing(StoreError):
     """A folder or file of the store is gone, and with it something that the store needs."""
 

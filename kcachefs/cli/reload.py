@@ -58,6 +58,7 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         if now.reloads > before.reloads:
             return before, now
         if now.reloads_failed > before.reloads_failed:
-            raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving; see {now.log}")
+            why = f": {now.reload_refusal}" if now.reload_refusal else f"; see {now.log}"
+            raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving{why}")
         time.sleep(0.02)
     raise DaemonError(f"{mountpoint}: no new worker took over within {PATIENCE_SECONDS:.0f} s; see {before.log}")

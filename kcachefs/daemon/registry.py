@@ -69,6 +69,8 @@ class MountState(msgspec.Struct, kw_only=True):
     """How often the worker was replaced on request; not counted among the restarts."""
     reloads_failed: int = 0
     """How often a reload failed because the newly installed code could not start."""
+    reload_refusal: str = ""
+    """Why the last of those failed."""
     version: str = ""
     """The version of the code that the worker runs."""
     metrics: str = ""

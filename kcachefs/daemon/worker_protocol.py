@@ -6,6 +6,7 @@ heartbeat every second. A waiting worker exits when the supervisor closes its en
 
     supervisor                 worker
                  ◀── warm
+                                            or: EXIT-CODE MESSAGE
     begin 1 … ──▶                           1: it takes over from a worker that died
                  ◀── ready VERSION          or: EXIT-CODE MESSAGE
                  ◀── .                      every second
@@ -25,6 +26,8 @@ REPLACED = 75
 """Its exit code when it exits so that another worker can take over."""
 REFUSED = 78
 """Its exit code when it could not begin, for example because the store cannot be opened."""
+GONE = 79
+"""The same when the store is gone that the mount began with: no other worker could begin either."""
 
 WARM = b"warm"
 READY = b"ready"
@@ -61,6 +64,8 @@ class Refusal(NamedTuple):
 
     exit_code: int
     message: str
+    is_final: bool = False
+    """Whether it is no use to ask another worker."""
 
     def to_line(self) -> bytes:
         return f"{self.exit_code} {self.message}\n".encode()
