@@ -377,7 +377,7 @@ class Evictor:
         self._history.note_gone(record, why)
         for parent, name in names:
             self._name_gone(parent, name)
-        self._remover.take_rest(entry, names)
+        self._remover.take_rest(entry, names, inodes)
         return True
 
     def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int], used: int | None) -> bool:
