@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+
+_EXT4_IOC_SHUTDOWN = 0x8004587D
+_WITHOUT_A_FLUSH = 2
 
 need_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 
@@ -48,6 +53,14 @@ class Disk:
         self._ballast.unlink()
         # While the kernel still writes it back, its blocks are taken.
         until(lambda: self.free >= min(size // 2, 256 << 10), "blocks of the ballast are free")
+
+    def die(self) -> None:
+        """From now on an ext4 answers every read and write with EIO."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, struct.pack("I", _WITHOUT_A_FLUSH))
+        finally:
+            os.close(fd)
 
     def remount_read_only(self) -> None:
         _run("mount", "-o", "remount,ro", str(self.path))

@@ -1,4 +1,4 @@
-"""What a worker does before its first thread: it takes the limits that it needs, and gives up the rights it does not."""
+"""What a worker does before its first thread: it takes the limits it needs, and gives up rights it does not need."""
 
 from __future__ import annotations
 
