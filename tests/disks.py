@@ -79,8 +79,9 @@ def ext4(folder: Path, name: str = "disk", megabytes: int = 24, image: Path | No
 
 
 @contextlib.contextmanager
-def tmpfs(folder: Path, name: str = "tmpfs", megabytes: int = 24) -> Iterator[Disk]:
-    with _mounted(folder / name, "-t", "tmpfs", "-o", f"size={megabytes}m", "none") as path:
+def tmpfs(folder: Path, name: str = "tmpfs", megabytes: int = 24, inodes: int | None = None) -> Iterator[Disk]:
+    limits = f"size={megabytes}m" + (f",nr_inodes={inodes}" if inodes is not None else "")
+    with _mounted(folder / name, "-t", "tmpfs", "-o", limits, "none") as path:
         yield Disk(path)
 
 

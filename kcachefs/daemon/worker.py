@@ -264,7 +264,7 @@ class Worker:
         until = time.monotonic() + SEAL_TURN
         try:
             # On a full disk the evictor does the sealing, a little at a time: sealing needs room before it frees any.
-            while self.fs.room.check() and self.fs.sealer.seal_next():
+            while not self.fs.sealer.is_pausing and self.fs.room.check() and self.fs.sealer.seal_next():
                 if time.monotonic() > until:
                     return True
         except Exception as error:  # one bad file must not end this worker and then each of its successors
