@@ -22,6 +22,7 @@ import kcachefs
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
+from kcachefs.engines import mounting
 from kcachefs.mounts import reports
 from kcachefs.store import Store
 from tests.daemon import kills
@@ -202,6 +203,19 @@ def test_no_worker_takes_over_with_another_store(base: Path, replaced: Callable[
     assert why in refused.stderr
     assert f"the worker cannot be replaced: {mount.store}: {why}" in log.read_text()
     assert sorted(base.glob("store/*")) == before
+
+
+def test_a_write_that_failed_does_not_crash_the_worker_at_the_unmount(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        log = Path(state(mount).log)
+        mount.store.rename(base / "away")
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            (mount.mountpoint / "triton" / "large").write_bytes(os.urandom(3 << 20))
+        (base / "away").rename(mount.store)
+        supervisor = state(mount).supervisor_pid
+        mounting.unmount(mount.mountpoint)  # and nobody tells the worker, who hears it from the kernel
+        until_gone(supervisor)
+    assert "replacing it" not in log.read_text()
 
 
 # --- reload -----------------------------------------------------------------------------------------------------------
