@@ -9,7 +9,9 @@ Exit codes: 0 success, 1 the answer is no (a check failed) or damage was repaire
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 from pathlib import Path
 
 
@@ -39,6 +41,10 @@ class StoreError(KcachefsError):
 
 class NotAStore(StoreError):
     """The directory holds something that is not a kcachefs store."""
+
+
+class StoreGone(StoreError):
+    """The store that a mount had open is not there any more, or another one is in its place."""
 
 
 class PartMissing(StoreError):
@@ -225,9 +231,20 @@ class FleetMissing(FleetError):
 
 def or_no_space(error: OSError, thing: object) -> Exception:
     """A NoSpace that names `thing` if `error` means a full disk or quota, else `error` itself."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpace(f"{thing}: the disk is full; free some space and try again")
-    return error
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    if _has_no_inodes(str(thing)):
+        return NoSpace(f"{thing}: the disk has no inodes left, though it has room; remove some files and try again")
+    return NoSpace(f"{thing}: the disk is full; free some space and try again")
+
+
+def _has_no_inodes(path: str) -> bool:
+    """Whether the disk that `path` is on, or would be, has room, but none for another file."""
+    for one in (path, os.path.dirname(path) or "."):
+        with contextlib.suppress(OSError, ValueError):
+            disk = os.statvfs(one)
+            return disk.f_files > 0 and disk.f_favail == 0 and disk.f_bavail > 0
+    return False
 
 
 # --- keys and library caches -----------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+
+_EXT4_IOC_SHUTDOWN = 0x8004587D
+_WITHOUT_A_FLUSH = 2
 
 need_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 
@@ -49,6 +54,14 @@ class Disk:
         # While the kernel still writes it back, its blocks are taken.
         until(lambda: self.free >= min(size // 2, 256 << 10), "blocks of the ballast are free")
 
+    def die(self) -> None:
+        """From now on an ext4 answers every read and write with EIO."""
+        fd = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, struct.pack("I", _WITHOUT_A_FLUSH))
+        finally:
+            os.close(fd)
+
     def remount_read_only(self) -> None:
         _run("mount", "-o", "remount,ro", str(self.path))
 
@@ -66,8 +79,9 @@ def ext4(folder: Path, name: str = "disk", megabytes: int = 24, image: Path | No
 
 
 @contextlib.contextmanager
-def tmpfs(folder: Path, name: str = "tmpfs", megabytes: int = 24) -> Iterator[Disk]:
-    with _mounted(folder / name, "-t", "tmpfs", "-o", f"size={megabytes}m", "none") as path:
+def tmpfs(folder: Path, name: str = "tmpfs", megabytes: int = 24, inodes: int | None = None) -> Iterator[Disk]:
+    limits = f"size={megabytes}m" + (f",nr_inodes={inodes}" if inodes is not None else "")
+    with _mounted(folder / name, "-t", "tmpfs", "-o", limits, "none") as path:
         yield Disk(path)
 
 

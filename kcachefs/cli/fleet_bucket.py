@@ -14,7 +14,7 @@ import typer
 from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
-from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, view_of
+from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, refuse_unread, view_of
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
 from kcachefs.cli.unpack import Into, Stopping, target_of, where_to_mount
 from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kcachefs.fleet.pack_records import PackReference, SignedRecord
     from kcachefs.fleet.targets import Target
     from kcachefs.fleet.unpacking import Unpacked
+    from kcachefs.frameworks.copying import Skipped
 
 _USED_DAYS = 10
 """Entries that were used in so many days are worth renewing."""
@@ -174,7 +175,7 @@ def push(
 ) -> None:
     """Publish entries that the bucket does not have, and renew those that are used and would soon be deleted there.
 
-    Exits with 1 if entries are left to another node that publishes them.
+    Exits with 1 if entries are left to another node that publishes them, and with 3 if some could not be read.
     """
     from kcachefs.fleet import finding, signing
     from kcachefs.fleet.publishing import Publisher, key_of
@@ -183,11 +184,13 @@ def push(
     url, wanted = chosen_url_and(url, wanted)
     signer = signing.Signer(key or signing.default_key())
     used = _used(mount, store)
-    left_out: list[str] = []
+    left_out: list[Skipped] = []
     with _bucket(url, scope, trust, signer.public) as bucket, view_of(mount, store) as view:
         entries = finding.find(view, wanted or [], left_out.append)
         if not entries:
+            refuse_unread(left_out)
             raise UsageError("there is nothing to publish; see: kcachefs ls")
+        not_found = len(left_out)
         publisher = Publisher(bucket, signer)
         with bar("publishing", sum(one.bytes for one in entries)) as advance:
 
@@ -204,21 +207,22 @@ def push(
     if as_json:
         facts = {"packs": [one.pack for one in done.packs], "bytes": published, "present": done.present}
         waiting = [one.path for one in done.waiting]
-        lines = [printable(line) for line in left_out]
+        lines = [printable(str(one)) for one in left_out]
         facts |= {"lost": done.lost, "renewed": again, "waiting": waiting, "left_out": lines}
         print_json({**facts, "scope": bucket.layout.scope})
     else:
-        entered = len(entries) - done.present - len(done.waiting)
+        entered = len(entries) - done.present - len(done.waiting) - (len(left_out) - not_found)
         print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
         if done.lost:
             print(f"{counted(done.lost, 'pack')} lost by the bucket; what was in them is published again")
         if again:
             print(f"{counted(again, 'pack')} renewed")
-        for line in left_out:
-            complain(f"kcachefs: {printable(line)}")
+        for one in left_out:
+            complain(f"kcachefs: {printable(str(one))}")
         if done.waiting:
             count = counted(len(done.waiting), "entry", "entries")
             complain(f"kcachefs: {count} not published: another node has claimed them; run this again in a minute")
+    refuse_unread(left_out)
     if done.waiting:
         sys.exit(1)
 

@@ -14,13 +14,14 @@ from kcachefs import config
 from kcachefs.cli import target
 from kcachefs.cli.printing import bar, complain, counted, print_json
 from kcachefs.cli.usage import a_path
-from kcachefs.errors import UsageError
+from kcachefs.errors import StoreError, UsageError
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.fleet.manifest import Manifest
     from kcachefs.fleet.packfile import Pack
     from kcachefs.fleet.views import View
+    from kcachefs.frameworks.copying import Skipped
 
 LEVEL = 19
 
@@ -93,19 +94,23 @@ def make(
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """Pack entries of a mount, or of a store that is not mounted. The same entries give the same bytes."""
+    """Pack entries of a mount, or of a store that is not mounted. The same entries give the same bytes.
+
+    Exits with 3 if some could not be read; the pack then holds the others.
+    """
     with view_of(mount, store) as view:
         written = _write(view, out, wanted or [], key=key, oci=oci, level=level)
     if as_json:
         counts = {name: getattr(written.manifest, name) for name in ("files", "bytes")}
-        lines = [printable(line) for line in written.left_out]
+        lines = [printable(str(one)) for one in written.left_out]
         facts = {"pack": str(out), "entries": len(written.manifest.entries), **counts}
         print_json({**facts, "packed_bytes": written.size, "key": written.key, "left_out": lines})
-        return
-    print(written.line)
-    if not written.key:
-        print("not signed: unpacking it needs --allow-unsigned; make a key with: kcachefs fleet keygen")
-    _say_all(written.left_out)
+    else:
+        print(written.line)
+        if not written.key:
+            print("not signed: unpacking it needs --allow-unsigned; make a key with: kcachefs fleet keygen")
+        _say_all(written.left_out)
+    refuse_unread(written.left_out)
 
 
 @pack_app.command("ls")
@@ -160,7 +165,10 @@ def verify(
 
 
 def pack_used(where: Path, out: Path, since: float) -> str:
-    """Pack what was used in a mount since then, in seconds since 1970; returns a line about it."""
+    """Pack what was used in a mount since then, in seconds since 1970; returns a line about it.
+
+    Raises if some of it could not be read; the others are packed all the same.
+    """
     from kcachefs.core.entry_info import EntryInfo
     from kcachefs.fleet.views import FolderView
 
@@ -168,7 +176,18 @@ def pack_used(where: Path, out: Path, since: float) -> str:
     used = {info.path for info in infos if info.used >= since}
     written = _write(FolderView(where), out, [], only=used)
     _say_all(written.left_out)
+    refuse_unread(written.left_out)
     return written.line + ("" if written.key else ", not signed")
+
+
+def refuse_unread(left_out: list[Skipped]) -> None:
+    """Raise if the disk, or the mount, kept some of the entries from being read."""
+    from kcachefs.frameworks.copying import Unreadable
+
+    if unread := sum(isinstance(one, Unreadable) for one in left_out):
+        raise StoreError(
+            f"left out because reading failed: {counted(unread, 'entry', 'entries')}; see: kcachefs doctor"
+        )
 
 
 def check_place(out: Path) -> None:
@@ -186,7 +205,7 @@ class _Written(NamedTuple):
     size: int
     key: str
     """The public key; empty if it is not signed."""
-    left_out: list[str]
+    left_out: list[Skipped]
 
     @property
     def line(self) -> str:
@@ -215,13 +234,18 @@ def _write(
     check_place(out)
     if oci is not None:
         images.check_place(oci)  # before a pack that is there is replaced
-    left_out: list[str] = []
+    left_out: list[Skipped] = []
     entries = finding.find(view, wanted, left_out.append, only)
     if not entries:
         _say_all(left_out)
+        refuse_unread(left_out)
         raise UsageError("there is nothing to pack; see: kcachefs ls")
     with bar("packing", sum(found.bytes for found in entries)) as advance:
         manifest = making.make(view, entries, out, level=level, signer=signer, say=left_out.append, progress=advance)
+    if not manifest.entries:
+        _say_all(left_out)
+        refuse_unread(left_out)
+        raise UsageError("there is nothing to pack; see: kcachefs ls")
     if oci is not None:
         images.write(oci, out, manifest)
     return _Written(manifest, out.stat().st_size, signing.public_text(signer.public) if signer else "", left_out)
@@ -280,6 +304,6 @@ def _summary(manifest: Manifest) -> str:
     return f"{counted(len(manifest.entries), 'entry', 'entries')} ({files}, {size})"
 
 
-def _say_all(lines: list[str]) -> None:
-    for line in lines:
-        complain(f"kcachefs: {printable(line)}")
+def _say_all(left_out: list[Skipped]) -> None:
+    for one in left_out:
+        complain(f"kcachefs: {printable(str(one))}")

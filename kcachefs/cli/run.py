@@ -157,7 +157,7 @@ def _pack(out: Path, mount: Path, began: float) -> int:
     try:
         _say(pack_used(mount, out, began))
     except (KcachefsError, OSError) as error:
-        _say(f"nothing was packed: {printable(describe(error))}")
+        _say(f"not packed: {printable(describe(error))}")
         return exit_code_of(error)
     return 0
 

@@ -180,7 +180,7 @@ class Evictor:
         """Seal what waits, a little at a time."""
         with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
             while self._sealer.waiting() and time.monotonic() < until:
-                if self._room.is_disk_nearly_full() and self.anything_left():
+                if self._sealer.is_pausing or (self._room.is_disk_nearly_full() and self.anything_left()):
                     return  # what can be evicted makes room first
                 # Until the slots are given back, what is sealed takes room that the disk may not have.
                 self._sealer.seal_waiting(min(until, time.monotonic() + 0.02), self._room.is_disk_nearly_full)
@@ -377,7 +377,7 @@ class Evictor:
         self._history.note_gone(record, why)
         for parent, name in names:
             self._name_gone(parent, name)
-        self._remover.take_rest(entry, names)
+        self._remover.take_rest(entry, names, inodes)
         return True
 
     def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int], used: int | None) -> bool:

@@ -99,16 +99,21 @@ class Remover:
         for ino, _, _ in members:
             doom(self._nodes.get(ino))
 
-    def take_rest(self, entry: int, names: list[Name]) -> None:
-        """Remove what of an entry did not go in one transaction."""
-        if entry < GROUP_BASE:
-            if entry in self._nodes.orphans:
-                self.clear_out()
-            return
-        for start in range(PIECE, len(names), PIECE):
-            with self._nodes.change() as txn:
-                self._tree.remove_all(txn, self.at_once(entry, names[start : start + PIECE]))
-            self.breathe()
+    def take_rest(self, entry: int, names: list[Name], inodes: Iterable[int]) -> None:
+        """Remove what of an entry did not go in one transaction, and let go of what nobody uses of its inodes.
+
+        A worker that took over does not know which those are until it asks. Their bytes would count as used meanwhile,
+        and more entries would go in their place.
+        """
+        if entry >= GROUP_BASE:
+            for start in range(PIECE, len(names), PIECE):
+                with self._nodes.change() as txn:
+                    self._tree.remove_all(txn, self.at_once(entry, names[start : start + PIECE]))
+                self.breathe()
+        elif entry in self._nodes.orphans:
+            self.clear_out()
+        unused = {ino for ino in inodes if ino in self._nodes.orphans and not self._nodes.is_held(ino)}
+        self._lifetimes.let_go_of_many(list(unused))
 
     def clear_out(self) -> None:
         """Remove what is in folders that were taken away, just now or by a worker that died then."""

@@ -38,6 +38,8 @@ HOLE_MIN = 256 << 20
 """Files larger than this that are mostly holes stay plain files."""
 TOGETHER_MAX = 8
 """At most this many files are sealed in one transaction. Most belong to one entry, whose books then change once."""
+FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 4.0
+"""How long sealing pauses when the disk is full, and where it stays full: each try takes numbers and room in vain."""
 SMALL = FRAME_SIZE
 """Larger files are sealed alone: the others of a transaction would wait until they are stored."""
 FINISH_SECONDS = 5.0
@@ -72,6 +74,7 @@ class Sealer:
         self._lock = store.catalog.lock
         self._together = TOGETHER_MAX
         """Fewer on a full disk: what is stored and then cannot be linked takes the last of its room."""
+        self._pause, self._not_before = FULL_SECONDS, 0.0
 
     def queue_unsealed(self) -> None:
         """At mount: what an earlier daemon left unsealed is sealed now, or watched until it is quiet."""
@@ -84,6 +87,11 @@ class Sealer:
     def waiting(self) -> int:
         """How many files wait: until they are sealed, they can be neither compressed nor evicted."""
         return len(self._queue)
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether the disk was full a moment ago: who can wait does. An unmount cannot."""
+        return time.monotonic() < self._not_before
 
     def is_pressing(self) -> bool:
         """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
@@ -127,13 +135,14 @@ class Sealer:
             for batch in (small, large):
                 self._seal_together([ino for ino, _ in batch])
         except NoSpace:
-            self._together = 1
+            self._together, self._not_before = 1, time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, FULL_MOST_SECONDS)
             for ino, uid in (*small, *large):
                 with contextlib.suppress(FsError):
                     if _is_unsealed(self._nodes.get(ino)):
                         self._queue.add(ino, now, uid)
             raise
-        self._together = min(2 * self._together, TOGETHER_MAX)
+        self._together, self._pause = min(2 * self._together, TOGETHER_MAX), FULL_SECONDS
         if failed is not None:
             raise failed
         return taken

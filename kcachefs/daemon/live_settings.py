@@ -64,16 +64,26 @@ class LiveSettings:
             log_level=values.get("log_level", self.config.log_level),
             origins={**self.config.origins, **dict.fromkeys(values, SET)},
         )
+        self._keep(new, bool(values))
         self.config = new
         fs.set_limits(msgspec.structs.replace(new.limits, max_size_per_uid=counted) if begins_or_ends else new.limits)
         logs.set_level(new.log_level)
-        kept_settings.write(Path(new.store), msgspec.to_builtins(new), kept_settings.LIVE)
         if values:
             log.info("changed while mounted: %s", ", ".join(f"{one.name} {one.value_in(new)}" for one in _set(new)))
-            kept = {one.name: one.value_in(new) for one in _set(new)}
-            store = Path(new.store)
-            kept_settings.write(store, {**kept_settings.read(store), **kept})
         return new
+
+    def _keep(self, new: MountConfig, is_changed: bool) -> None:
+        """Write down what is about to hold. Where that fails, as on a full disk, what holds now is kept."""
+        store = Path(new.store)
+        kept_settings.write(store, msgspec.to_builtins(new), kept_settings.LIVE)
+        if is_changed:
+            kept = {one.name: one.value_in(new) for one in _set(new)}
+            try:
+                kept_settings.write(store, {**kept_settings.read(store), **kept})
+            except (StoreError, OSError):
+                with contextlib.suppress(StoreError, OSError):
+                    kept_settings.write(store, msgspec.to_builtins(self.config), kept_settings.LIVE)
+                raise
 
     def forget(self) -> None:
         """Keep nothing for the next mount; what holds now holds until the unmount."""

@@ -70,7 +70,7 @@ class MountState(msgspec.Struct, kw_only=True):
     reloads_failed: int = 0
     """How often a reload failed because the newly installed code could not start."""
     reload_refusal: str = ""
-    """Why the last such code could not, if it said so."""
+    """Why the last of those failed."""
     version: str = ""
     """The version of the code that the worker runs."""
     metrics: str = ""

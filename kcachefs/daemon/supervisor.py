@@ -223,7 +223,9 @@ class Supervisor:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
         try:
             assert self._header_guard is not None
-            return WorkerProcess(self._config, self._device, self._request_buffer, self._header_guard.lifeline)
+            mounted = self._state.started if self._worker is not None else None
+            lifeline = self._header_guard.lifeline
+            return WorkerProcess(self._config, self._device, self._request_buffer, lifeline, mounted)
         except OSError as error:
             log.error("a worker could not be started: %s", error)
             return None
@@ -243,10 +245,8 @@ class Supervisor:
             self._write_state()
             if self._stopping:
                 self._finish()
-        elif worker.end(LEAVE_SECONDS) in (-signal.SIGBUS, -signal.SIGSEGV):
-            # LMDB reads through a map, and trusts what it reads.
-            refusal = Refusal(3, f"{self._config.store}: its catalog is damaged; run: kcachefs fsck --repair")
-        return refusal
+            return None
+        return worker.leave(refusal, LEAVE_SECONDS)
 
     def _write_state(self) -> None:
         try:
@@ -270,7 +270,7 @@ class Supervisor:
             if refusal is None and not self._stopping:
                 self._standby_pause = StandbyPause()
                 self._standby = self._start()  # this death may not be the last
-            if refusal is None or self._stopping or time.monotonic() > until:
+            if refusal is None or refusal.is_final or self._stopping or time.monotonic() > until:
                 return refusal
             log.error("a worker could not take over, trying another: %s", refusal.message)
             time.sleep(pause)
@@ -296,7 +296,7 @@ class Supervisor:
         self._drop_newcomer()
         self._newcomer = self._start()
         if self._newcomer is None:
-            self._note_failed_reload(None)
+            self._note_failed_reload("no process can be started")
 
     def _hand_over(self, worker: WorkerProcess) -> None:
         """Have the newcomer take the worker's place, now that it is warm; keep the worker if the newcomer failed."""
@@ -304,7 +304,7 @@ class Supervisor:
         if not self._newcomer.is_warm:
             refusal = self._newcomer.refusal
             self._drop_newcomer()
-            self._note_failed_reload(refusal)
+            self._note_failed_reload(refusal.message)
             return
         if self._standby is not None:
             self._standby.end()
@@ -320,12 +320,10 @@ class Supervisor:
             self._newcomer.end()
             self._newcomer = None
 
-    def _note_failed_reload(self, refusal: Refusal | None) -> None:
+    def _note_failed_reload(self, why: str) -> None:
         self._state.reloads_failed += 1
-        self._state.reload_refusal = refusal.message if refusal is not None else ""
-        log.error(
-            "the new worker did not start; the old one keeps serving%s", f": {refusal.message}" if refusal else ""
-        )
+        self._state.reload_refusal = why
+        log.error("the new worker did not start, the old one keeps serving: %s", why)
         self._write_state()
 
     def _stop(self, number: int, frame: object) -> None:

@@ -10,35 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.sealing import REST_SECONDS
-from kcachefs.daemon import logs, memory, privileges, registry
+from kcachefs.daemon import logs, memory
 from kcachefs.daemon.chores import Chores, growth_of
 from kcachefs.daemon.commands import Commands
-from kcachefs.daemon.confinement import confine
 from kcachefs.daemon.control import ControlSocket
 from kcachefs.daemon.idle_work import IdleWork
-from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.live_settings import as_changed
+from kcachefs.daemon.preparation import prepare, raise_descriptor_limit, raise_priority
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
     BEGIN,
     FIRST_HEARTBEAT_SECONDS,
+    GONE,
     HEARTBEAT,
     HEARTBEAT_SECONDS,
     READY,
@@ -50,9 +48,8 @@ from kcachefs.daemon.worker_protocol import (
     Refusal,
 )
 from kcachefs.engines import prepare_engine
-from kcachefs.errors import KcachefsError, NoSpace
+from kcachefs.errors import KcachefsError, NoSpace, StoreGone
 from kcachefs.store import Options, Store
-from kcachefs.store.header import make_directory, read_header
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 if TYPE_CHECKING:
@@ -80,8 +77,6 @@ OFFER_SECONDS = 8.0
 """How long an unmount waits until what was compiled is published."""
 ENGINE_ENDED = 0
 """What the main thread is told beside the numbers of signals."""
-NICENESS = -5
-"""What the scheduler is told, if we may. The lowest is -20, and programs have 0."""
 
 
 class Worker:
@@ -97,7 +92,8 @@ class Worker:
         control_socket: Path,
         began: Beginning,
     ) -> None:
-        self.store = Store(config.store, Options(volume_size=volume_size(config)))
+        opening = Options(volume_size=volume_size(config), mounted=began.started, resumed=began.resumed)
+        self.store = Store(config.store, opening)
         self._kernel, make_engine = prepare_engine(
             config.engine, device, request_buffer, relay, resumed=began.resumed, resend=config.resend
         )
@@ -267,7 +263,7 @@ class Worker:
         until = time.monotonic() + SEAL_TURN
         try:
             # On a full disk the evictor does the sealing, a little at a time: sealing needs room before it frees any.
-            while self.fs.room.check() and self.fs.sealer.seal_next():
+            while not self.fs.sealer.is_pausing and self.fs.room.check() and self.fs.sealer.seal_next():
                 if time.monotonic() > until:
                     return True
         except Exception as error:  # one bad file must not end this worker and then each of its successors
@@ -295,48 +291,6 @@ def volume_size(config: MountConfig) -> int:
     return max(256 << 10, min(DEFAULT_VOLUME_SIZE, room // 64))
 
 
-def raise_priority() -> None:
-    """Get processor time before programs do, where we may: everybody on the mount waits while one keeps them busy."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
-
-
-def raise_descriptor_limit() -> None:
-    """Raise the usual soft limit of 1,024: thousands of spool files and volumes may be open at once."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
-
-
-class Preparation(NamedTuple):
-    """What a worker did before it gave up the right to."""
-
-    control_socket: Path
-    gaps: list[str]
-    """What it could not give up."""
-
-
-def prepare(config: MountConfig) -> Preparation:
-    """Do what needs the rights of our user, and give them up. Before the first thread."""
-    with contextlib.suppress(ImportError):  # reported when the engine is made
-        importlib.import_module(f"kcachefs.engines.{config.engine}")
-    if config.fleet is not None:
-        importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
-    refuse_free_threading()
-    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
-    privileges.drop()
-    make_directory(store)
-    with contextlib.suppress(FileNotFoundError):  # a new store
-        read_header(store)
-    return Preparation(control_socket, confine(store, control_socket.parent))
-
-
-def refuse(supervisor: socket.socket, error: KcachefsError | OSError) -> NoReturn:
-    """Say why we cannot serve, and exit."""
-    with contextlib.suppress(OSError):
-        supervisor.sendall(Refusal.from_error(error).to_line())
-    sys.exit(REFUSED)
-
-
 def wait_to_begin(supervisor: socket.socket) -> Beginning:
     """Report that we are warm and wait until we are told to begin. Exits if the supervisor does."""
     line = b""
@@ -348,6 +302,13 @@ def wait_to_begin(supervisor: socket.socket) -> Beginning:
     return Beginning.from_line(line)
 
 
+def refuse(supervisor: socket.socket, error: KcachefsError | OSError) -> NoReturn:
+    """Tell the supervisor why we cannot serve, and exit."""
+    with contextlib.suppress(OSError):
+        supervisor.sendall(Refusal.from_error(error).to_line())
+    sys.exit(GONE if isinstance(error, StoreGone) else REFUSED)
+
+
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     inherited = (int(number) for number in sys.argv[2:8])
@@ -356,16 +317,18 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which unmounts
     memory.bound_heap()
     raise_priority()
-    supervisor = socket.socket(fileno=supervisor_socket)
+    failure: KcachefsError | OSError | None = None
     try:
-        prepared = prepare(config)
+        prepared = prepare(config, float(sys.argv[8]) if sys.argv[8:] else None)
     except (KcachefsError, OSError) as error:
-        refuse(supervisor, error)  # before the worker that serves now is told to go
+        failure = error
     log_files = socket.socket(fileno=log_socket)
     own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level, files=log_files)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
-    with supervisor:
+    with socket.socket(fileno=supervisor_socket) as supervisor:
+        if failure is not None:
+            refuse(supervisor, failure)  # before the worker that serves now is told to go
         began = wait_to_begin(supervisor)
         try:
             if not began.resumed:  # once per mount

@@ -16,7 +16,7 @@ import msgspec
 from kcachefs import own_python
 from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import READY, START_SECONDS, WARM, Beginning, Refusal
+from kcachefs.daemon.worker_protocol import GONE, READY, START_SECONDS, WARM, Beginning, Refusal
 
 
 class WorkerEvent(Enum):
@@ -35,8 +35,11 @@ class WorkerEvent(Enum):
 class WorkerProcess:
     """A worker, from the outside."""
 
-    def __init__(self, config: MountConfig, device: int, request_buffer: int, lifeline: int) -> None:
-        self._mountpoint, self._log = config.mountpoint, config.log
+    def __init__(
+        self, config: MountConfig, device: int, request_buffer: int, lifeline: int, mounted: float | None = None
+    ) -> None:
+        """`mounted`: when the mount began, for a worker that is to take over from another one."""
+        self._mountpoint, self._store, self._log = config.mountpoint, config.store, config.log
         self._device = device
         self._socket, their_socket = socket.socketpair()
         # SEQPACKET keeps message boundaries: each message is one notification.
@@ -47,12 +50,13 @@ class WorkerProcess:
         """For sockets that lead to the fleet's agent."""
         theirs = (their_socket, their_notifications, their_log_files, their_agents)
         inherited = [device, request_buffer, *(one.fileno() for one in theirs)]
+        successor = [f"{mounted:.3f}"] if mounted is not None else []
         with contextlib.ExitStack() as closing:
             for one in theirs:
                 closing.enter_context(one)
             self._process = subprocess.Popen(
                 own_python.command(
-                    "kcachefs.daemon.worker", msgspec.json.encode(config).decode(), *map(str, inherited)
+                    "kcachefs.daemon.worker", msgspec.json.encode(config).decode(), *map(str, inherited), *successor
                 ),
                 pass_fds=[*inherited, lifeline],
                 stdin=subprocess.DEVNULL,
@@ -60,8 +64,7 @@ class WorkerProcess:
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""
-        self._refused = b""
-        """What it said instead of being warm."""
+        self._first_line = b""
         self._warm = self._relay_started = False
         self._started = time.monotonic()
         self._began = 0.0
@@ -78,38 +81,41 @@ class WorkerProcess:
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 
-    @property
-    def refusal(self) -> Refusal | None:
-        """Why it will not be warm, if it said so."""
-        silent = Refusal(0, "")
-        said = Refusal.from_line(self._refused, default=silent)
-        return None if said is silent else said
-
     def wait_until_warm(self) -> bool:
-        """Wait until it has imported everything and can use the store; False if it cannot, or died first."""
-        if not self._warm and not self._refused:
-            line = self._read_line()
-            self._warm = line == WARM
-            self._refused = b"" if self._warm else line
+        """Wait until it has imported everything; False if it died first, or cannot serve."""
+        self._first_line = self._first_line or self._read_line()
+        self._warm = self._first_line == WARM
         return self._warm
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why it did not become warm."""
+        where = f"; see {self._log}" if self._log else ""
+        silent = Refusal(4, f"{self._mountpoint}: the worker ended before it could serve{where}")
+        return Refusal.from_line(self._first_line, default=silent)
 
     def begin(self, beginning: Beginning) -> Refusal | None:
         """Tell it to serve and wait until it does; returns a refusal if it cannot."""
+        line = b""
         if not self.wait_until_warm():
-            line = self._refused
-        else:
-            notification_relay.start(self._notifications, self._device)
-            self._relay_started = True
-            with contextlib.suppress(OSError):
-                self._socket.sendall(beginning.to_line())
-            line = self._read_line()
+            return self.refusal
+        notification_relay.start(self._notifications, self._device)
+        self._relay_started = True
+        with contextlib.suppress(OSError):
+            self._socket.sendall(beginning.to_line())
+        line = self._read_line()
         self._began = self._last_heartbeat = time.monotonic()
         if line.startswith(READY):
             self.version = line.removeprefix(READY).decode().strip()
             return None
-        where = f"; see {self._log}" if self._log else ""
-        silent = Refusal(4, f"{self._mountpoint}: the worker ended before it could serve{where}")
-        return Refusal.from_line(line, default=silent)
+        return Refusal.from_line(line, default=self.refusal)
+
+    def leave(self, refusal: Refusal, seconds: float) -> Refusal:
+        """Wait for the exit of a worker that did not begin; returns its refusal with what its exit code adds."""
+        code = self.end(seconds)
+        if code in (-signal.SIGBUS, -signal.SIGSEGV):  # LMDB reads through a map, and trusts what it reads
+            return Refusal(3, f"{self._store}: its catalog is damaged; run: kcachefs fsck --repair")
+        return refusal._replace(is_final=code == GONE)
 
     @property
     def is_warm(self) -> bool:

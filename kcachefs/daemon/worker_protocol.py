@@ -26,6 +26,8 @@ REPLACED = 75
 """Its exit code when it exits so that another worker can take over."""
 REFUSED = 78
 """Its exit code when it could not begin, for example because the store cannot be opened."""
+GONE = 79
+"""The same when the store is gone that the mount began with: no other worker could begin either."""
 
 WARM = b"warm"
 READY = b"ready"
@@ -62,6 +64,8 @@ class Refusal(NamedTuple):
 
     exit_code: int
     message: str
+    is_final: bool = False
+    """Whether it is no use to ask another worker."""
 
     def to_line(self) -> bytes:
         return f"{self.exit_code} {self.message}\n".encode()

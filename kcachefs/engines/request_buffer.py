@@ -11,6 +11,7 @@ caller and everybody else with it would wait: after `DEATHS_MAX` deaths it is an
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -88,7 +89,9 @@ class RequestBuffer:
 
     def close(self) -> None:
         self.buffer.release()
-        self._memory.close()
+        # An error that was caught refers to the request that it was about, until it is collected.
+        with contextlib.suppress(BufferError):
+            self._memory.close()
 
     # --- what was agreed on with the kernel ---------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from kcachefs.frameworks.copying import Skipped
 from kcachefs.printable import printable
 
 _NAMED_MAX = 1 << 20
-Say = Callable[[str], None]
-"""Called with one line for everything that is not packed."""
+Say = Callable[[Skipped], None]
+"""Called with everything that is not packed, and why."""
 
 
 class FoundEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -47,7 +47,7 @@ def find(view: View, patterns: Sequence[str], say: Say, only: Collection[str] | 
         if namespace in CARRIED:
             found += _below(view, namespace, (), say)
         elif namespace in NOT_CARRIED and view.children((namespace,)):
-            say(f"{namespace}: is not packed: it is {NOT_CARRIED[namespace]}")
+            say(Skipped(f"{namespace}: is not packed: it is {NOT_CARRIED[namespace]}"))
     if only is not None:
         found = [one for one in found if one.path in only]
     if patterns:
@@ -87,7 +87,7 @@ def _below(view: View, namespace: str, path: tuple[str, ...], say: Say) -> Itera
     try:
         children = view.children((namespace, *path))
     except Skipped as skipped:
-        say(str(skipped))
+        say(skipped)
         return
     for child in children:
         spot = place(namespace.encode(), (*encoded, os.fsencode(child.name)), child.is_folder)
@@ -119,7 +119,7 @@ def _entry(
         if size > THING_MAX:
             raise Skipped(f"{label}: is not packed: it has more than {THING_MAX >> 20} MiB")
     except Skipped as skipped:
-        say(str(skipped))
+        say(skipped)
         return
     yield FoundEntry(namespace=namespace, path_in=path, group=group, files=sorted(names), bytes=size)
 

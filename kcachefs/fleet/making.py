@@ -57,10 +57,13 @@ def make(
     *,
     level: int = LEVEL,
     signer: Signer | None = None,
-    say: Say = lambda line: None,
+    say: Say = lambda skipped: None,
     progress: Progress = lambda count: None,
 ) -> Manifest:
-    """Write the pack of these entries to `out`; `progress` is called with the bytes that are done."""
+    """Write the pack of these entries to `out`; `progress` is called with the bytes that are done.
+
+    Without an entry that can be packed, nothing is written: `out` may be a good pack.
+    """
     _check_amount(entries)
     facts = _Facts()
     with packfile.scratch_file(out) as file:
@@ -69,7 +72,7 @@ def make(
             try:
                 read = _read(view, found)
             except Skipped as skipped:
-                say(str(skipped))
+                say(skipped)
                 progress(found.bytes)
                 continue
             if filling.bytes and filling.bytes + sum(len(one.content) for _, one in read) > FRAME_BYTES:
@@ -80,7 +83,8 @@ def make(
         if filling.entries:
             frames.append(filling.close(file, level, progress))
         manifest = Manifest(facts=facts.told(), frames=frames)
-        packfile.write(out, manifest, file, signer)
+        if frames:
+            packfile.write(out, manifest, file, signer)
     return manifest
 
 

@@ -260,7 +260,9 @@ class Offers:
         entries, chunks, end, held = [], list[bytes](), 0, list[Place]()
         for place in batch.entries:
             try:
-                found = find_entry(self._view, place.namespace, place.path, place.group, lambda line: log.info(line))
+                found = find_entry(
+                    self._view, place.namespace, place.path, place.group, lambda skipped: log.info("%s", skipped)
+                )
                 read = self._contents(found) if found is not None else []
             except (Skipped, KcachefsError):
                 continue

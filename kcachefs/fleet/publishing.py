@@ -27,6 +27,7 @@ from kcachefs.fleet.key_index import KeyIndex, key_of_entry, keys_of_entries, pa
 from kcachefs.fleet.pack_records import PACK_MAX, PackRecord, PackReference, SignedRecord
 from kcachefs.fleet.signing import Signer
 from kcachefs.fleet.views import View
+from kcachefs.frameworks.copying import Skipped
 
 PACK_BYTES = 128 << 20
 """A pack ends before the entry with which its files would have more: it is then one frame, fetched in one go."""
@@ -71,7 +72,7 @@ class Publisher:
         run: str = "",
         compile_ms: int = 0,
         level: int = making.QUICK_LEVEL,
-        say: Say = lambda line: None,
+        say: Say = lambda skipped: None,
         progress: Callable[[int], None] = lambda count: None,
     ) -> Published:
         """Publish those entries that the bucket does not have.
@@ -195,7 +196,7 @@ class Publisher:
             if not made.entries:
                 return []
             if path.stat().st_size > PACK_MAX:
-                say(f"a pack of {len(made.entries)} entries is too large for a fleet")
+                say(Skipped(f"a pack of {len(made.entries)} entries is too large for a fleet"))
                 return []
             took = compile_ms or writing_ms(file.mtime for entry in made.entries for file in entry.files)
             return [self.put_pack(path, day, run=run, compile_ms=took).reference]

@@ -108,7 +108,7 @@ class Uploads:
         view = ParcelView(OpenParcel(fd))
         began = time.monotonic()
         done = self._publisher.publish(
-            view, view.entries, run=offer.run, compile_ms=offer.compile_ms, say=lambda line: log.info("%s", line)
+            view, view.entries, run=offer.run, compile_ms=offer.compile_ms, say=lambda skipped: log.info("%s", skipped)
         )
         self.published += len(done.packs)
         seconds = time.monotonic() - began

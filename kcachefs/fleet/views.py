@@ -12,7 +12,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.tree import DOTDOT, Row
 from kcachefs.errors import FsError, KcachefsError
 from kcachefs.fleet.rules import THING_MAX
-from kcachefs.frameworks.copying import Folder, Skipped
+from kcachefs.frameworks.copying import Folder, Skipped, Unreadable
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import Content
 
@@ -67,8 +67,10 @@ class FolderView:
         folder = self._folder(path[:-1])
         try:
             return os.stat(path[-1], dir_fd=folder.fd, follow_symlinks=False).st_size
+        except FileNotFoundError:
+            raise Skipped(f"{'/'.join(path)}: is gone") from None
         except OSError as error:
-            raise Skipped(f"{'/'.join(path)}: cannot be read: {error.strerror}") from None
+            raise Unreadable(f"{'/'.join(path)}: cannot be read: {error.strerror}") from None
 
     def read(self, path: tuple[str, ...]) -> Seen:
         with open(self._folder(path[:-1]).open(path[-1]), "rb", buffering=0) as file:
@@ -81,7 +83,7 @@ class FolderView:
                     parts.append(chunk)
                     left -= len(chunk)
             except OSError as error:
-                raise Skipped(f"{'/'.join(path)}: cannot be read: {error.strerror}") from None
+                raise Unreadable(f"{'/'.join(path)}: cannot be read: {error.strerror}") from None
         return Seen(found.st_mode & 0o777, found.st_mtime_ns, b"".join(parts))
 
     def _folder(self, path: tuple[str, ...]) -> Folder:
@@ -112,7 +114,7 @@ class StoreView:
             is_sealed = raw.content in (Content.OBJECT, Content.NONE)
             return Seen(node.mode & 0o777, node.mtime, content, raw.uid, raw.gid, is_sealed)
         except KcachefsError as error:
-            raise Skipped(f"{'/'.join(path)}: cannot be read: {error}") from None
+            raise Unreadable(f"{'/'.join(path)}: cannot be read: {error}") from None
 
     def _find(self, path: tuple[str, ...]) -> int:
         ino = ROOT_INO

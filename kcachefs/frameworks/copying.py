@@ -8,6 +8,7 @@ a link there, and looks at what it has opened.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -25,12 +26,19 @@ DEPTH_MAX = 64
 GROUP_FILE_MAX = 1 << 20
 """The largest group file of Triton that is read: one lists a handful of names."""
 
+_OF_THE_KIND = frozenset((errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV))
+"""What opening a link, a socket or a device fails with."""
+
 Skip = Callable[[str], None]
 """Called with a path and the reason why it is not copied, in one line."""
 
 
 class Skipped(Exception):
     """Something cannot be copied; the message names it and says why."""
+
+
+class Unreadable(Skipped):
+    """It could be copied, but reading it failed, and may not the next time: the disk's fault, or the mount's."""
 
 
 class Folder:
@@ -92,7 +100,8 @@ class Folder:
         except (PermissionError, FileNotFoundError):
             raise Skipped(f"{self.path / name}: cannot be read and was skipped") from None
         except OSError as error:
-            raise Skipped(f"{self.path / name}: was skipped: {error.strerror}") from None
+            kind = Skipped if error.errno in _OF_THE_KIND else Unreadable
+            raise kind(f"{self.path / name}: was skipped: {error.strerror}") from None
 
     def children(self) -> list[os.DirEntry[str]]:
         with os.scandir(self.fd) as found:

@@ -21,9 +21,9 @@ from kcachefs.store.volumes import Volumes
 
 
 def sparse_volumes(catalog: Catalog, share: float) -> Iterator[tuple[int, int]]:
-    """Closed volumes of which less than `share` is alive, with the bytes that are. Fold first."""
+    """Closed volumes of which less than `share` is alive, or nothing, with the bytes that are. Fold first."""
     for number, record in volume_records(catalog):
-        if record.flags & VolumeRecord.CLOSED and record.live < record.size * share:
+        if record.flags & VolumeRecord.CLOSED and (not record.live or record.live < record.size * share):
             yield number, record.live
 
 

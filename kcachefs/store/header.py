@@ -19,6 +19,7 @@ from kcachefs.errors import (
     KcachefsError,
     NotAStore,
     StoreAccessError,
+    StoreGone,
     StoreReadOnly,
     StoreVersionError,
     or_no_space,
@@ -45,6 +46,9 @@ class Header(msgspec.Struct, kw_only=True):
     """Boot id of the machine that has or had the store open; empty after a clean close."""
     doubtful: bool = False
     """The machine went down while the store was open, and nobody has looked at the unsealed files since."""
+    mounted: float | None = None
+    """When the last mount of the store began, in seconds since 1970; 0 if it never was mounted. None says nothing: the
+    store is from a version that did not write this down."""
 
 
 def make_directory(path: Path) -> None:
@@ -112,6 +116,21 @@ def refuse_foreign(path: Path) -> None:
             )
 
 
+def refuse_another(path: Path, mounted: float) -> None:
+    """Raise unless the store at `path` is the one that the mount had which began at that time.
+
+    The kernel still knows files of that mount by the numbers of their inodes. In any other store, one that was made in
+    its place or brought back from a backup, the same numbers are other files.
+    """
+    advice = "unmount, and mount again"
+    try:
+        header = read_header(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreGone(f"{path}: the store of this mount is gone; put it back, or {advice}") from None
+    if header.mounted not in (None, mounted):
+        raise StoreGone(f"{path}: is not the store that this mount began with; put that back, or {advice}")
+
+
 def read_header(path: Path) -> Header:
     """The store's header, if this kcachefs can use the store."""
     try:
@@ -166,21 +185,21 @@ def do_without(path: Path, part: Path) -> None:
         write_header(path, header)
 
 
-def note_boot(path: Path, header: Header) -> None:
-    """Write down under which boot the store is open, and its format from now on.
+def note_opening(path: Path, header: Header, mounted: float | None) -> None:
+    """Write down under which boot the store is open, for which mount if for any, and its format from now on.
 
     Finding another boot there means that the machine went down.
     """
-    boot = boot_id()
-    if header.boot != boot or header.format != FORMAT:
+    boot, mounted = boot_id(), header.mounted if mounted is None else mounted
+    if (header.boot, header.format, header.mounted) != (boot, FORMAT, mounted):
         header.doubtful |= header.boot not in ("", boot)
-        header.boot, header.format = boot, FORMAT
+        header.boot, header.format, header.mounted = boot, FORMAT, mounted
         with clear_errors(path):
             write_header(path, header)
 
 
 def forget_boot(path: Path, header: Header) -> None:
-    """Undo `note_boot` for a store that was closed, and could not be opened."""
+    """Undo `note_opening` for a store that was closed, and could not be opened."""
     header.boot = ""
     with contextlib.suppress(OSError, KcachefsError):
         write_header(path, header)
@@ -254,7 +273,7 @@ def _make(path: Path) -> Header:
 
 
 def _new_header() -> Header:
-    return Header(kcachefs="store", format=FORMAT, lmdb=_lmdb_version())
+    return Header(kcachefs="store", format=FORMAT, lmdb=_lmdb_version(), mounted=0.0)
 
 
 def _lmdb_version() -> str:

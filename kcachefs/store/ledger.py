@@ -6,11 +6,12 @@ that takes a transaction runs under the catalog's lock. The ledger also chooses 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kcachefs.errors import RecordDamaged
+from kcachefs.errors import NoSpace, RecordDamaged
 from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.object_records import (
     META_ACTIVE,
@@ -59,6 +60,7 @@ class Ledger:
         self._volume_size = volume_size
         self._roll_lock = threading.Lock()
         self._remove_leftovers()
+        self._remove_dead()
         self._resume_active()
 
     # --- inside a transaction -----------------------------------------------------------------------------------------
@@ -177,6 +179,19 @@ class Ledger:
             if not self._is_known(number):
                 self._volumes.remove(number)
 
+    def _remove_dead(self) -> None:
+        """Strike closed volumes in which nothing is alive: while they were in use, something was about to be."""
+        dead = [key for key, raw in self._catalog.walk(b"v") if raw is not None and _is_dead(raw)]
+        if not dead:
+            return
+        with contextlib.suppress(NoSpace, RecordDamaged), self._catalog.transaction() as txn:
+            totals = read_totals(txn)
+            for key in dead:
+                if (raw := txn.get(key)) is not None and _is_dead(raw):
+                    totals.volumes -= VolumeRecord.unpack(raw).size
+                    txn.delete(key)
+            txn.put(TOTALS_KEY, totals.pack())
+
     def _is_known(self, number: int) -> bool:
         try:
             return self._catalog.get(volume_key(number)) is not None
@@ -199,6 +214,11 @@ class Ledger:
         with self._catalog.transaction() as txn:
             self._close_volume(txn, number)
             txn.delete(META_ACTIVE)
+
+
+def _is_dead(raw: bytes) -> bool:
+    volume = VolumeRecord.unpack(raw)
+    return not volume.live and bool(volume.flags & VolumeRecord.CLOSED)
 
 
 # --- counting again ---------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.compaction import compact, sparse_volumes
 from kcachefs.store.dictionaries import Dictionaries
 from kcachefs.store.frames import DEFAULT_LEVEL
-from kcachefs.store.header import clear_errors, enter, forget_boot, note_boot, write_header
+from kcachefs.store.header import clear_errors, enter, forget_boot, note_opening, refuse_another, write_header
 from kcachefs.store.history_files import HistoryFiles
 from kcachefs.store.listings import Listings
 from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
@@ -62,6 +62,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How to open a store."""
 
     create: bool = True
+    mounted: float | None = None
+    """When the mount began that the store is opened for, in seconds since 1970."""
+    resumed: bool = False
+    """Open only the store that this mount has had open before."""
     level: int = DEFAULT_LEVEL
     volume_size: int = DEFAULT_VOLUME_SIZE
     cache_bytes: int = CACHE_BYTES
@@ -94,10 +98,12 @@ class Store:
         self.folding: threading.Thread | None = None
         self._repacking: Attempts = {}
         with in_their_places(), contextlib.ExitStack() as undo:
-            self.lock, self._header = enter(self.path, create=options.create)
+            if options.resumed and options.mounted is not None:
+                refuse_another(self.path, options.mounted)
+            self.lock, self._header = enter(self.path, create=options.create and not options.resumed)
             undo.callback(self.lock.release)
             was_closed = not self._header.boot
-            note_boot(self.path, self._header)
+            note_opening(self.path, self._header, options.mounted)
             if was_closed:  # should opening fail, it still is
                 undo.callback(forget_boot, self.path, self._header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")

@@ -85,7 +85,8 @@ class Volumes:
         """Write an object's parts at the end of the active volume; returns the volume and the offset.
 
         The place is taken under the lock and written outside it, so that appenders do not wait for the disk in turn.
-        A write that fails leaves a gap: dead space like any other.
+        A write that fails gives its place back, or leaves a gap if somebody has taken the next one: dead space like any
+        other.
         """
         length = sum(map(len, parts))
         with self._lock:
@@ -97,11 +98,20 @@ class Volumes:
             while written < length:  # a disk that is nearly full takes a part; the next write fails
                 written += os.pwrite(fd.fd, b"".join(parts)[written:], offset + written)
         except OSError as error:
-            self.unstage(number)
+            self._give_back(number, fd, offset, length)
             raise or_no_space(error, self.path(number)) from error
         with self._lock:  # only now: a sync before the write would have dropped the number without syncing the bytes
             self._unsynced.add(number)
         return number, offset
+
+    def _give_back(self, number: int, fd: Descriptor, offset: int, length: int) -> None:
+        """Free a place that could not be written, and what was written of it: a full disk needs that room."""
+        with self._lock:
+            if self._active == number and self._active_size == offset + length:
+                self._active_size = offset
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd.fd, offset)
+        self.unstage(number)
 
     def stage(self, number: int) -> None:
         """Keep a volume alive while objects in it wait for their place in the catalog; until `unstage`."""

@@ -24,6 +24,7 @@ from kcachefs.errors import DaemonError
 from kcachefs.store import kept_settings
 from tests.cli.scene import HELPER, Scene
 from tests.cli.test_mount_helper import installed_helper
+from tests.disks import tmpfs
 from tests.engines.callers import OTHER, Child, in_child
 from tests.waiting import until
 
@@ -372,6 +373,17 @@ def test_what_cannot_be_set_is_one_line_and_changes_nothing(scene: Scene) -> Non
         control.ask(next(scene.runtime.glob("*.sock")), "set", {"options": {"engine": "direct"}})
     assert quota(scene) == 2 << 30
     assert kept_settings.read(scene.store) == {}
+
+
+@as_root
+def test_what_cannot_be_kept_is_not_set(scene: Scene) -> None:
+    with tmpfs(scene.folder, "disk") as disk:
+        scene.mount("--store", disk.path / "store", "--max-size", "10MiB", "--min-free", "1MiB")
+        disk.fill()
+        place = str(scene.mountpoint)
+        scene.run("set", place, "--max-size", "8MiB").refused_with(5, "the disk is full")
+        assert quota(scene) == 10 << 20
+        scene.umount()
 
 
 @as_root

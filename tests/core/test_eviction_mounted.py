@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from kcachefs.core.user_eviction import HIGH_WATER
 from tests import command_server
 from tests.core.cachers import SUFFIXES, Cacher, content
 from tests.core.policies.mounts import settled
+from tests.daemon.kills import kill_worker
 from tests.disks import ext4, need_root
 from tests.engines.callers import Child, in_child
 from tests.engines.mounting import Mount, kill, temporary_folder
@@ -249,6 +251,20 @@ def test_a_file_that_outgrows_the_quota_fails_and_does_not_crawl(base: Path) -> 
             return True
 
         until(takes_more, "it rests, is sealed, and takes little room then")
+
+
+def test_a_worker_that_took_over_evicts_no_more_than_it_has_to(base: Path) -> None:
+    """It does not know what the kernel holds: what it evicts is gone once it has asked, not a while later."""
+    keys = [f"k{number}" for number in range(60)]
+    with Mount(base / "mount", base / "store", "direct", "--grace", "0") as mount:
+        for key in keys:
+            kernel(mount.mountpoint, key)
+        settled(mount)
+        kill_worker(mount)
+        quota = settled(mount).store.used_bytes
+        kcachefs("set", str(mount.mountpoint), "--max-size", str(quota))
+        until(lambda: _evictions(mount) and _told(mount)["store"]["used_bytes"] < quota * HIGH_WATER)
+        assert _evictions(mount) < len(keys) // 3
 
 
 def test_a_kill_during_eviction_leaves_entries_whole_or_gone(base: Path) -> None:

@@ -22,7 +22,9 @@ import kcachefs
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
+from kcachefs.engines import mounting
 from kcachefs.mounts import reports
+from kcachefs.store import Store
 from kcachefs.store.records import FORMAT
 from tests.daemon import kills
 from tests.engines.mounting import Mount, kill, temporary_folder
@@ -154,6 +156,67 @@ def test_the_pyfuse3_engine_ends_with_its_worker_and_says_so(base: Path) -> None
         assert "cannot take over from a dead worker" in log.read_text()
         mount.start()
         assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
+
+
+# --- another store ----------------------------------------------------------------------------------------------------
+
+
+def deleted(store: Path, backup: Path) -> None:
+    shutil.rmtree(store)
+
+
+def another_in_its_place(store: Path, backup: Path) -> None:
+    shutil.rmtree(store)
+    with Store(store) as another:
+        assert not another.recovered
+
+
+def from_a_backup(store: Path, backup: Path) -> None:
+    shutil.rmtree(store)
+    shutil.copytree(backup, store)
+
+
+@pytest.mark.parametrize("replaced", [deleted, another_in_its_place, from_a_backup])
+def test_no_worker_takes_over_with_another_store(base: Path, replaced: Callable[[Path, Path], None]) -> None:
+    """The numbers of inodes that the kernel still knows are other files there."""
+    mount = Mount(base / "mount", base / "store", "direct")
+    with mount:
+        (mount.mountpoint / "triton" / "old").write_bytes(b"old")
+        mount.umount()
+        shutil.copytree(mount.store, base / "backup")
+        mount.start()
+        (mount.mountpoint / "triton" / "file").write_bytes(b"mine")
+        with (mount.mountpoint / "triton" / "file").open("r+b", buffering=0) as file:
+            replaced(mount.store, base / "backup")
+            before = sorted(base.glob("store/*"))
+            refused = reload(mount.mountpoint)
+            assert refused.returncode == 4
+            assert "the old one keeps serving: " in refused.stderr
+            assert refused.stderr.count("\n") == 1
+            assert os.pread(file.fileno(), 4, 0) == b"mine"
+            supervisor, worker = mount.daemon()
+            log = Path(state(mount).log)
+            kill(worker)
+            until_gone(supervisor)
+            with pytest.raises(OSError, match=r"not connected|aborted"):
+                os.pwrite(file.fileno(), b"else", 0)
+    why = "the store of this mount is gone" if replaced is deleted else "is not the store that this mount began with"
+    assert why in refused.stderr
+    assert f"the worker cannot be replaced: {mount.store}: {why}" in log.read_text()
+    assert sorted(base.glob("store/*")) == before
+
+
+def test_a_write_that_failed_does_not_crash_the_worker_at_the_unmount(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        log = Path(state(mount).log)
+        mount.store.rename(base / "away")
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            (mount.mountpoint / "triton" / "large").write_bytes(os.urandom(3 << 20))
+        (base / "away").rename(mount.store)
+        supervisor = state(mount).supervisor_pid
+        mounting.unmount(mount.mountpoint)  # and nobody tells the worker, who hears it from the kernel
+        until_gone(supervisor)
+    assert "replacing it" not in log.read_text()
 
 
 # --- reload -----------------------------------------------------------------------------------------------------------

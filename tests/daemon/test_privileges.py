@@ -10,7 +10,7 @@ import pytest
 
 from kcachefs import background
 from kcachefs.daemon import control, privileges, registry
-from kcachefs.daemon.worker import NICENESS
+from kcachefs.daemon.preparation import NICENESS
 from kcachefs.errors import DaemonError
 from tests.core.policies.mounts import ALICE, as_user, each_engine, mounted, needs_root
 from tests.engines.callers import in_child

@@ -16,13 +16,15 @@ import pytest
 from kcachefs.fleet import packfile, unpacking
 from kcachefs.fleet.targets import MountTarget
 from kcachefs.session import account
-from tests.disks import need_root, tmpfs
+from tests.core.policies.mounts import settled
+from tests.disks import ext4, need_root, tmpfs
 from tests.engines.callers import OTHER, Child
-from tests.engines.mounting import Mount
+from tests.engines.mounting import Mount, kill
 from tests.fleet.caches import ENTRIES, FILES, fill, key, packed, shown
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
 from tests.frameworks.conftest import ENGINES
 from tests.frameworks.programs import TRITON, run_program
+from tests.store.damage import flip
 
 pytestmark = pytest.mark.mount
 
@@ -63,6 +65,36 @@ def test_real_triton_compiles_nothing_on_the_second_mount(base: Path, engine: st
         kcachefs("unpack", base / "all.kcp", "--trust", public, "--mount", two.mountpoint)
         warm = run_program(TRITON, {"TRITON_CACHE_DIR": str(two.mountpoint / "triton")}, folder=base)
         assert warm == {**cold, "compiled": 0}
+
+
+@need_root
+def test_a_pack_stays_where_nothing_can_be_read(base: Path) -> None:
+    with ext4(base, megabytes=48) as disk, Mount(base / "one", disk.path / "store", "direct") as one:
+        fill(one.mountpoint)
+        kcachefs("pack", base / "all.kcp", "--level", "3", "--mount", one.mountpoint)
+        good = (base / "all.kcp").read_bytes()
+        one.remount()  # which forgets what it has read
+        disk.die()
+        done = kcachefs("pack", base / "all.kcp", "--mount", one.mountpoint, check=False)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert f"left out because reading failed: {ENTRIES} entries" in done.stderr
+        assert (base / "all.kcp").read_bytes() == good
+        kill(*one.daemon())
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_packed(base: Path) -> None:
+    store, contents = base / "store", [os.urandom(5000) for _ in range(3)]
+    with Mount(base / "one", store, "direct") as one:
+        for number, content in enumerate(contents):
+            (one.mountpoint / "triton" / f"KEY{number}").mkdir()
+            (one.mountpoint / "triton" / f"KEY{number}" / "add.cubin").write_bytes(content)
+        settled(one)
+    [volume] = (store / "volumes").iterdir()
+    flip(volume, volume.read_bytes().index(contents[1]), 5000)
+    done = kcachefs("pack", base / "all.kcp", "--level", "3", "--store", store, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "left out because reading failed: 1 entry" in done.stderr
+    assert [one["path"] for one in told("pack", "ls", base / "all.kcp")["entries"]] == ["triton/KEY0", "triton/KEY2"]
 
 
 def test_what_a_small_quota_evicts_again_is_told(base: Path) -> None:

@@ -371,7 +371,7 @@ def test_nothing_to_pack_is_told_beside_what_the_command_did(mount: Mount, base:
     pack = base / "used.kcp"
     done = kcachefs("run", "--mount", mount.mountpoint, "--pack", pack, "--", "true", check=False)
     assert done.returncode == 2
-    assert "nothing was packed: there is nothing to pack" in done.stderr
+    assert "not packed: there is nothing to pack" in done.stderr
     assert " served, " in done.stderr
     assert not pack.exists()
     done = kcachefs("run", "--json", "--mount", mount.mountpoint, "--pack", pack, "--", "true", check=False)

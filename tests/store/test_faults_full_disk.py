@@ -98,6 +98,48 @@ def test_appending_to_a_volume(small_disk: Disk) -> None:
     kept.check(path)
 
 
+def test_tries_in_vain_take_neither_volumes_nor_room(small_disk: Disk) -> None:
+    with Store(small_disk.path / "store", OPTIONS) as store:
+        digest = put(store, noise(0, 60_000))
+        store.fold()
+        small_disk.fill()
+        before = store.volumes.numbers(), store.volumes.size(store.volumes.active), store.catalog.unfolded
+        for number in range(20):
+            with pytest.raises(NoSpace):
+                store.objects.stage(noise(number, 60_000))
+        assert (store.volumes.numbers(), store.volumes.size(store.volumes.active), store.catalog.unfolded) == before
+        delete(store, digest)
+        small_disk.make_room()
+        assert store.objects.get(put(store, b"works again")) == b"works again"
+
+
+@pytest.mark.parametrize("how", ["collected", "opened again"])
+def test_volumes_in_which_nothing_is_alive_go(small_disk: Disk, how: str) -> None:
+    path = small_disk.path / "store"
+    with Store(path, OPTIONS) as store:
+        digest = put(store, noise(0))
+        for _ in range(3):
+            store.objects.ledger.retire()
+        if how == "collected":
+            store.compact()
+        assert len(store.volumes.numbers()) == (2 if how == "collected" else 4)
+    with Store(path, OPTIONS) as store:
+        store.fold()
+        assert len(store.volumes.numbers()) == 2  # the one with the object, and the active one
+        assert store.objects.verify(digest)
+    assert run(path).exit_code == 0
+
+
+def test_a_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
+    with tmpfs(tmp_path, inodes=40) as disk, Store(disk.path / "store", OPTIONS) as store:
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            for number in range(40):
+                (disk.path / f"{number}").touch()
+        with pytest.raises(NoSpace, match="has no inodes left"):
+            store.objects.ledger.retire()
+            store.objects.stage(noise(0))
+
+
 def test_a_volume_for_a_large_object(small_disk: Disk) -> None:
     path = small_disk.path / "store"
     kept = Kept(Store(path, OPTIONS))

@@ -1,0 +1,59 @@
+"""What a worker does before its first thread: it takes the limits it needs, and gives up rights it does not need."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+from kcachefs.daemon import privileges, registry
+from kcachefs.daemon.confinement import confine
+from kcachefs.daemon.interpreter import refuse_free_threading
+from kcachefs.daemon.registry import MountConfig
+from kcachefs.store.header import make_directory, read_header, refuse_another
+
+NICENESS = -5
+"""What the scheduler is told, if we may. The lowest is -20, and programs have 0."""
+
+
+def raise_priority() -> None:
+    """Get processor time before programs do, where we may: everybody on the mount waits while one keeps them busy."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the usual soft limit of 1,024: thousands of spool files and volumes may be open at once."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536), hard))
+
+
+class Preparation(NamedTuple):
+    """What a worker did before it gave up the right to."""
+
+    control_socket: Path
+    gaps: list[str]
+    """What it could not give up."""
+
+
+def prepare(config: MountConfig, mounted: float | None) -> Preparation:
+    """Do what needs the rights of our user, and give them up. Before the first thread.
+
+    `mounted`: when the mount began, if there was a worker before this one.
+    """
+    with contextlib.suppress(ImportError):  # reported when the engine is made
+        importlib.import_module(f"kcachefs.engines.{config.engine}")
+    if config.fleet is not None:
+        importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
+    refuse_free_threading()
+    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
+    privileges.drop()
+    if mounted is not None:
+        refuse_another(store, mounted)
+    make_directory(store)
+    with contextlib.suppress(FileNotFoundError):  # a new store
+        read_header(store)
+    return Preparation(control_socket, confine(store, control_socket.parent))
