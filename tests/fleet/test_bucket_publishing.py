@@ -28,6 +28,7 @@ from kcachefs.fleet.snapshotting import make_due
 from tests.fleet.caches import ENTRIES, fill, key
 from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
 from tests.fleet.servers import Rclone, Server, storage
+from tests.frameworks.commands import kcachefs
 from tests.waiting import PATIENCE
 
 LAYOUT = Layout(SCOPE)
@@ -314,6 +315,22 @@ def test_a_pack_of_which_most_is_used_is_copied_to_today(old: Node, tmp_path: Pa
     assert found[0].day == day_of(time.time())
     fresh.bucket.fetch_pack(found[0]).unlink()
     assert renew(old.bucket, publisher, used) == ([], []), "it is young again"
+
+
+def test_a_renewed_pack_outlives_the_one_that_it_was_copied_from(old: Node, tmp_path: Path) -> None:
+    """In a folder too, where a hard link would be as old as the original."""
+    used = keys_of(b"KEY0", b"KEY1", b"KEY2")
+    assert renew(old.bucket, Publisher(old.bucket, old.signer, old.claims), used).copied
+    day, moment = day_before(day_of(time.time()), 25), time.time() - 31 * DAY
+    aged = [path for path in (tmp_path / "bucket" / LAYOUT.root).rglob(f"{day}/*") if path.is_file()]
+    for path in aged:
+        os.utime(path, (moment, moment))
+    kcachefs("fleet", "gc", old.storage.url)
+    assert len(aged) == 2
+    assert not any(path.exists() for path in aged)
+    fresh = Node(tmp_path / "fresh", old.storage, tmp_path / "key")
+    (found,) = fresh.index.find_all(used.pop())
+    fresh.bucket.fetch_pack(found).unlink()
 
 
 def test_of_a_pack_of_which_little_is_used_only_that_is_packed_again(old: Node, tmp_path: Path) -> None:
