@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from kcachefs.fleet.bucket_layout import Layout
 from kcachefs.fleet.object_storage import open_storage
 from tests.engines.callers import Child, Identity
 from tests.fleet.caches import fill, key
-from tests.fleet.nodes import SCOPE, bucket_folder
+from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
 from tests.frameworks.commands import kcachefs
 from tests.frameworks.tenants import open_what_is_closed
 from tests.waiting import PATIENCE
@@ -104,3 +105,32 @@ def test_a_folder_that_went_away_is_not_made_anew(tmp_path: Path) -> None:
     with pytest.raises(FleetMissing):
         store.put("v1/one", b"1")
     assert not (tmp_path / "bucket").exists()
+
+
+def test_gc_removes_after_a_day_what_a_killed_writer_left(tmp_path: Path) -> None:
+    fill(tmp_path / "caches", size=100)
+    node = Node(tmp_path / "node", bucket_folder(tmp_path), secret_in(tmp_path))
+    node.publish(tmp_path / "caches")
+    root = tmp_path / "bucket" / LAYOUT.root
+    useful = [path for path in root.rglob("*") if path.is_file()]
+    left = [root / "packs" / "2026-01-01" / f"{'1' * 32}.kcp#1", root / "claims" / "0123.0#123456789012"]
+    young = root / "claims" / "0124.0#1"
+    for path in (*left, young):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    for path in left:
+        os.utime(path, (time.time() - 2 * 86400,) * 2)
+    gone = json.loads(kcachefs("fleet", "gc", node.storage.url, "--json").stdout)["objects"]
+    assert {(one["key"], one["why"]) for one in gone} == {
+        (str(path.relative_to(tmp_path / "bucket")), "was never written to its end") for path in left
+    }
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in (*useful, young))
+
+
+def test_gc_of_a_scope_that_is_not_there_says_so_and_makes_none(tmp_path: Path) -> None:
+    url = bucket_folder(tmp_path)
+    open_storage(url).put(LAYOUT.claim("one"), b"1")
+    done = kcachefs("fleet", "gc", url, "--scope", "typo", check=False)
+    assert (done.returncode, f"no such scope; it has {SCOPE}" in done.stderr) == (2, True)
+    assert os.listdir(tmp_path / "bucket" / "v1") == [SCOPE]
