@@ -108,7 +108,7 @@ class Agent:
         self._bucket = SharedBucket(
             prepared.storage, prepared.scope, prepared.trusted, prepared.folder, self._index_is_new
         )
-        self._uploads = Uploads(self._bucket, prepared.signer) if prepared.signer is not None else None
+        self._uploads = Uploads(self._bucket, prepared.signer, self._fail) if prepared.signer is not None else None
         self._breaker = Breaker()
         self._channel: socket.socket | None = None
         self._lock = threading.Lock()
@@ -184,8 +184,8 @@ class Agent:
         told = Alive(breaker.open_for, breaker.why, self._storage.requests, self._fetched_bytes, published)
         self._send(told)
 
-    def _taken(self, batch: str, is_done: bool, why: str) -> None:
-        self._send(protocol.Taken(batch, is_done, why))
+    def _taken(self, taken: protocol.Taken) -> None:
+        self._send(taken)
         self._tell_state()
 
     def _keep_alive(self) -> None:
