@@ -146,6 +146,20 @@ def test_a_claim_of_a_dead_node_is_taken_over_after_a_while_and_not_before(tmp_p
     assert len(claims) == 2, "the new claim stands beside the old one"
 
 
+@pytest.mark.parametrize("content", [b"", b"x" * 5000], ids=["empty", "too large"])
+def test_a_claim_that_is_none_of_ours_gets_old_like_any_other(tmp_path: Path, content: bytes) -> None:
+    fill(tmp_path / "caches", size=100)
+    url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
+    publish_and_die(url, tmp_path / "dead", secret, tmp_path / "caches", 1)
+    (name,) = objects(tmp_path / "bucket", "claims")
+    claim = tmp_path / "bucket" / LAYOUT.claim(name)
+    claim.write_bytes(content)
+    node = Node(tmp_path / "node", url, secret)
+    assert len(node.publish(tmp_path / "caches").waiting) == ENTRIES
+    os.utime(claim, (time.time() - 3600,) * 2)
+    assert len(node.publish(tmp_path / "caches").packs) == 1
+
+
 def test_a_key_that_the_node_does_not_trust_itself_publishes_nothing(tmp_path: Path) -> None:
     secret, (other, _) = secret_in(tmp_path), key(tmp_path, "other")
     node = Node(tmp_path / "one", bucket_folder(tmp_path), secret)
