@@ -30,7 +30,7 @@ from kcachefs.daemon.confinement import confine_agent
 from kcachefs.daemon.worker_protocol import REFUSED
 from kcachefs.errors import FleetError, FleetMissing, FleetTooSlow, FleetTrickles, KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
-from kcachefs.fleet import packfile, scopes, signing, unwrapping
+from kcachefs.fleet import folder_writing, packfile, scopes, signing, unwrapping
 from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Offer, Parcel, Refresh, Used
 from kcachefs.fleet.breaker import Breaker
 from kcachefs.fleet.bucket import Bucket
@@ -181,8 +181,7 @@ class Agent:
     def _tell_state(self) -> None:
         published = self._uploads.published if self._uploads is not None else 0
         breaker = self._breaker
-        told = Alive(breaker.open_for, breaker.why, self._storage.requests, self._fetched_bytes, published)
-        self._send(told)
+        self._send(Alive(breaker.open_for, breaker.why, self._storage.requests, self._fetched_bytes, published))
 
     def _taken(self, taken: protocol.Taken) -> None:
         self._send(taken)
@@ -357,6 +356,7 @@ def prepare(config: AgentConfig) -> Preparation:
     signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
     if signer is not None:
         trusted |= {signer.public}
+    folder_writing.join_group(fleet.url)
     privileges.drop()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_leftovers(folder)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kcachefs.errors import FleetError, FleetRefused
-from kcachefs.fleet import folder_listing
+from kcachefs.fleet import bucket_urls, folder_listing
 
 _REASONS = {
     errno.ENOSPC: (FleetError, "its disk is full"),
@@ -39,6 +39,14 @@ def write(root: str, key: str, content: bytes | Path, *, if_absent: bool = False
         if kind is None:
             raise
         raise kind(f"{os.path.join(root, key)}: cannot be written: {why}") from None
+
+
+def join_group(url: str) -> None:
+    """As root, join the group of a bucket that is a folder: without capabilities only a member can give it rights."""
+    where = bucket_urls.parse(url)
+    if where.scheme == "file" and os.geteuid() == 0:
+        with contextlib.suppress(OSError):  # it is not there, or we are root of less than the host
+            os.setgroups([*os.getgroups(), os.stat(where.path).st_gid])
 
 
 def delete(root: str, keys: Iterable[str]) -> None:

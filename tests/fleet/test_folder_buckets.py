@@ -17,6 +17,7 @@ from kcachefs.fleet.bucket_layout import Layout
 from kcachefs.fleet.object_storage import open_storage
 from tests.engines.callers import Child, Identity
 from tests.fleet.caches import fill, key
+from tests.fleet.mounts import Fleet
 from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
 from tests.frameworks.commands import kcachefs
 from tests.frameworks.tenants import open_what_is_closed
@@ -62,6 +63,18 @@ def test_every_publisher_of_the_group_gets_in_by_the_rights_that_init_prints(tmp
     assert {path.stat().st_gid for path in made} == {GROUP}
     assert {oct(path.stat().st_mode) for path in made} == {"0o42775", "0o100644"}
     assert len(list((tmp_path / "bucket").rglob("*.kcp"))) == 3
+
+
+@as_root
+@pytest.mark.mount
+def test_what_a_mount_of_roots_publishes_is_the_groups_too(empty_fleet: Fleet) -> None:
+    """Its agent has given up the capabilities to change groups."""
+    os.chown(empty_fleet.bucket, 0, GROUP)
+    empty_fleet.bucket.chmod(0o2770)
+    with empty_fleet.publisher("one") as one:
+        fill(one.mountpoint)
+    made = [path.stat() for path in empty_fleet.bucket.rglob("*")]
+    assert {(oct(one.st_mode), one.st_gid) for one in made} == {("0o42770", GROUP), ("0o100640", GROUP)}
 
 
 @as_root
