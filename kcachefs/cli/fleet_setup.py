@@ -158,12 +158,17 @@ def gc(
     storage = object_storage.open_storage(url, retries=2)
     limit = days if days is not None else read_settings(storage).days
     found: list[collecting.Garbage] = []
-    for name in [scope] if scope else scopes_in(storage):
+    scopes = scopes_in(storage)
+    if scope is not None and scope not in scopes:
+        has = f"it has {', '.join(scopes)}" if scopes else "it has none yet"
+        raise UsageError(f"{scope}: the bucket has no such scope; {has}")
+    for name in [scope] if scope is not None else scopes:
         layout = Layout(name)
         # A dry run writes nothing, so it has to take this machine's clock for the store's.
         now = time.time() if dry_run else Claims(storage, layout).now()
         is_there = partial(object_storage.is_there, storage)
         found += collecting.garbage(layout, storage.objects(layout.root), now, limit, is_there)
+        found += collecting.leftovers(storage.unfinished(layout.root), now)
     size = sum(one.stored.size for one in found)
     if not dry_run:
         for start in range(0, len(found), 500):

@@ -69,6 +69,8 @@ def _fleet(told: FleetNumbers) -> str:
     saved = f", {_duration(told.saved_seconds)} of compiling saved" if told.saved_seconds >= 1 else ""
     waits = "waits" if told.queue == 1 else "wait"
     queue = f"; {counted(told.queue, 'entry', 'entries')} {waits} to be published" if told.queue else ""
+    if told.publish_why:
+        queue += f" ({printable(told.publish_why)})" if queue else f"; not published: {printable(told.publish_why)}"
     brought = f"{counted(told.hits, 'hit')}, {counted(told.entries, 'entry', 'entries')} brought in"
     return f"{state}: {index}; {brought}{saved}{queue}"
 

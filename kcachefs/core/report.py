@@ -94,6 +94,8 @@ class FleetNumbers(msgspec.Struct, kw_only=True):
     """Packs published."""
     queue: int = 0
     """Entries that wait to be published."""
+    publish_why: str = ""
+    """Why what was offered last is not published; empty if it is."""
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):

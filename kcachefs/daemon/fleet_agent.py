@@ -30,7 +30,7 @@ from kcachefs.daemon.confinement import confine_agent
 from kcachefs.daemon.worker_protocol import REFUSED
 from kcachefs.errors import FleetError, FleetMissing, FleetTooSlow, FleetTrickles, KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
-from kcachefs.fleet import packfile, scopes, signing, unwrapping
+from kcachefs.fleet import folder_writing, packfile, scopes, signing, unwrapping
 from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Offer, Parcel, Refresh, Used
 from kcachefs.fleet.breaker import Breaker
 from kcachefs.fleet.bucket import Bucket
@@ -108,7 +108,7 @@ class Agent:
         self._bucket = SharedBucket(
             prepared.storage, prepared.scope, prepared.trusted, prepared.folder, self._index_is_new
         )
-        self._uploads = Uploads(self._bucket, prepared.signer) if prepared.signer is not None else None
+        self._uploads = Uploads(self._bucket, prepared.signer, self._fail) if prepared.signer is not None else None
         self._breaker = Breaker()
         self._channel: socket.socket | None = None
         self._lock = threading.Lock()
@@ -181,11 +181,10 @@ class Agent:
     def _tell_state(self) -> None:
         published = self._uploads.published if self._uploads is not None else 0
         breaker = self._breaker
-        told = Alive(breaker.open_for, breaker.why, self._storage.requests, self._fetched_bytes, published)
-        self._send(told)
+        self._send(Alive(breaker.open_for, breaker.why, self._storage.requests, self._fetched_bytes, published))
 
-    def _taken(self, batch: str, is_done: bool, why: str) -> None:
-        self._send(protocol.Taken(batch, is_done, why))
+    def _taken(self, taken: protocol.Taken) -> None:
+        self._send(taken)
         self._tell_state()
 
     def _keep_alive(self) -> None:
@@ -357,6 +356,7 @@ def prepare(config: AgentConfig) -> Preparation:
     signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
     if signer is not None:
         trusted |= {signer.public}
+    folder_writing.join_group(fleet.url)
     privileges.drop()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_leftovers(folder)

@@ -96,6 +96,8 @@ class Taken(msgspec.Struct, tag=True, array_like=True, frozen=True):
     batch: str
     is_done: bool
     why: str = ""
+    is_fault: bool = False
+    """The bucket or the disk failed: other offers would fare no better now."""
 
 
 ToAgent = Fetch | Refresh | Offer | Used

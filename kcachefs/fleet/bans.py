@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -15,10 +16,14 @@ _MAX = 100_000
 
 
 class Bans:
-    """A pack is known by where it lies: the same bytes, published again on another day, get another chance."""
+    """A pack is known by where it lies: the same bytes, published again on another day, get another chance.
+
+    Any thread: the agent fetches several packs at a time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()
         self._reasons: dict[str, str] = {}
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             self._reasons = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
@@ -40,27 +45,31 @@ class Bans:
         return {(day, pack) for day, _, pack in (name.partition("/") for name in self._reasons)}
 
     def add(self, reference: PackReference, why: str) -> None:
-        self._reasons[_name(reference)] = printable(why)
-        while len(self._reasons) > _MAX:
-            del self._reasons[next(iter(self._reasons))]
-        self._write()
+        with self._lock:
+            reasons = {**self._reasons, _name(reference): printable(why)}
+            while len(reasons) > _MAX:
+                del reasons[next(iter(reasons))]
+            self._replace(reasons)
 
     def lift(self, reference: PackReference) -> None:
         """Somebody who knows put the right bytes there."""
-        if self._reasons.pop(_name(reference), None) is not None:
-            self._write()
+        with self._lock:
+            if _name(reference) in self._reasons:
+                self._replace({name: why for name, why in self._reasons.items() if name != _name(reference)})
 
     def forget_before(self, day: str) -> None:
         """Those of older days are in no index any more."""
-        kept = {name: why for name, why in self._reasons.items() if name >= day}
-        if len(kept) < len(self._reasons):
-            self._reasons = kept
-            self._write()
+        with self._lock:
+            kept = {name: why for name, why in self._reasons.items() if name >= day}
+            if len(kept) < len(self._reasons):
+                self._replace(kept)
 
-    def _write(self) -> None:
+    def _replace(self, reasons: dict[str, str]) -> None:
+        """Readers go on with the old dict, which nobody changes any more."""
+        self._reasons = reasons
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:
-            part.write_bytes(msgspec.json.encode(self._reasons))
+            part.write_bytes(msgspec.json.encode(reasons))
             os.replace(part, self._path)
         finally:
             part.unlink(missing_ok=True)

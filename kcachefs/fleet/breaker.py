@@ -32,7 +32,7 @@ class Breaker:
             if self.open_for:
                 return False
             self._failures += 1
-            self._until = self._clock() + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** (self._failures - 1))
+            self._until = self._clock() + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** min(self._failures - 1, 10))
             self.why = why
             return True
 

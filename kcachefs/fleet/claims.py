@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from kcachefs.errors import FleetError, FleetMissing
+from kcachefs.errors import FleetError, FleetMissing, PackError
 from kcachefs.fleet.bucket_layout import Layout
 from kcachefs.fleet.object_storage import PATIENT, Got, Patience, Storage
 
@@ -45,7 +45,7 @@ class Claims:
         self._patience = patience
         self._settle = settle
         self._sleep = sleep
-        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._seen: dict[str, tuple[bytes | None, float]] = {}
         self._mine: dict[str, tuple[str, bytes]] = {}
         self._ahead: float | None = None
 
@@ -84,7 +84,10 @@ class Claims:
 
     def _read(self, key: str, patience: Patience = PATIENT) -> Got | None:
         try:
-            return self._storage.get(key, limit=_CLAIM_MAX, patience=patience)
+            try:
+                return self._storage.get(key, limit=_CLAIM_MAX, patience=patience)
+            except PackError:  # too large to be one of ours: somebody's all the same, and it gets old
+                return Got(b"", self._storage.head(key).modified)
         except FleetMissing:
             return None
 
@@ -96,7 +99,7 @@ class Claims:
                 self._storage.delete([key])
 
     def _is_stale(self, key: str, claim: Got) -> bool:
-        seen, since = self._seen.get(key, (b"", 0.0))
+        seen, since = self._seen.get(key, (None, 0.0))
         if seen != claim.content:
             since = time.monotonic()
             self._seen[key] = claim.content, since

@@ -131,6 +131,11 @@ class FleetClient:
     def is_connected(self) -> bool:
         return self._channel is not None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the bucket or the agent failed, and nothing is asked for a while."""
+        return time.monotonic() < self._closed_until
+
     # --- listening to the agent ---------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
@@ -273,10 +278,9 @@ class FleetClient:
     def report(self) -> FleetNumbers:
         """The numbers as they are now."""
         index, told = self._index, self._alive
-        is_closed = time.monotonic() < self._closed_until
         return msgspec.structs.replace(
             self.numbers,
-            state="offline" if self._channel is None else "closed" if is_closed else "ready",
+            state="offline" if self._channel is None else "closed" if self.is_closed else "ready",
             why=told.why,
             index_age=max(0.0, time.time() - index.loaded) if index is not None else -1.0,
             index_keys=len(index) if index is not None else 0,

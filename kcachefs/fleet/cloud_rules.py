@@ -131,7 +131,8 @@ def _file(host: str, inside: str, path: str, days: int) -> list[Rule]:
             f"0 4 * * * find {folder}/{OBJECTS} -type f -mtime +{days} -delete",
         ),
         Rule("rights of readers", f"chmod -R o+rX {folder}"),
-        Rule("rights of publishers", f"chgrp -R GROUP {folder} && chmod -R g+rwX {folder}"),
+        # Whatever is made later gets the group and the rights of the folder itself.
+        Rule("rights of publishers", f"chgrp -R GROUP {folder} && chmod -R g+rwX {folder} && chmod g+s {folder}"),
     ]
 
 

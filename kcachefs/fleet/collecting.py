@@ -57,3 +57,8 @@ def garbage(
         if at is not None and at not in known and not is_there(layout.pack(*at)):
             found.append(Garbage(one, "its pack is gone"))
     return found
+
+
+def leftovers(unfinished: Iterable[Stored], now: float) -> list[Garbage]:
+    """What writers that were killed left; somebody may still be writing what is younger than a day."""
+    return [Garbage(one, "was never written to its end") for one in unfinished if now - one.modified > _DAY]

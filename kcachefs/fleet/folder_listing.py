@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from kcachefs.errors import FleetMissing
 
 _STAGED = re.compile(r".*#\d+")
-"""What obstore calls a file that it is still writing."""
+"""What a file is called that is still being written, by us and by obstore."""
+
+
+def staged_name(name: str, number: int) -> str:
+    return f"{name}#{number}"
 
 
 def check_there(url: str, folder: str) -> None:
@@ -21,8 +25,13 @@ def check_there(url: str, folder: str) -> None:
         raise FleetMissing(f"{url}: there is no such folder; {remedy}")
 
 
-def files(folder: str, ancestors: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
-    """The files below a folder, at any depth, by their paths from there. Links are followed, but not in circles."""
+def files(
+    folder: str, ancestors: frozenset[tuple[int, int]] = frozenset(), *, staged: bool = False
+) -> Iterator[tuple[str, os.stat_result]]:
+    """The files below a folder, at any depth, by their paths from there. Links are followed, but not in circles.
+
+    Either those that are whole, or those that are still being written or never were.
+    """
     try:
         found = os.stat(folder)
     except OSError:  # it is gone, or a link that leads nowhere
@@ -32,9 +41,9 @@ def files(folder: str, ancestors: frozenset[tuple[int, int]] = frozenset()) -> I
         return
     for entry in _entries(folder):
         if _is_folder(entry):
-            for path, told in files(entry.path, ancestors | {here}):
+            for path, told in files(entry.path, ancestors | {here}, staged=staged):
                 yield f"{entry.name}/{path}", told
-        elif not _STAGED.fullmatch(entry.name):
+        elif bool(_STAGED.fullmatch(entry.name)) is staged:
             with contextlib.suppress(OSError):  # the same
                 if entry.is_file():
                     yield entry.name, entry.stat()

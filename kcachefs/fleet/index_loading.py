@@ -74,6 +74,8 @@ class RecordReader:
         self._layout = layout
         self._trusted = frozenset(trusted)
         self._useless: set[str] = set()
+        self._refused: list[str] = []
+        """What was ignored since that was told, and why."""
 
     def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
         """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
@@ -87,6 +89,7 @@ class RecordReader:
             listed = in_parallel(self.listed, [day for day in days if day >= since])
         records = [one for one in records if one.day in days]
         records += self._of_days(found, listed, {*known, *map(_place, records)})
+        self._tell_refused()
         return Survey(records, days, frozenset(listed), since)
 
     def survey_since(self, since: str, known: Collection[tuple[str, str]]) -> Survey:
@@ -95,11 +98,14 @@ class RecordReader:
         listed = in_parallel(self.listed, [day for day in days if day >= since])
         many = len(set(listed) - set(known)) > snapshots.SNAPSHOT_AFTER
         records = self._of_days(self.existing_snapshots() if many else None, listed, known)
+        self._tell_refused()
         return Survey(records, days, frozenset(listed), since)
 
     def of_day(self, day: str, found: snapshots.Snapshots) -> list[SignedRecord]:
         """All records of a day."""
-        return self._of_days(found, self.listed(day), frozenset())
+        records = self._of_days(found, self.listed(day), frozenset())
+        self._tell_refused()
+        return records
 
     def existing_snapshots(self) -> snapshots.Snapshots:
         listed = self._storage.objects(self._layout.snapshots)
@@ -164,7 +170,14 @@ class RecordReader:
     def _refuse(self, key: str, error: Exception) -> None:
         self._useless.add(key)
         if not isinstance(error, FleetMissing):
-            log.warning("%s: is ignored: it %s", key, error)
+            log.info("%s: ignored: %s", key, error)
+            self._refused.append(f"{key}: ignored: {error}")
+
+    def _tell_refused(self) -> None:
+        """Warn in one line: a bucket may hold thousands of records of a key that is not trusted here."""
+        refused, self._refused = self._refused, []
+        if refused:
+            log.warning("%s%s", refused[0], f"; in all, {len(refused):,} objects are ignored" * (len(refused) > 1))
 
 
 def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: Callable[[], int]) -> Loaded:

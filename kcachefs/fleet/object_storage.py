@@ -1,4 +1,4 @@
-"""A bucket: objects with names, in any object store. The only module that knows obstore.
+"""A bucket: objects with names, in any object store. Only this module and `obstore_clients` know obstore.
 
 obstore does not survive a fork once it was used: only processes that were started by exec may open a storage. It is
 imported in `open_storage`, so that importing this module is harmless. Each request runs in a thread of its own, which
@@ -29,7 +29,7 @@ from kcachefs.errors import (
     PackError,
     UsageError,
 )
-from kcachefs.fleet import bucket_urls, folder_listing
+from kcachefs.fleet import bucket_urls, folder_listing, folder_writing, obstore_clients
 from kcachefs.fleet.bucket_urls import BucketUrl
 from kcachefs.printable import printable
 
@@ -112,8 +112,11 @@ class Storage(Protocol):
 
     def head(self, key: str) -> Stored: ...
 
+    def unfinished(self, prefix: str) -> Iterator[Stored]:
+        """What writers that were killed left below a folder, where the store itself does not clear that away."""
+
     def copy(self, key: str, to: str) -> None:
-        """Copy an object inside the store, without its bytes coming here."""
+        """Copy an object inside the store. The copy is as old as it is, not as the original."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; those that are gone already are no error."""
@@ -130,7 +133,11 @@ def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storag
         import obstore
     except ImportError:
         raise UsageError("buckets need the package obstore: pip install 'kcachefs[fleet]'") from None
-    return ObstoreStorage(url, obstore, _client(url, where, retries, timeout), where, timeout)
+    try:
+        client = obstore_clients.client(url, where, retries, timeout)
+    except Exception as error:  # obstore's own classes, and ValueError
+        raise _translated(error, url) from None
+    return ObstoreStorage(url, obstore, client, where, timeout)
 
 
 def is_there(storage: Storage, key: str) -> bool:
@@ -140,42 +147,6 @@ def is_there(storage: Storage, key: str) -> bool:
     except FleetMissing:
         return False
     return True
-
-
-def _client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
-    from datetime import timedelta
-
-    from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
-
-    scheme, options = where.scheme, where.options
-    if scheme == "file":
-        folder_listing.check_there(url, where.path)
-        return LocalStore(Path(where.path))
-    endpoint = options.get("endpoint") or _endpoint(scheme)
-    # Requests end when their callers give up; this is for those that nobody waits for any more.
-    client: dict[str, Any] = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
-    if endpoint.startswith("http://"):
-        client["allow_http"] = True
-    common: dict[str, Any] = {
-        "client_options": client,
-        "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=timeout)},
-    }
-    if endpoint and scheme != "gs":
-        common["endpoint"] = endpoint
-    try:
-        if scheme == "s3":
-            region = options.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-            return S3Store(where.bucket, region=region or "us-east-1", **common)
-        if scheme == "az":
-            return AzureStore(where.bucket, **common)
-        return GCSStore(where.bucket, **common)
-    except Exception as error:  # obstore's own classes, and ValueError
-        raise _translated(error, url) from None
-
-
-def _endpoint(scheme: str) -> str:
-    names = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_STORAGE_ENDPOINT",)}
-    return next((os.environ[name] for name in names.get(scheme, ()) if os.environ.get(name)), "")
 
 
 class ObstoreStorage:
@@ -269,6 +240,8 @@ class ObstoreStorage:
         from obstore.exceptions import AlreadyExistsError, NotSupportedError, PreconditionError
 
         def send() -> bool:
+            if self._folder:
+                return folder_writing.write(self._folder, key, content, if_absent=if_absent)
             if if_absent:
                 try:
                     self._obstore.put(self._client, self._prefix + key, content, mode="create")
@@ -284,18 +257,24 @@ class ObstoreStorage:
         return self._within(key, send, self._timeout + size / _SLOWEST)
 
     def objects(self, prefix: str) -> Iterator[Stored]:
-        pages = self._pages(prefix)
+        yield from self._listed(prefix, self._folder_pages(prefix) if self._folder else self._pages(prefix))
+
+    def unfinished(self, prefix: str) -> Iterator[Stored]:
+        if self._folder:  # elsewhere the bucket's own rule clears them away
+            yield from self._listed(prefix, self._folder_pages(prefix, staged=True))
+
+    def _listed(self, prefix: str, pages: Iterator[list[Stored]]) -> Iterator[Stored]:
         while page := self._within(prefix, lambda: next(pages, None)):
             yield from page
 
     def _pages(self, prefix: str) -> Iterator[list[Stored]]:
-        if self._folder:
-            found = folder_listing.files(os.path.join(self._folder, prefix))
-            while page := list(itertools.islice(found, PAGE)):
-                yield [Stored(prefix + path, told.st_size, told.st_mtime) for path, told in page]
-            return
         for listed in self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE):
             yield list(map(self._stored, listed))
+
+    def _folder_pages(self, prefix: str, *, staged: bool = False) -> Iterator[list[Stored]]:
+        found = folder_listing.files(os.path.join(self._folder, prefix), staged=staged)
+        while page := list(itertools.islice(found, PAGE)):
+            yield [Stored(prefix + path, told.st_size, told.st_mtime) for path, told in page]
 
     def folders(self, prefix: str) -> list[str]:
         def ask() -> list[str]:
@@ -310,10 +289,18 @@ class ObstoreStorage:
         return self._within(key, lambda: self._stored(self._obstore.head(self._client, self._prefix + key)))
 
     def copy(self, key: str, to: str) -> None:
+        if self._folder:  # obstore would make a hard link, which is as old as the original
+            size, original = self.head(key).size, Path(self._folder, key)
+            seconds = self._timeout + size / _SLOWEST
+            self._within(key, lambda: folder_writing.write(self._folder, to, original), seconds)
+            return
         self._within(key, lambda: self._obstore.copy(self._client, self._prefix + key, self._prefix + to))
 
     def delete(self, keys: Sequence[str]) -> None:
         def remove() -> None:
+            if self._folder:
+                folder_writing.delete(self._folder, keys)
+                return
             paths = [self._prefix + key for key in keys]
             try:
                 self._obstore.delete(self._client, paths)  # many in one request where the store can

@@ -91,6 +91,8 @@ class Offers:
         """The worker before this one may have known of entries that it had not queued yet."""
         self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
         self._not_before: dict[str, float] = {}
+        self._held_until = 0.0
+        """Until then nothing is offered: the last offer failed, and not by itself."""
         self._rest_seconds = QUIET_SECONDS
         """How long an empty file stays before it is taken to be whole; 0 once nobody can write any more."""
         self._refused: set[int] = set()
@@ -104,7 +106,8 @@ class Offers:
         now, fresh = time.monotonic(), self._fresh.all()
         if fresh and (now - max(fresh.values()) >= QUIET_SECONDS or now - min(fresh.values()) >= PATIENCE_SECONDS):
             self._enqueue([entry for entry, when in fresh.items() if now - when >= QUIET_SECONDS])
-        self._offer_next(now)
+        if not self._client.is_closed:
+            self._offer_next(now)
         if now >= self._renew_at and self._client.is_connected:
             self._renew_at = now + RENEW_SECONDS
             self._tell_used()
@@ -154,6 +157,7 @@ class Offers:
         self._recall()
         self._enqueue(self._fresh.all())
         until = time.monotonic() + seconds
+        # Also after a fault of late: for a host that goes away this is the last chance.
         while self._queue and self._client.is_connected and time.monotonic() < until:
             self._hear()
             if not self._offered and not self._offer_next(time.monotonic()):
@@ -237,7 +241,7 @@ class Offers:
     def _offer_next(self, now: float) -> bool:
         """Offer a batch; False if there is none to offer now."""
         while True:
-            if self._offered or not self._client.is_connected:
+            if self._offered or not self._client.is_connected or now < self._held_until:
                 return False
             batch = next((one for one in self._queue if now >= self._not_before.get(one.name, 0.0)), None)
             if batch is None:
@@ -303,7 +307,9 @@ class Offers:
         """See what became of the offer that is under way."""
         with contextlib.suppress(queue.Empty):
             while True:
-                self._taken(self._client.taken.get_nowait())
+                taken = self._client.taken.get_nowait()
+                self._client.numbers.publish_why = taken.why
+                self._taken(taken)
         if self._client.agents_seen != self._agents_seen:
             self._agents_seen, self._offered = self._client.agents_seen, ""
 
@@ -315,8 +321,10 @@ class Offers:
                 self._queue.remove(batch)
                 self._not_before.pop(batch.name, None)
             else:
-                pause = min(RETRY_MOST_SECONDS, RETRY_SECONDS * 2**batch.tries)
+                pause = min(RETRY_MOST_SECONDS, RETRY_SECONDS * 2 ** min(batch.tries, 10))
                 self._not_before[batch.name] = time.monotonic() + pause
+                if taken.is_fault:
+                    self._held_until = time.monotonic() + pause
                 batch.tries += 1
         self._write()
 

@@ -60,6 +60,10 @@ class TimedStorage:
         self.requests += 1
         return self._storage.head(key)
 
+    def unfinished(self, prefix: str) -> Iterator[Stored]:
+        self.requests += 1
+        return self._storage.unfinished(prefix)
+
     def copy(self, key: str, to: str) -> None:
         self.requests += 1
         self._storage.copy(key, to)

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kcachefs.errors import FleetError, KcachefsError
-from kcachefs.fleet.agent_protocol import Offer
+from kcachefs.errors import FleetError, FleetUnreachable, KcachefsError, NoSpace
+from kcachefs.fleet.agent_protocol import Offer, Taken
 from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.finding import FoundEntry
 from kcachefs.fleet.parcels import OpenParcel, ParcelFile
@@ -22,9 +22,6 @@ from kcachefs.fleet.views import Child, Seen
 from kcachefs.frameworks.copying import Skipped
 
 log = logging.getLogger(__name__)
-
-Taken = Callable[[str, bool, str], None]
-"""Called with an offer's name, whether it is done with, and otherwise why not."""
 
 
 class _Waiting(NamedTuple):
@@ -38,15 +35,18 @@ class _Waiting(NamedTuple):
 class Uploads:
     """The offers of one mount."""
 
-    def __init__(self, bucket: Bucket, signer: Signer) -> None:
+    def __init__(self, bucket: Bucket, signer: Signer, failed: Callable[[FleetError], None]) -> None:
+        """`failed` is called when the bucket cannot be reached."""
         self._bucket = bucket
+        self._failed = failed
         self._publisher = Publisher(bucket, signer)
         self._offers: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
         self._busy = threading.Event()
         self.published = 0
         """Packs that were put into the bucket."""
 
-    def start(self, taken: Taken) -> None:
+    def start(self, taken: Callable[[Taken], None]) -> None:
+        """`taken` is called with what became of each offer."""
         threading.Thread(target=self._run, args=(taken,), name="kcachefs-upload", daemon=True).start()
 
     def add(self, offer: Offer, fd: int) -> None:
@@ -63,7 +63,7 @@ class Uploads:
         while self._busy.is_set() and time.monotonic() < until:
             time.sleep(0.02)
 
-    def _run(self, taken: Taken) -> None:
+    def _run(self, taken: Callable[[Taken], None]) -> None:
         while True:
             if self._offers.empty():
                 self._busy.clear()
@@ -73,20 +73,26 @@ class Uploads:
                 continue
             self._busy.set()
             try:
-                is_done, why = self._publish(offer, fd)
-            except (FleetError, OSError) as error:
+                told = self._publish(offer, fd)
+            except (FleetError, NoSpace, OSError) as error:
                 log.warning("entries could not be published and will be offered again: %s", error)
-                is_done, why = False, str(error)
+                self._note(error)
+                told = Taken(offer.batch, False, str(error), is_fault=True)
             except KcachefsError as error:
                 log.error("entries are not published: %s", error)
-                is_done, why = True, str(error)
+                told = Taken(offer.batch, True, str(error))
             except Exception as error:
                 log.exception("entries are not published")
-                is_done, why = True, str(error)
+                told = Taken(offer.batch, True, str(error))
             finally:
                 if fd >= 0:  # none comes where too many are open
                     os.close(fd)
-            taken(offer.batch, is_done, why)
+            taken(told)
+
+    def _note(self, error: Exception) -> None:
+        """Only what fails whoever asks: who may not write, or whose disk is full, can read all the same."""
+        if isinstance(error, FleetUnreachable):
+            self._failed(error)
 
     def _renew(self, used: Sequence[int]) -> None:
         try:
@@ -94,6 +100,7 @@ class Uploads:
             done = renew(self._bucket, self._publisher, used)
         except (KcachefsError, OSError) as error:
             log.warning("what is used could not be published again: %s", error)
+            self._note(error)
         except Exception:
             log.exception("what is used could not be published again")
         else:
@@ -104,7 +111,7 @@ class Uploads:
                     len(done.repacked),
                 )
 
-    def _publish(self, offer: Offer, fd: int) -> tuple[bool, str]:
+    def _publish(self, offer: Offer, fd: int) -> Taken:
         view = ParcelView(OpenParcel(fd))
         began = time.monotonic()
         done = self._publisher.publish(
@@ -120,7 +127,7 @@ class Uploads:
             done.present,
             len(done.waiting),
         )
-        return not done.waiting, "others are publishing the same" if done.waiting else ""
+        return Taken(offer.batch, not done.waiting, "others are publishing the same" if done.waiting else "")
 
 
 class ParcelView:

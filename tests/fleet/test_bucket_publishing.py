@@ -28,6 +28,7 @@ from kcachefs.fleet.snapshotting import make_due
 from tests.fleet.caches import ENTRIES, fill, key
 from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
 from tests.fleet.servers import Rclone, Server, storage
+from tests.frameworks.commands import kcachefs
 from tests.waiting import PATIENCE
 
 LAYOUT = Layout(SCOPE)
@@ -143,6 +144,20 @@ def test_a_claim_of_a_dead_node_is_taken_over_after_a_while_and_not_before(tmp_p
     assert len(patient.publish(tmp_path / "caches").packs) == 1
     claims = [name for name in objects(tmp_path / "bucket", "claims") if not name.startswith("clock-")]
     assert len(claims) == 2, "the new claim stands beside the old one"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000], ids=["empty", "too large"])
+def test_a_claim_that_is_none_of_ours_gets_old_like_any_other(tmp_path: Path, content: bytes) -> None:
+    fill(tmp_path / "caches", size=100)
+    url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
+    publish_and_die(url, tmp_path / "dead", secret, tmp_path / "caches", 1)
+    (name,) = objects(tmp_path / "bucket", "claims")
+    claim = tmp_path / "bucket" / LAYOUT.claim(name)
+    claim.write_bytes(content)
+    node = Node(tmp_path / "node", url, secret)
+    assert len(node.publish(tmp_path / "caches").waiting) == ENTRIES
+    os.utime(claim, (time.time() - 3600,) * 2)
+    assert len(node.publish(tmp_path / "caches").packs) == 1
 
 
 def test_a_key_that_the_node_does_not_trust_itself_publishes_nothing(tmp_path: Path) -> None:
@@ -314,6 +329,22 @@ def test_a_pack_of_which_most_is_used_is_copied_to_today(old: Node, tmp_path: Pa
     assert found[0].day == day_of(time.time())
     fresh.bucket.fetch_pack(found[0]).unlink()
     assert renew(old.bucket, publisher, used) == ([], []), "it is young again"
+
+
+def test_a_renewed_pack_outlives_the_one_that_it_was_copied_from(old: Node, tmp_path: Path) -> None:
+    """In a folder too, where a hard link would be as old as the original."""
+    used = keys_of(b"KEY0", b"KEY1", b"KEY2")
+    assert renew(old.bucket, Publisher(old.bucket, old.signer, old.claims), used).copied
+    day, moment = day_before(day_of(time.time()), 25), time.time() - 31 * DAY
+    aged = [path for path in (tmp_path / "bucket" / LAYOUT.root).rglob(f"{day}/*") if path.is_file()]
+    for path in aged:
+        os.utime(path, (moment, moment))
+    kcachefs("fleet", "gc", old.storage.url)
+    assert len(aged) == 2
+    assert not any(path.exists() for path in aged)
+    fresh = Node(tmp_path / "fresh", old.storage, tmp_path / "key")
+    (found,) = fresh.index.find_all(used.pop())
+    fresh.bucket.fetch_pack(found).unlink()
 
 
 def test_of_a_pack_of_which_little_is_used_only_that_is_packed_again(old: Node, tmp_path: Path) -> None:

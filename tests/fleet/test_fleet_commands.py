@@ -216,10 +216,15 @@ def test_what_nobody_trusted_signed_is_neither_listed_nor_pulled(base: Path) -> 
     (_, public), (other, _) = key(base), key(base, "other")
     node = Node(base / "node", bucket_folder(base), other)
     node.publish(base / "caches")
+    fill(base / "more", kernels=4, size=100)
+    node.publish(base / "more")
     trusting = ("--trust", public, "--scope", SCOPE)
     assert told("ls", node.storage.url, *trusting) == []
+    _, line = refused("fleet", "ls", node.storage.url, *trusting)
+    assert "ignored: is signed by " in line
+    assert "; in all, 2 objects are ignored" in line
     (scope,) = told("status", node.storage.url, "--trust", public)["scopes"]
-    assert (scope["packs"], scope["trusted_packs"]) == (1, 0)
+    assert (scope["packs"], scope["trusted_packs"]) == (2, 0)
     code, line = refused("fleet", "ls", node.storage.url, "--scope", SCOPE)
     assert (code, "needs a key that is trusted" in line) == (2, True)
 

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from blake3 import blake3
 from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
 from kcachefs.fleet import bucket as bucket_module
 from kcachefs.fleet import pack_records, packfile, snapshots
+from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket import Bucket, open_bucket
 from kcachefs.fleet.bucket_layout import Layout, day_of, scopes_in
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry, key_of_folder
@@ -316,6 +318,18 @@ def test_a_damaged_index_is_loaded_anew(node: Node, content: bytes) -> None:
     node.bucket.index_path.write_bytes(content)
     assert KeyIndex.open(node.bucket.index_path) is None
     assert len(node.index.packs) == 1
+
+
+def test_packs_are_banned_by_many_threads_and_none_is_forgotten(tmp_path: Path) -> None:
+    bans = Bans(tmp_path / "bans.json")
+    packs = [
+        PackReference(day=TODAY, pack=f"{number:032x}", size=1, plain=1, run="", compile_ms=1, signer=bytes(32))
+        for number in range(400)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda one: bans.add(one, "changed"), packs))
+    assert all(one in Bans(tmp_path / "bans.json") for one in packs)
+    assert os.listdir(tmp_path) == ["bans.json"]
 
 
 def test_damaged_bans_are_no_bans(node: Node) -> None:

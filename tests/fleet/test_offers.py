@@ -18,7 +18,7 @@ from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
 from kcachefs.core.caller import Caller
 from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet import key_index, offers
-from kcachefs.fleet.agent_protocol import IndexReady, Offer, Refresh, Taken, Used
+from kcachefs.fleet.agent_protocol import Alive, IndexReady, Offer, Refresh, Taken, Used
 from kcachefs.fleet.client import REFRESH_SECONDS, FleetClient
 from kcachefs.fleet.deliveries import entry_key
 from kcachefs.fleet.offers import Offers
@@ -56,8 +56,8 @@ class Agent:
             for file in entry.files
         }
 
-    def take(self, offer: Offer, *, is_done: bool) -> None:
-        protocol.send(self.channel, Taken(offer.batch, is_done))
+    def take(self, offer: Offer, *, is_done: bool, why: str = "", is_fault: bool = False) -> None:
+        protocol.send(self.channel, Taken(offer.batch, is_done, why, is_fault))
         until(lambda: not self.client.taken.empty())
         self.offers._hear()
 
@@ -136,6 +136,44 @@ def test_an_offer_that_failed_is_made_again_later_and_by_the_next_worker(tmp_pat
         with agent(fs, tmp_path / "fleet") as played:
             played.offers.turn()
             assert played.offered()[0] == first
+
+
+def test_after_a_fault_nothing_else_is_offered_for_a_while(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        under_way, now = offer_and_queue_two(fs, played), time.monotonic()
+        played.take(under_way, is_done=False, why="refused", is_fault=True)
+        assert not played.offers._offer_next(now), "the other batch would fare no better"
+        played.offers.turn()
+        numbers = played.client.report()
+        assert (numbers.queue, numbers.publish_why, numbers.state) == (3, "refused", "ready")
+        assert played.offers._offer_next(time.monotonic() + offers.RETRY_SECONDS + 1)
+        played.take(played.offered()[0], is_done=True)
+        assert played.client.report().publish_why == ""
+
+
+def test_while_the_bucket_is_left_alone_nothing_is_offered_but_at_the_end(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/KEY/add.cubin", b"kernel")
+        fs.settle()
+        protocol.send(played.channel, Alive(1000.0, "down", 0, 0, 0))
+        until(lambda: played.client.is_closed)
+        played.offers.turn()
+        assert played.client.report().queue == 1
+        assert not played.offers._offered
+        played.offers.finish(0.1)
+        assert played.offered()[1] == {"triton/KEY/add.cubin": b"kernel"}
+
+
+def test_how_long_an_offer_waits_has_a_limit_however_often_it_failed(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/KEY/add.cubin", b"kernel")
+        fs.settle()
+        played.offers.turn()
+        offer, _ = played.offered()
+        played.offers._queue[0].tries = 5000
+        played.take(offer, is_done=False)
+        assert not played.offers._offer_next(time.monotonic() + offers.RETRY_MOST_SECONDS / 2)
+        assert played.offers._offer_next(time.monotonic() + offers.RETRY_MOST_SECONDS + 1)
 
 
 def test_the_queue_is_bounded(tmp_path: Path, in_no_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
