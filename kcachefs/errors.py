@@ -226,7 +226,14 @@ class FleetMissing(FleetError):
     errno = errno.ENOENT
 
 
-# --- the full disk ---------------------------------------------------------------------------------------------------
+# --- the store that went away, and the full disk ---------------------------------------------------------------------
+
+
+def or_gone(error: Exception, store: Path) -> Exception:
+    """A StoreGone if `error` says that a file is missing, and all of the store is, else `error` itself."""
+    if isinstance(error, FileNotFoundError) and not store.exists():
+        return StoreGone(f"{store}: the store of this mount is gone; put it back, or unmount, and mount again")
+    return error
 
 
 def or_no_space(error: OSError, thing: object) -> Exception:

@@ -52,6 +52,7 @@ class Administration:
 
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
+        self.store = fs.store.path
         self._names: BoundedDict[int, tuple[int, int, str, str]] = BoundedDict(_NAMES_KEPT)
         """What entries are called, with the files, bytes and path they had when their names were read."""
 

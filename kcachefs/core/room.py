@@ -15,6 +15,7 @@ import time
 from kcachefs import config
 from kcachefs.core.limits import Limits
 from kcachefs.core.namespaces import Namespaces
+from kcachefs.errors import or_gone
 from kcachefs.store import Store
 
 log = logging.getLogger(__name__)
@@ -130,5 +131,8 @@ class Room:
         return self._free_bytes() < self.limits.min_free * HARDLY_FREE
 
     def _free_bytes(self) -> int:
-        disk = os.statvfs(self._store.path)
+        try:
+            disk = os.statvfs(self._store.path)
+        except FileNotFoundError as error:
+            raise or_gone(error, self._store.path) from None
         return disk.f_bavail * disk.f_frsize

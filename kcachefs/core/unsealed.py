@@ -25,6 +25,7 @@ from kcachefs.core.uses import Uses
 from kcachefs.errors import FsError, NoSpace, RecordDamaged, or_no_space
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.descriptor import share_of_descriptors
 from kcachefs.store.records import (
     META_SPOOL,
     NO_DIGEST,
@@ -39,7 +40,7 @@ from kcachefs.store.records import (
 )
 
 OPEN_SPOOL_MAX = 512
-"""Spool files held open; beyond it they are reopened by name."""
+"""Spool files held open, unless the system allows few; beyond it they are reopened by name."""
 _SPOOL_BLOCK = 64
 """Spool numbers reserved at a time."""
 
@@ -79,7 +80,7 @@ class Unsealed:
         self._uses = uses
         self._queue = queue
         self._lock = store.catalog.lock
-        self._open: BoundedDict[int, SpoolFile] = BoundedDict(OPEN_SPOOL_MAX, _may_close)
+        self._open: BoundedDict[int, SpoolFile] = BoundedDict(share_of_descriptors(OPEN_SPOOL_MAX), _may_close)
         raw = store.catalog.get(META_SPOOL)
         self._next_spool = self._reserved_spool = unpack_number(raw) if raw is not None else 1
 

@@ -46,13 +46,15 @@ class Chores:
             thread.join()
 
     def _work(self, pause: float, what: str, turn: Callable[[], float]) -> None:
-        next_pause = pause
+        next_pause, complaint = pause, ""
         while not self._stopping.wait(next_pause):
             try:
                 next_pause = turn()
+                complaint = ""
             except Exception as error:
-                known = isinstance(error, KcachefsError | OSError)
-                log.error("%s failed and will be tried again: %s", what, error, exc_info=not known)
+                if complaint != (complaint := repr(error)):  # what does not change is said once
+                    known = isinstance(error, KcachefsError | OSError)
+                    log.error("%s failed and will be tried again: %s", what, error, exc_info=not known)
                 next_pause = max(pause, FAILED_PAUSE)
 
 

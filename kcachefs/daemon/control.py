@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import msgspec
 
 from kcachefs.daemon import registry
-from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of
+from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of, or_gone
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -164,7 +164,8 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
         command = find_command(administration, request.verb)
         result = command(**_converted(command, request.arguments))
         return Reply(result=msgspec.Raw(msgspec.json.encode(result)))
-    except (KcachefsError, OSError) as error:
+    except (KcachefsError, OSError) as raised:
+        error = or_gone(raised, administration.store)
         return Reply(error=str(error), exit_code=exit_code_of(error))
     except (msgspec.DecodeError, TypeError, RecursionError) as error:
         return Reply(error=f"the request is malformed: {error}", exit_code=2)

@@ -22,6 +22,7 @@ from kcachefs.daemon.options import LIVE, limits_of, option_named
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.errors import StoreError, UsageError
 from kcachefs.store import kept_settings
+from kcachefs.store.header import clear_errors
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,8 @@ def as_changed(config: MountConfig, *, resumed: bool) -> MountConfig:
     """The configuration that a worker begins with: what was set while an earlier worker served the mount included."""
     store = Path(config.store)
     if not resumed:
-        (store / kept_settings.LIVE).unlink(missing_ok=True)
+        with clear_errors(store):
+            (store / kept_settings.LIVE).unlink(missing_ok=True)
         return config
     with contextlib.suppress(StoreError, msgspec.ValidationError):
         if found := kept_settings.read(store, kept_settings.LIVE):

@@ -261,13 +261,10 @@ class Worker:
 
     def _seal_turn(self) -> bool:
         until = time.monotonic() + SEAL_TURN
-        try:
-            # On a full disk the evictor does the sealing, a little at a time: sealing needs room before it frees any.
-            while not self.fs.sealer.is_pausing and self.fs.room.check() and self.fs.sealer.seal_next():
-                if time.monotonic() > until:
-                    return True
-        except Exception as error:  # one bad file must not end this worker and then each of its successors
-            log.error("sealing failed: %s", error, exc_info=not isinstance(error, KcachefsError | OSError))
+        # On a full disk the evictor does the sealing, a little at a time: sealing needs room before it frees any.
+        while not self.fs.sealer.is_pausing and self.fs.room.check() and self.fs.sealer.seal_next():
+            if time.monotonic() > until:
+                return True
         return False
 
     def _trim(self) -> None:

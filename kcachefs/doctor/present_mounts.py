@@ -22,6 +22,7 @@ from kcachefs.engines import mounting
 from kcachefs.errors import KcachefsError
 from kcachefs.mounts import ending
 from kcachefs.mounts.insight_reports import InsightReports
+from kcachefs.store.places import HEADER
 
 ANSWER_SECONDS = 5.0
 GROUPS_SAMPLED = 20
@@ -34,6 +35,10 @@ def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
         if mount.fstype != mounting.FSTYPE:
             continue
         where = Path(mount.mountpoint)
+        trouble = _trouble_with_store(where)
+        if trouble is not None:
+            yield trouble
+            continue
         if not _answers(where):
             yield _silent(mount, dead.get(mount.mountpoint))
             continue
@@ -88,6 +93,30 @@ def _answers(mountpoint: Path) -> bool:
     thread.start()
     thread.join(ANSWER_SECONDS)
     return answered.is_set()
+
+
+def _trouble_with_store(mountpoint: Path) -> Finding | None:
+    """What keeps a mount of this user from reading or writing its store. It may well answer, from memory."""
+    state = registry.read(str(mountpoint))
+    if state is None or not state.alive:
+        return None
+    store, again = Path(state.store), f"kcachefs umount {mountpoint}; kcachefs mount {mountpoint}"
+    try:
+        with (store / HEADER).open("rb") as header:
+            os.posix_fadvise(header.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # ask the disk, not the page cache
+            header.read(1)
+            is_read_only = bool(os.fstatvfs(header.fileno()).f_flag & os.ST_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return Finding(PROBLEM, "mount", f"{mountpoint}: its store {store} is gone", again)
+    except PermissionError:
+        return None
+    except OSError as error:
+        said = f"{mountpoint}: its store {store} cannot be read: {error.strerror}"
+        return Finding(PROBLEM, "mount", said, f"look at the disk (dmesg), then {again} --store on another one")
+    if is_read_only:
+        said = f"{mountpoint}: its store {store} is on a read-only filesystem: every write fails"
+        return Finding(PROBLEM, "mount", said, "look at the disk (dmesg), and make it writable again")
+    return None
 
 
 def _disk_space(mountpoint: Path) -> Iterator[Finding]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 from pathlib import Path
+
+
+def share_of_descriptors(most: int) -> int:
+    """How many files to keep open at once: `most`, or a quarter of what this process may have."""
+    return min(most, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 class Descriptor:

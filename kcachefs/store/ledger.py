@@ -7,6 +7,7 @@ that takes a transaction runs under the catalog's lock. The ledger also chooses 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Ledger:
         self._volume_size = volume_size
         self._roll_lock = threading.Lock()
         self._remove_leftovers()
-        self._remove_dead()
+        self._remove_empty()
         self._resume_active()
 
     # --- inside a transaction -----------------------------------------------------------------------------------------
@@ -152,10 +153,15 @@ class Ledger:
             # Both under one lock: if the old volume were closed while it is still appended to, `release` could delete
             # it along with an object that waits for its link.
             with self._catalog.lock:
-                with self._catalog.transaction() as txn:
-                    self._close_volume(txn, self._volumes.active)
-                    txn.put(META_ACTIVE, pack_number(number))
-                    txn.put(volume_key(number), VolumeRecord(0, 0).pack())
+                try:
+                    with self._catalog.transaction() as txn:
+                        self._close_volume(txn, self._volumes.active)
+                        txn.put(META_ACTIVE, pack_number(number))
+                        txn.put(volume_key(number), VolumeRecord(0, 0).pack())
+                except BaseException:
+                    os.close(fd)
+                    self._volumes.remove(number)
+                    raise
                 self._volumes.switch(number, fd, 0)
 
     def _close_volume(self, txn: Transaction, number: int) -> None:
@@ -179,18 +185,27 @@ class Ledger:
             if not self._is_known(number):
                 self._volumes.remove(number)
 
-    def _remove_dead(self) -> None:
-        """Strike closed volumes in which nothing is alive: while they were in use, something was about to be."""
-        dead = [key for key, raw in self._catalog.walk(b"v") if raw is not None and _is_dead(raw)]
-        if not dead:
-            return
-        with contextlib.suppress(NoSpace, RecordDamaged), self._catalog.transaction() as txn:
-            totals = read_totals(txn)
-            for key in dead:
-                if (raw := txn.get(key)) is not None and _is_dead(raw):
-                    totals.volumes -= VolumeRecord.unpack(raw).size
-                    txn.delete(key)
-            txn.put(TOTALS_KEY, totals.pack())
+    def _remove_empty(self) -> None:
+        """Strike closed volumes that hold nothing: while they were in use, something was about to be put there.
+
+        Only what the file itself shows to be empty: a repair may have records that count nothing yet.
+        """
+        empty = [key for key, raw in self._catalog.walk(b"v") if raw is not None and self._is_empty(key, raw)]
+        if empty:
+            with contextlib.suppress(NoSpace):
+                with self._catalog.transaction() as txn:
+                    for key in empty:
+                        txn.delete(key)
+                self._catalog.fold()
+
+    def _is_empty(self, key: bytes, raw: bytes) -> bool:
+        volume, number = VolumeRecord.unpack(raw), number_of(key)
+        if volume.size or volume.live or not volume.flags & VolumeRecord.CLOSED:
+            return False
+        try:
+            return self._volumes.size(number) == 0
+        except OSError:
+            return False
 
     def _is_known(self, number: int) -> bool:
         try:
@@ -214,11 +229,6 @@ class Ledger:
         with self._catalog.transaction() as txn:
             self._close_volume(txn, number)
             txn.delete(META_ACTIVE)
-
-
-def _is_dead(raw: bytes) -> bool:
-    volume = VolumeRecord.unpack(raw)
-    return not volume.live and bool(volume.flags & VolumeRecord.CLOSED)
 
 
 # --- counting again ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.errors import ObjectDamaged, or_no_space
-from kcachefs.store.descriptor import Descriptor, sync_directory
+from kcachefs.store.descriptor import Descriptor, share_of_descriptors, sync_directory
 
 _MAX_OPEN = 256
 _LARGE = 1 << 20
@@ -37,7 +37,7 @@ class Volumes:
         self._incoming = incoming
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
-        self.readers: BoundedDict[int, Descriptor] = BoundedDict(_MAX_OPEN)
+        self.readers: BoundedDict[int, Descriptor] = BoundedDict(share_of_descriptors(_MAX_OPEN))
         """Open volumes."""
         self._active = -1
         self._active_fd = Descriptor(-1)

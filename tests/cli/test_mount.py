@@ -14,6 +14,7 @@ import pytest
 
 from kcachefs.mounts.places import REMEMBERED
 from tests.cli.scene import KCACHEFS, Scene, holding, kill_and_wait
+from tests.disks import ext4
 from tests.engines.callers import OTHER, in_child
 from tests.engines.refusals import refused
 from tests.waiting import PATIENCE, until
@@ -154,6 +155,16 @@ def test_a_store_that_another_process_has_open_is_named_with_that_process(scene:
 
 def test_a_directory_where_another_filesystem_is_mounted_is_refused(scene: Scene) -> None:
     scene.run("mount", "/proc").refused_with(4, "/proc", "proc filesystem", "choose another directory")
+
+
+@as_root
+def test_a_store_on_a_read_only_disk_is_named(scene: Scene) -> None:
+    with ext4(scene.folder) as disk:
+        scene.mount("--store", disk.path / "store", "--min-free", "1MiB")
+        scene.umount()
+        disk.remount_read_only()
+        refused = scene.run("mount", scene.mountpoint, "--store", disk.path / "store")
+        refused.refused_with(3, f"{disk.path / 'store'}: is on a read-only filesystem", "use another --store")
 
 
 @as_root

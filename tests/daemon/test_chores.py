@@ -23,12 +23,12 @@ def test_a_chore_that_waits_keeps_no_other_from_its_turns() -> None:
     chores.stop()
 
 
-def test_a_chore_that_failed_is_tried_again_and_told_of(
+def test_a_chore_that_failed_is_tried_again_and_told_of_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chores_module, "FAILED_PAUSE", 0.01)
     chores, done = Chores(), threading.Event()
-    failures = iter((UsageError("no room"), ValueError("a bug")))
+    failures = iter((UsageError("no room"), UsageError("no room"), ValueError("a bug")))
 
     def work() -> None:
         for error in failures:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -18,6 +21,23 @@ def test_open_mapped_unlinked_and_half_written_files_go_on() -> None:
         with Mount(base / "mount", base / "store", "direct") as mount:
             use_through_kills(mount)
         fsck(base / "store")
+
+
+def test_more_files_are_open_than_the_daemon_may_have() -> None:
+    """A hard limit holds for the daemon too: what it cannot keep open, it opens again."""
+    files, size = 50, 1_200_000
+    with temporary_folder() as base, Mount(base / "mount", base / "store", "direct") as mount, ExitStack() as opened:
+        mount.umount()
+        command = [sys.executable, "-m", "kcachefs", "mount", str(mount.mountpoint), "--store", str(mount.store)]
+        subprocess.run(["prlimit", "--nofile=64", "--", *command], check=True, capture_output=True)
+        written = [
+            opened.enter_context(open(mount.mountpoint / "triton" / f"{number}", "w+b", buffering=0))
+            for number in range(files)
+        ]
+        for number, file in enumerate(written):
+            assert file.write(bytes([number]) * size) == size
+        for number, file in enumerate(written):
+            assert os.pread(file.fileno(), size, 0) == bytes([number]) * size
 
 
 def use_through_kills(mount: Mount) -> None:

@@ -14,7 +14,8 @@ import pytest
 from kcachefs.daemon import registry
 from kcachefs.doctor import host, places
 from kcachefs.frameworks import headers
-from tests.engines.mounting import Mount
+from tests.disks import ext4, need_root
+from tests.engines.mounting import Mount, kill
 from tests.frameworks.commands import kcachefs
 from tests.waiting import until
 
@@ -196,3 +197,27 @@ def test_a_configuration_that_no_mount_could_be_made_with_is_found(base: Path, m
     _, told = findings("--store", base / "store")
     [short] = [one for one in told if one["subject"] == "disk"]
     assert str(base / "store") in short["message"]
+
+
+@need_root
+def test_a_store_that_is_gone_or_on_a_dead_disk_is_found(base: Path) -> None:
+    def trouble(mount: Mount) -> str:
+        [found] = about([one for one in findings()[1] if one["subject"] == "mount"], mount.mountpoint)
+        assert (found["level"], bool(found["remedy"])) == ("problem", True)
+        return found["message"]
+
+    with ext4(base, megabytes=48) as disk, Mount(base / "mount", disk.path / "store", "direct") as mount:
+        log = next(Path(os.environ["KCACHEFS_LOG_DIR"]).glob(f"{registry.name_of(str(mount.mountpoint))}.log"))
+        mount.store.rename(disk.path / "away")
+        assert trouble(mount).endswith(f"its store {mount.store} is gone")
+        refused = kcachefs("set", mount.mountpoint, "--max-size", "1GiB", check=False)
+        assert (refused.returncode, refused.stderr.count("\n")) == (3, 1)
+        assert "the store of this mount is gone" in refused.stderr
+        until(lambda: "eviction failed" in log.read_text(), "the log says so")
+        (disk.path / "away").rename(mount.store)
+        disk.die()
+        assert "cannot be read: Input/output error" in trouble(mount)
+        kill(*mount.daemon())
+    assert "Traceback" not in log.read_text()
+    said = f"eviction failed and will be tried again: {mount.store}: the store of this mount is gone"
+    assert log.read_text().count(said) == 1
