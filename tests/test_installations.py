@@ -1,0 +1,65 @@
+"""A kcachefs that is removed while it is in use, and one that meets a daemon of another version."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.scene import PACKAGE, Scene, scene
+
+pytestmark = pytest.mark.mount
+
+INSTALLED = (sys.executable, "-P", "-m", "kcachefs")
+
+
+@pytest.fixture(name="place", scope="module")
+def a_place() -> Iterator[Scene]:
+    with scene() as place:
+        yield place
+
+
+@pytest.fixture(name="copy")
+def a_copy(place: Scene) -> Iterator[Path]:
+    """Where another kcachefs is installed, which a test may do anything to. Commands of the scene are that one."""
+    with pytest.MonkeyPatch.context() as patch:
+        copy = place.folder / "installed"
+        shutil.copytree(PACKAGE, copy / "kcachefs", ignore=shutil.ignore_patterns("__pycache__"))
+        patch.setitem(place.environment, "PYTHONPATH", str(copy))
+        yield copy
+        place.take_away()
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize(
+    ("options", "ends", "code", "said"),
+    [
+        (["--report", "report.html", "--json"], 7, 7, ["no report was written", '"misses": 1', '"exit_code": 7']),
+        (["--assert-warm"], 0, 1, ["not warm: 1 entry had to be compiled"]),
+    ],
+    ids=["report", "warm"],
+)
+def test_a_run_ends_like_its_command_though_kcachefs_was_removed_meanwhile(
+    place: Scene, copy: Path, options: list[str], ends: int, code: int, said: list[str]
+) -> None:
+    script = f'mkdir "$TRITON_CACHE_DIR/K{code}"; echo 1 > "$TRITON_CACHE_DIR/K{code}/f"; rm -r "$0"; exit {ends}'
+    done = place.run("run", *options, "--", "sh", "-c", script, copy / "kcachefs", command=INSTALLED)
+    assert done.code == code, done
+    for words in ("why it compiled is not known: No module named 'kcachefs.insight'", *said):
+        assert words in done.err
+    assert "Traceback" not in done.err
+    assert place.mounted() == []
+
+
+def test_a_run_whose_counters_are_gone_is_not_known_to_be_warm(place: Scene) -> None:
+    place.mount("--store", place.folder / "another store")
+    [state] = place.status()
+    killed = f"umount -l {place.mountpoint}; kill -9 {state['supervisor_pid']} {state['worker_pid']}"
+    done = place.run("run", "--assert-warm", "--", "sh", "-c", killed)
+    assert done.code == 1, done
+    unread, unknown = done.err.splitlines()
+    assert unread.startswith("kcachefs: its hits and misses are not known: ")
+    assert unknown == "kcachefs: not known to be warm: its hits and misses could not be read"
