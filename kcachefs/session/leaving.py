@@ -102,7 +102,7 @@ def _leave_another_behind(mountpoint: Path) -> bool:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd=own_python.DIRECTORY,
-                env=environment,
+                env=own_python.environment(environment),
             )
         except (OSError, RuntimeError):  # RuntimeError: Python is ending and starts nothing any more
             return False
