@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs import __version__
 from tests.cli.scene import PACKAGE, Scene, scene
 
 pytestmark = pytest.mark.mount
@@ -63,3 +64,28 @@ def test_a_run_whose_counters_are_gone_is_not_known_to_be_warm(place: Scene) -> 
     unread, unknown = done.err.splitlines()
     assert unread.startswith("kcachefs: its hits and misses are not known: ")
     assert unknown == "kcachefs: not known to be warm: its hits and misses could not be read"
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"), [("0.0.9", "run: kcachefs reload {}"), ("99.0", "use the newer one")], ids=["older", "newer"]
+)
+def test_a_mount_of_another_version_is_named_as_the_reason(place: Scene, copy: Path, version: str, advice: str) -> None:
+    """What one of the two does not know yet, a verb or an argument, is no wrong usage."""
+    for file, now, then in (
+        ("__init__.py", f'"{__version__}"', f'"{version}"'),
+        ("daemon/control.py", '"runs", ', ""),
+        ("core/administration.py", "stats(self, settle: bool", "stats(self, resettle: bool"),
+    ):
+        text = (copy / "kcachefs" / file).read_text()
+        assert now in text
+        (copy / "kcachefs" / file).write_text(text.replace(now, then))
+    place.must("mount", place.mountpoint, "--store", place.folder / version, command=INSTALLED)
+    place.environment["PYTHONPATH"] = str(PACKAGE.parent)
+    why = f"the mount runs kcachefs {version}, this is {__version__}; {advice.format(place.mountpoint)}\n"
+    place.run("runs").refused_with(4, f"kcachefs: {place.mountpoint}: {why}")
+    place.run("stats").refused_with(4, why)
+    if version < __version__:
+        shutil.copytree(PACKAGE, copy / "kcachefs", dirs_exist_ok=True)  # upgraded
+        place.must("reload", place.mountpoint)
+        place.must("runs")
+        place.must("stats")
