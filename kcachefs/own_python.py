@@ -7,6 +7,7 @@ must find the very kcachefs that starts it, also one that was itself found in th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import site
 import sys
@@ -25,9 +26,21 @@ except OSError:  # it was removed
     _STARTED_IN = DIRECTORY
 
 
+_UTF8 = ("-X", "utf8=1")
+"""Names are UTF-8 in records, stores and buckets, whatever the locale says. Where it says otherwise, a name that Python
+decoded would be another one, or none at all."""
+
+
 def command(module: str, *arguments: str) -> list[str]:
     """The command that runs `module`. Start it in DIRECTORY, with `environment`."""
-    return [sys.executable, *_flags(), "-m", module, *arguments]
+    return [sys.executable, *_flags(), *_UTF8, "-m", module, *arguments]
+
+
+def restart_in_utf8() -> None:
+    """Where this Python takes names for something else, begin the program anew; the environment stays as it is."""
+    if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions and sys.executable:
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, [sys.executable, *_UTF8, *sys.orig_argv[1:]])
 
 
 def _flags() -> Iterator[str]:
