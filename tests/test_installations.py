@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from kcachefs import __version__
+from kcachefs.live.web import assets
 from tests.cli.scene import PACKAGE, Scene, scene
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
 
@@ -89,3 +93,34 @@ def test_a_mount_of_another_version_is_named_as_the_reason(place: Scene, copy: P
         place.must("reload", place.mountpoint)
         place.must("runs")
         place.must("stats")
+
+
+def test_a_mount_goes_with_its_program_though_kcachefs_was_removed_and_a_child_uses_it(
+    place: Scene, copy: Path
+) -> None:
+    program = (
+        "import kcachefs, shutil, subprocess, sys\n"
+        "folder = kcachefs.init(mount=True) / 'triton'\n"
+        "(folder / 'f').write_text('1')\n"
+        "holder = subprocess.Popen(['sh', '-c', 'exec 3< \"$1\"; echo; read -r _', 'sh', folder / 'f'], stdout=-1)\n"
+        "holder.stdout.readline()\n"
+        "shutil.rmtree(sys.argv[1])\n"
+    )
+    end, stay = os.pipe()
+    with open(stay, "wb"), open(end, "rb") as until_then:
+        script = [sys.executable, "-P", "-c", program, str(copy / "kcachefs")]
+        done = subprocess.run(script, env=place.environment, cwd=place.folder, stdin=until_then, timeout=PATIENCE)
+        assert done.returncode == 0
+        assert place.mounted() == []
+        assert place.daemons()
+    until(place.is_over)
+
+
+def test_what_is_no_module_is_found_in_a_zip_too(place: Scene, copy: Path) -> None:
+    place.environment["PYTHONPATH"] = shutil.make_archive(str(place.folder / "zipped"), "zip", copy)
+    ask = "from kcachefs.live.web import assets; print(assets.__file__, assets.report(b'{}', 'title').decode())"
+    shown = place.must("-c", ask, command=(sys.executable, "-P"))
+    assert shown.startswith(place.environment["PYTHONPATH"])
+    assert assets.script() in shown
+    script = place.must("completion", "bash", command=INSTALLED)
+    assert script == (PACKAGE / "cli" / "completions" / "kcachefs.bash").read_text()
