@@ -12,14 +12,16 @@
 | `XDG_CONFIG_HOME` | where the user's `kcachefs/config.toml` is | `~/.config` |
 | `KCACHEFS_RESEND` | `0`: never ask the kernel to send requests again, as if it were older than Linux 6.9 | ask |
 | `NO_COLOR`, `TERM` | `NO_COLOR` set, or `TERM=dumb`: plain text only | colours in a terminal |
-| `LC_ALL`, `LC_CTYPE`, `LANG` | `C` or `POSIX`: tables in ASCII | what the locale can show |
+| `LC_ALL`, `LC_CTYPE`, `LANG` | `C`, `POSIX` or not UTF-8: tables in ASCII | what the locale can show |
 | `NOTIFY_SOCKET` | set by a service manager that waits until the mount answers | no notification |
 """
 
 from __future__ import annotations
 
+import locale
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -197,7 +199,8 @@ def is_screen() -> bool:
 def wants_ascii() -> bool:
     """Whether the locale is the plain one. Python writes UTF-8 even then, which such a terminal cannot show."""
     chosen = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
-    return chosen in ("C", "POSIX")
+    began_anew = "utf8" in sys._xoptions  # own_python.restart_in_utf8: only Python's own encoding is UTF-8 now
+    return chosen in ("C", "POSIX") or (began_anew and not locale.getencoding().lower().startswith("utf"))
 
 
 def for_daemon() -> dict[str, str]:

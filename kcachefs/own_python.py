@@ -1,18 +1,96 @@
 """How the project starts another Python of its own: the one place that knows it, because doing it wrong is dangerous.
 
 `python -m` puts the current directory in front of the import path, and so does an empty part of PYTHONPATH. A file
-`lmdb.py` that somebody left there would run with the rights of whoever calls kcachefs, often root.
+`lmdb.py` that somebody left there would run with the rights of whoever calls kcachefs, often root. But the other Python
+must find the very kcachefs that starts it, also one that was itself found in the current directory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import site
 import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 DIRECTORY = "/"
 """Where such a process runs: only root can put a module there. Pass absolute paths."""
 
+_PACKAGE = Path(__file__).parent
+try:
+    _STARTED_IN = os.getcwd()  # now: a daemon in the foreground leaves it
+except OSError:  # it was removed
+    _STARTED_IN = DIRECTORY
+
+
+_UTF8 = ("-X", "utf8=1")
+"""Names are UTF-8 in records, stores and buckets, whatever the locale says. Where it says otherwise, a name that Python
+decoded would be another one, or none at all."""
+
 
 def command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module`. Start it in DIRECTORY."""
-    # -P and not -I: a kcachefs that is found through PYTHONPATH must find itself again.
-    return [sys.executable, "-P", "-m", module, *arguments]
+    """The command that runs `module`. Start it in DIRECTORY, with `environment`."""
+    return [sys.executable, *_flags(), *_UTF8, "-m", module, *arguments]
+
+
+def restart_in_utf8() -> None:
+    """Where this Python takes names for something else, begin the program anew; the environment stays as it is."""
+    if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions and sys.executable:
+        with contextlib.suppress(OSError):
+            os.execv(sys.executable, [sys.executable, *_UTF8, *sys.orig_argv[1:]])
+
+
+def _flags() -> Iterator[str]:
+    """Whoever isolates the command means its daemon too."""
+    if sys.flags.isolated:
+        yield "-I"
+        return
+    yield "-P"
+    if sys.flags.ignore_environment:
+        yield "-E"
+    if sys.flags.no_user_site:
+        yield "-s"
+
+
+def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`base`, by default our own environment, with a PYTHONPATH by which the other Python finds this kcachefs."""
+    found = dict(os.environ if base is None else base)
+    given = found.pop("PYTHONPATH", "")
+    parts = [part for part in map(_absolute, filter(None, given.split(os.pathsep))) if part]
+    first = PathFinder.find_spec(_PACKAGE.name, parts)
+    is_ours = first is not None and first.origin == str(_PACKAGE / "__init__.py")
+    # Where packages are installed must not come first: they could hide modules of Python itself.
+    if not is_ours and not _is_installed():
+        parts.insert(0, str(_PACKAGE.parent))
+    if parts:
+        found["PYTHONPATH"] = os.pathsep.join(parts)
+    return found
+
+
+def _absolute(part: str) -> str:
+    """The folder that this Python looks in for a part of PYTHONPATH; empty if it looks in none."""
+    path = os.path.normpath(os.path.join(_STARTED_IN, part))
+    return path if os.path.isabs(part) or path in sys.path else ""
+
+
+@cache
+def _is_installed() -> bool:
+    """Whether this Python finds this kcachefs by itself: among its packages, or where a .pth file there leads.
+
+    As it was at first: what was installed in another way since then is what a new worker is to run.
+    """
+    home = str(_PACKAGE.parent)
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    return home in folders or any(home in _led_to(Path(folder)) for folder in folders)
+
+
+def _led_to(folder: Path) -> Iterator[str]:
+    for file in folder.glob("*.pth"):
+        try:
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        yield from (os.path.normpath(folder / line.strip()) for line in lines if line.strip())

@@ -26,10 +26,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kcachefs import own_python
+
 MODULES = ("kcachefs.daemon.supervisor", "kcachefs.daemon.worker")
 ROOM = "." * 30_000
 """The server has it as an argument and in its environment, for those of the processes that it becomes."""
 
+_BEFORE = own_python.command("")[:-1]
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
 
@@ -39,7 +42,7 @@ class Forking(subprocess.Popen[Any]):
     def _execute_child(self, *given: Any) -> None:
         wanted = _EXECUTE.bind(self, *given).arguments
         words = wanted["args"]
-        if not (list(words[:3]) == [sys.executable, "-P", "-m"] and words[3] in MODULES):
+        if not (list(words[: len(_BEFORE)]) == _BEFORE and words[len(_BEFORE)] in MODULES):
             super()._execute_child(*given)  # type: ignore[misc]
             return
         self.pid = os.fork()
@@ -85,7 +88,7 @@ def _become(wanted: Mapping[str, Any]) -> None:
         os.environ.update(wanted["env"])
     _forget_the_parent()
     _show(wanted["args"], [f"{name}={value}" for name, value in os.environ.items()])
-    _, _, _, module, *arguments = wanted["args"]
+    module, *arguments = wanted["args"][len(_BEFORE) :]
     sys.modules.pop(module, None)
     sys.argv = ["", *arguments]
     try:

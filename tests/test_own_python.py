@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+import shutil
 import signal
+import site
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +77,66 @@ def test_a_worker_runs_nothing_from_the_current_directory(scene: Scene) -> None:
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize(("path", "options"), [(None, ()), (":../other:.", ("-P",))], ids=["folder", "relative"])
+def test_a_daemon_is_the_kcachefs_that_was_called_in_its_folder(
+    scene: Scene, path: str | None, options: tuple[str, ...]
+) -> None:
+    """Also through a relative PYTHONPATH, and if another one is installed; the command itself gets nothing of that."""
+    here = scene.folder / "here"
+    version_of(here / "kcachefs", "7.6.5")
+    scene.environment.pop("PYTHONPATH")
+    if path is not None:
+        scene.environment["PYTHONPATH"] = path
+    there: dict[str, Any] = {
+        "command": (sys.executable, *options, "-m", "kcachefs"),
+        "cwd": here,
+        "env": scene.environment,
+    }
+    script = "import os, sys; print(os.environ.get('PYTHONPATH'))"
+    ran = scene.must("run", "-q", "--", sys.executable, "-c", script, **there)
+    assert ran == f"{path}\n"
+    scene.must("mount", scene.mountpoint, "--store", scene.folder / "another", **there)
+    state = json.loads(scene.must("reload", scene.mountpoint, "--json", **there))
+    assert state["version"] == "7.6.5"
+
+
+def version_of(package: Path, version: str) -> None:
+    """Put a copy of kcachefs there that says it is that version."""
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    text = (package / "__init__.py").read_text()
+    (package / "__init__.py").write_text(re.sub('__version__ = ".*"', f'__version__ = "{version}"', text))
+
+
+@pytest.fixture(name="installed", scope="module")
+def an_installation(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that finds kcachefs and what it needs by itself: through a .pth file, as in a checkout's .venv."""
+    home = tmp_path_factory.mktemp("installed")
+    venv.create(home, symlinks=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    (packages / "kcachefs.pth").write_text("\n".join([str(PACKAGE.parent), *site.getsitepackages()]))
+    return str(home / "bin" / "python")
+
+
+@pytest.mark.mount
+@pytest.mark.parametrize("flags", [("-I",), ("-P", "-E")], ids=["I", "PE"])
+def test_a_daemon_is_as_isolated_as_its_command(scene: Scene, installed: str, flags: tuple[str, ...]) -> None:
+    mark = scene.folder / "mark"
+    scene.in_every_python(f"open({str(mark)!r}, 'a').write('x')")
+    scene.must("mount", scene.mountpoint, command=(installed, *flags, "-m", "kcachefs"))
+    [state] = json.loads(scene.must("status", "--json", command=(installed, *flags, "-m", "kcachefs")))["mounts"]
+    for pid in (state["supervisor_pid"], state["worker_pid"]):
+        assert Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1 : len(flags) + 1] == [*map(os.fsencode, flags)]
+    assert not mark.exists()
+
+
+def test_where_packages_are_installed_does_not_come_before_python_itself(scene: Scene, installed: str) -> None:
+    del scene.environment["PYTHONPATH"]
+    ask = "from kcachefs import own_python as o; print(o.environment().get('PYTHONPATH')); print(o.__file__)"
+    shown = scene.must("-c", ask, command=(installed, "-P"))
+    assert shown == f"None\n{PACKAGE / 'own_python.py'}\n"
 
 
 def test_only_one_place_knows_how_to_start_a_python() -> None:

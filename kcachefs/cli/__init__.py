@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 import kcachefs
+from kcachefs import own_python
 from kcachefs.cli.ending import unwind_when_told_to
 from kcachefs.cli.printing import complain, drop
 from kcachefs.cli.usage import UsageError, usage_line
@@ -110,6 +111,7 @@ def _root(
 
 def main() -> None:
     """The `kcachefs` command."""
+    own_python.restart_in_utf8()
     if sys.argv[1:2] == ["--complete"]:
         _complete(sys.argv[2:])
         return

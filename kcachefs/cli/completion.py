@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import resources
 from typing import Annotated
 
 import typer
@@ -19,4 +19,4 @@ def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash,
     """
     if shell not in SHELLS:
         raise UsageError(f"{shell}: no such shell{did_you_mean(shell, SHELLS)}; there are {', '.join(SHELLS)}")
-    print((Path(__file__).parent / "completions" / SHELLS[shell]).read_text(), end="")
+    print(resources.files(__package__).joinpath("completions", SHELLS[shell]).read_text(encoding="utf-8"), end="")

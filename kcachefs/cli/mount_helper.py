@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kcachefs import own_python
 from kcachefs.cli.set import change
 from kcachefs.daemon.options import OPTIONS, option_named
 from kcachefs.errors import KcachefsError, UsageError, describe
@@ -35,6 +36,7 @@ _OF_THE_KERNEL = {"user_id", "group_id", "default_permissions", "max_read", "blk
 
 
 def main() -> None:
+    own_python.restart_in_utf8()
     try:
         _run(sys.argv[1:])
     except (KcachefsError, OSError) as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from kcachefs.cli.printing import complain, counted, format_seconds
 from kcachefs.cli.usage import a_path
-from kcachefs.errors import MountError, UsageError
+from kcachefs.errors import MountError, UsageError, describe, exit_code_of
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 NOT_WARM = 1
 _PATIENCE_SECONDS = 2.0
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+_T = TypeVar("_T")
 
 
 def run(
@@ -94,7 +97,8 @@ def run(
         from kcachefs.cli.pack import check_place
 
         check_place(pack)
-    with session_mount(mount, store, max_size, engine) as where:
+    with contextlib.ExitStack() as session:
+        where = session.enter_context(session_mount(mount, store, max_size, engine))
         make_folders(where, only or ())
         if not only:
             headers.link(where)
@@ -120,68 +124,78 @@ def run(
         except OSError as error:
             _say(f"{printable(command[0])}: cannot be executed: {error.strerror}")
             sys.exit(NOT_EXECUTABLE)
-        after = _account(where, is_watched)
+        after = _afterwards("its hits and misses are not known", lambda: _account(where, is_watched), None)
         missed = before is not None and after is not None and after.misses > before.misses
-        causes = _causes(where, began) if missed and not quiet else []
+        causes: list[Group] = []
+        if missed and not quiet:
+            causes = _afterwards("why it compiled is not known", lambda: _causes(where, began), [])
         pack_failure = _pack(pack, where, began) if pack is not None and status == 0 else 0
         if report is not None:
-            _write_report(report, where, began, command)
+            page = report
+            _afterwards("no report was written", lambda: _write_report(page, where, began, command), None)
+        _afterwards("its mount could not be left", session.close, None)
     exit_code = pack_failure or os.waitstatus_to_exitcode(status)
-    if as_json and (before is None or after is None):
-        complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": exit_code}))
+    complaint = ""
     if before is not None and after is not None:
         done = after - before
-        complaint = _why_not_warm(done, is_ours) if assert_warm and status == 0 else ""
+        if assert_warm and status == 0:
+            complaint = _why_not_warm(done, is_ours)
         if as_json:
             _print_summary(done, where, NOT_WARM if complaint else exit_code, causes)
         elif not quiet:
             _say(f"{done}{_not_repeated(done)}")
-        if complaint:
-            if not as_json:
-                _say(complaint)
-                _say_causes(causes)
-            sys.exit(NOT_WARM)
-        if not as_json and not quiet:
-            _say_causes(causes)
-    if pack_failure:
-        sys.exit(pack_failure)
+    else:
+        if assert_warm and status == 0:
+            complaint = "not known to be warm: its hits and misses could not be read"
+        if as_json:
+            code = NOT_WARM if complaint else exit_code
+            complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": code}))
+    if complaint and not as_json:
+        _say(complaint)
+    if not as_json and (complaint or not quiet):
+        _say_causes(causes)
+    if complaint or pack_failure:
+        sys.exit(NOT_WARM if complaint else pack_failure)
     sys.stdout.flush()
     end_like(status)
+
+
+def _afterwards(failure: str, do: Callable[[], _T], otherwise: _T) -> _T:
+    """What `do` returns, or `otherwise` after a line about why it failed: that does not change how the command ended.
+
+    Anything can fail: what is imported only now may have been removed or replaced while the command ran.
+    """
+    try:
+        return do()
+    except Exception as error:
+        _say(f"{failure}: {printable(describe(error))}")
+        return otherwise
 
 
 def _pack(out: Path, mount: Path, began: float) -> int:
     """Pack what the command used; the exit code that says why that could not be done, after a line about it, or 0."""
     from kcachefs.cli.pack import pack_used
-    from kcachefs.errors import KcachefsError, describe, exit_code_of
 
     try:
         _say(pack_used(mount, out, began))
-    except (KcachefsError, OSError) as error:
+    except Exception as error:
         _say(f"not packed: {printable(describe(error))}")
         return exit_code_of(error)
     return 0
 
 
 def _write_report(report: Path, mount: Path, began: float, command: list[str]) -> None:
-    """Also after a command that failed; a report that cannot be written does not change how the command ended."""
     import shlex
 
     from kcachefs.cli.report import write_for_run
     from kcachefs.config import format_size
-    from kcachefs.errors import describe
 
-    try:
-        size = write_for_run(report, mount, began, shlex.join(command))
-    except Exception as error:  # whatever it is: it comes after the command
-        _say(f"no report was written: {printable(describe(error))}")
-    else:
-        _say(f"{report}: {format_size(size)}")
+    size = write_for_run(report, mount, began, shlex.join(command))
+    _say(f"{report}: {format_size(size)}")
 
 
 def _announce(mount: Path, name: str) -> None:
     """Tell our own daemon what is about to start, so that it reads ahead; somebody else's notices by itself."""
-    import contextlib
-
     from kcachefs.daemon import control, registry
     from kcachefs.errors import KcachefsError
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import shlex
 import socket
 import struct
 import threading
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import msgspec
 
+from kcachefs import __version__
 from kcachefs.daemon import registry
 from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of, or_gone
 from kcachefs.printable import printable
@@ -30,6 +33,9 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _PEER = struct.Struct("iII")
 _LINE_MAX = 1 << 20
+_MALFORMED = "the request is malformed: "
+_UNKNOWN = ": no such command; use one of "
+"""With these words a daemon of any version refuses what it does not know yet, or any more."""
 AT_ONCE = 40
 """How many requests are carried out at a time."""
 CONNECTIONS_MAX = 64
@@ -168,7 +174,7 @@ def _reply_to(line: bytes, administration: Administration) -> Reply:
         error = or_gone(raised, administration.store)
         return Reply(error=str(error), exit_code=exit_code_of(error))
     except (msgspec.DecodeError, TypeError, RecursionError) as error:
-        return Reply(error=f"the request is malformed: {error}", exit_code=2)
+        return Reply(error=f"{_MALFORMED}{error}", exit_code=2)
     except Exception as error:
         log.exception("a control request failed")
         return Reply(error=f"{type(error).__name__}: {error}", exit_code=70)
@@ -196,7 +202,7 @@ VERBS = (
 def find_command(administration: Administration, verb: str) -> Callable[..., Any]:
     """The method of the administration that a verb stands for."""
     if verb not in VERBS:
-        raise UsageError(f"{verb!r}: no such command; use one of {', '.join(VERBS)}")
+        raise UsageError(f"{verb!r}{_UNKNOWN}{', '.join(VERBS)}")
     found: Callable[..., Any] | None = getattr(administration, verb, None)
     if found is None:
         raise UsageError(f"{verb!r}: is for a store that is mounted")
@@ -218,6 +224,7 @@ def ask_mount(
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as error:
+        _refuse_other_version(path)
         raise DaemonError(f"{path}: the daemon's answer to {verb!r} is not understood ({error})") from None
 
 
@@ -252,5 +259,21 @@ def ask(
     except msgspec.DecodeError:
         raise DaemonError(f"{path}: the daemon closed the connection; find its log with: kcachefs status") from None
     if reply.error:
+        if reply.error.startswith(_MALFORMED) or _UNKNOWN in reply.error:
+            _refuse_other_version(path)
         raise DaemonError(reply.error, reply.exit_code)
     return bytes(reply.result)
+
+
+def _refuse_other_version(path: Path) -> None:
+    """Raise DaemonError if the daemon at that socket is of another version: then that is why it is not understood."""
+    try:
+        state = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=registry.MountState)
+    except (OSError, msgspec.DecodeError):
+        return
+    if state.version == __version__:
+        return
+    numbers, ours = ([int(one) for one in re.findall(r"\d+", version)] for version in (state.version, __version__))
+    what_to_do = f"run: kcachefs reload {shlex.quote(state.mountpoint)}" if numbers < ours else "use the newer one"
+    runs = f"kcachefs {state.version}" if state.version else "an older kcachefs"
+    raise DaemonError(f"{state.mountpoint}: the mount runs {runs}, this is {__version__}; {what_to_do}")

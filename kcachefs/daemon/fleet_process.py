@@ -115,6 +115,7 @@ class FleetProcess:
                         pass_fds=[theirs.fileno()],
                         stdin=subprocess.DEVNULL,
                         cwd=own_python.DIRECTORY,
+                        env=own_python.environment(),
                     )
                 except OSError as error:
                     log.error("the fleet's agent could not be started: %s", error)

@@ -37,7 +37,7 @@ class HeaderGuard:
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**environment, _MOUNT: mountpoint},
+                env=own_python.environment({**environment, _MOUNT: mountpoint}),
                 cwd=own_python.DIRECTORY,
                 start_new_session=True,
             )

@@ -26,7 +26,7 @@ def launch(config: MountConfig) -> None:
             stdout=file,
             stderr=file,
             cwd=own_python.DIRECTORY,
-            env=settings.for_daemon(),
+            env=own_python.environment(settings.for_daemon()),
         )
     os.close(write_end)
     try:

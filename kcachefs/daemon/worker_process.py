@@ -61,6 +61,7 @@ class WorkerProcess:
                 pass_fds=[*inherited, lifeline],
                 stdin=subprocess.DEVNULL,
                 cwd=own_python.DIRECTORY,
+                env=own_python.environment(),
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""

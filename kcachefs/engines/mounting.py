@@ -11,6 +11,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,9 @@ class Mounted:
 def mounts() -> list[Mounted]:
     """Everything mounted in this mount namespace, in mounting order."""
     found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+    # As Python decodes every other path: the two are compared.
+    encoding = sys.getfilesystemencoding()
+    with open("/proc/self/mountinfo", encoding=encoding, errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             before, _, after = line.partition(" - ")
             fields, rest = before.split(" "), after.split(" ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 
 from kcachefs import config
@@ -73,6 +74,8 @@ def moved(store: Path, place: Path) -> str:
 def check_places(mountpoint: str, store: str) -> None:
     """Raise UsageError if a store cannot be mounted there."""
     for path in (mountpoint, store):
+        if not path.isascii() and sys.getfilesystemencoding() != "utf-8":
+            raise UsageError(f"{path!r}: this Python takes names for something else than UTF-8; set PYTHONUTF8=1")
         try:
             path.encode()
         except UnicodeEncodeError:

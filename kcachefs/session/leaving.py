@@ -16,14 +16,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-from kcachefs import config, own_python
+from kcachefs import config, own_python, session
 from kcachefs.daemon import registry
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy, MountError
 from kcachefs.mounts.ending import unmount
 
+_MODULE = "kcachefs.session.leaving"
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two attempts to unmount what is in use."""
 
@@ -59,11 +61,14 @@ def leave(users: int, mountpoint: Path) -> None:
     may_use_it = threading.active_count() > 1 or mounting.used_by("self", mountpoint) is not None
     stays = may_use_it and is_temporary(mountpoint) and _leave_another_behind(mountpoint)
     fcntl.flock(users, fcntl.LOCK_UN)
-    if not stays and not _is_done(users, mountpoint, patient=True):
-        _leave_another_behind(mountpoint)  # a process that outlives its session still uses it
+    if stays or _is_done(users, mountpoint, patient=True):
+        return
+    # A process that outlives its session still uses it. With nobody to wait for that, the mount would stay for good.
+    if not _leave_another_behind(mountpoint):
+        _is_done(users, mountpoint, lazy=True)
 
 
-def _is_done(users: int, mountpoint: Path, *, patient: bool) -> bool:
+def _is_done(users: int, mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> bool:
     """Unmount, unless other sessions still use the mount; False if something else does."""
     if not is_temporary(mountpoint):
         return True
@@ -72,7 +77,7 @@ def _is_done(users: int, mountpoint: Path, *, patient: bool) -> bool:
     except BlockingIOError:
         return True  # the last of the others unmounts
     try:
-        unmount(mountpoint, patient=patient)
+        unmount(mountpoint, patient=patient, lazy=lazy)
         marker_of(mountpoint).unlink(missing_ok=True)
     except MountBusy:
         return False
@@ -82,7 +87,9 @@ def _is_done(users: int, mountpoint: Path, *, patient: bool) -> bool:
 
 
 def _leave_another_behind(mountpoint: Path) -> bool:
-    """Start the process that stays in the session's place; False if the system cannot start one now."""
+    """Start the process that stays in the session's place; False if none can be started, or kcachefs was removed."""
+    if PathFinder.find_spec(_MODULE, session.__path__) is None:
+        return False
     state = registry.read(str(mountpoint))
     environment = {**config.for_daemon(), "KCACHEFS_RUNTIME_DIR": str(registry.directory().absolute())}
     environment.pop("PYTHONPYCACHEPREFIX", None)  # it may lead into the mount
@@ -95,14 +102,14 @@ def _leave_another_behind(mountpoint: Path) -> bool:
             fcntl.flock(share, fcntl.LOCK_SH)
             errors = opened.enter_context(open((state and state.log) or os.devnull, "ab"))
             process = subprocess.Popen(
-                own_python.command("kcachefs.session.leaving", str(mountpoint), str(this), str(share)),
+                own_python.command(_MODULE, str(mountpoint), str(this), str(share)),
                 pass_fds=[this, share],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 cwd=own_python.DIRECTORY,
-                env=environment,
+                env=own_python.environment(environment),
             )
         except (OSError, RuntimeError):  # RuntimeError: Python is ending and starts nothing any more
             return False

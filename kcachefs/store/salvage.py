@@ -122,6 +122,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
             capture_output=True,
             check=False,
             cwd=own_python.DIRECTORY,
+            env=own_python.environment(),
         )
         if reader.returncode > 0:  # it did not crash on the catalog: it could not even look
             reason = reader.stderr.decode(errors="replace").strip().rpartition("\n")[2]

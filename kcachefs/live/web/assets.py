@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from functools import cache
-from pathlib import Path
+from importlib import resources
 
-_FOLDER = Path(__file__).parent / "page"
 _SCRIPTS = ("format.js", "parts.js", "chart.js", "treemap.js", "panels.js", "entry.js", "app.js")
 _STYLE_LINK = '<link rel="stylesheet" href="page.css">'
 _SCRIPT_LINK = '<script src="page.js" defer></script>'
@@ -52,7 +51,7 @@ def report(data: bytes, title: str) -> bytes:
 
 
 def _text(name: str) -> str:
-    return (_FOLDER / name).read_text(encoding="utf-8")
+    return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
