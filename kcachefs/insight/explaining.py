@@ -13,7 +13,6 @@ from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import graph_nearest, helpers, kernel_nearest, others
 from kcachefs.insight.artefacts import Cache, kind_of, tree_of
 from kcachefs.insight.causes import Cause, Kind
-from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.helpers import Helper
 from kcachefs.insight.index import Index, Sketch
@@ -229,7 +228,7 @@ class Explainer:
             recipe = self.reader.recipe(nearest)
         except ArtefactGarbled as error:
             return nearest, [_garbled(error)]
-        return nearest, graph_differences(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.IS_NEW]
+        return nearest, graph_nearest.causes(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.IS_NEW]
 
     # --- kernels ------------------------------------------------------------------------------------------------------
 

@@ -115,7 +115,7 @@ def test_what_several_runs_compile_at_once_was_not_there_before(
         os.utime(file, (time.time() + 3600,) * 2)
 
     def rank(place: Scene, folder: Path, copy: str = "copy2") -> subprocess.Popen[str]:
-        """A process that has begun, and writes when it is told to: files with the times that they have there, or now."""
+        """A process that has begun, and writes when it is told to: files as old as those there, or as of now."""
         command = [sys.executable, "-c", WRITES, str(folder), str(place.mountpoint), copy]
         return subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
 
