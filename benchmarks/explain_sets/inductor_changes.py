@@ -326,6 +326,20 @@ CHANGES = (
         replace(PRODUCT, config={"size_asserts": False}),
         all_of("environment", "size_asserts", "False", "True"),
     ),
+    ProgramChange(
+        "product_settings",
+        "four settings",
+        replace(
+            PRODUCT,
+            config={
+                "max_fusion_size": 32,
+                "realize_reads_threshold": 5,
+                "realize_opcount_threshold": 31,
+                "split_reductions": False,
+            },
+        ),
+        all_of("environment", "max_fusion_size is 32", "realize_reads_threshold is 5", "and 1 more"),
+    ),
     _edit(
         "product_turned",
         "the result is transposed",

@@ -99,7 +99,7 @@ class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     seconds_saved: float
     """The cost of the entries that it hit, as far as it is known; a graph's kernels count with the graph only."""
     unknown_compiled: int
-    """Entries that it made whose cost nobody knows."""
+    """Entries that it made whose cost nobody knows, and those of others that it wrote again."""
     unknown_saved: int
     """Hits on entries whose cost nobody knows."""
 

@@ -144,7 +144,7 @@ class Makings:
         """True if that run had not written into the entry before: it missed it."""
         is_first = making.rewriter != run or not making.rewritten
         if is_first:
-            self._tally(txn, record, run, misses=1)
+            self._tally(txn, record, run, misses=1, unknown=1)  # nobody saw when this run began with it
             path = self._history.path_of(record)
             detail = f"by run {run}" if run else ""
             self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=detail)

@@ -13,7 +13,6 @@ from kcachefs.errors import ArtefactGarbled
 from kcachefs.insight import graph_nearest, helpers, kernel_nearest, others
 from kcachefs.insight.artefacts import Cache, kind_of, tree_of
 from kcachefs.insight.causes import Cause, Kind
-from kcachefs.insight.graph_differences import differences as graph_differences
 from kcachefs.insight.graphs import Graph
 from kcachefs.insight.helpers import Helper
 from kcachefs.insight.index import Index, Sketch
@@ -21,7 +20,7 @@ from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.others import Other
 from kcachefs.insight.reading import Reader, began
-from kcachefs.insight.rewriting import rewritten_cause
+from kcachefs.insight.rewriting import with_rewriting
 from kcachefs.insight.sketches import GraphSketch, KernelSketch
 from kcachefs.insight.sources import reader_for
 from kcachefs.insight.tuning import Tuning
@@ -229,7 +228,7 @@ class Explainer:
             recipe = self.reader.recipe(nearest)
         except ArtefactGarbled as error:
             return nearest, [_garbled(error)]
-        return nearest, graph_differences(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.IS_NEW]
+        return nearest, graph_nearest.causes(graph, recipe) if isinstance(recipe, Graph) else [graph_nearest.IS_NEW]
 
     # --- kernels ------------------------------------------------------------------------------------------------------
 
@@ -346,6 +345,11 @@ class Explainer:
         first = min(began(entry) for entry in chosen)
         return one.run in runs or began(one) >= (boundary if boundary is not None else first)
 
+    @functools.cached_property
+    def _started(self) -> dict[int, float]:
+        """When each run began."""
+        return {run.run: run.started for run in self.cache.runs()}
+
     def _with_past(self, entry: MadeEntry, causes: list[Cause]) -> list[Cause]:
         """With what happened to an entry at the same path: evicted, damaged, or written again."""
         if self._tombstones is None:
@@ -355,7 +359,8 @@ class Explainer:
         if is_rewritten and kind_of(entry.path) in ("kernel", "graph"):
             # What is damaged loses the damaged file only, and is then written into.
             if stone is None or stone.why != "damaged" or stone.when < began(entry):
-                return [rewritten_cause(entry, self.reader, self.entries), *causes]
+                started = self._started.get(entry.rewriter)
+                return with_rewriting(entry, causes, started, self.reader, self.entries)
         elif stone is None or stone.when > max(began(entry), entry.created) + 1.0:
             return causes
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stone.when))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kcachefs.insight.causes import Cause, Kind
 from kcachefs.insight.graph_differences import differences
 from kcachefs.insight.graphs import Graph
-from kcachefs.insight.sketches import GraphSketch, alike, graph_distance, of_graph
+from kcachefs.insight.sketches import GraphSketch, alike, are_strangers, files_of, graph_distance, of_graph
 
 IS_NEW = Cause(Kind.NEW, "new: no graph like it was compiled here before")
 _ALIKE_MIN = 0.3
 """Less than this share of operations in common, and a graph is called new."""
+_STRANGERS_ALIKE_MIN = 0.85
+"""The same for a graph of another program: small graphs are soon alike."""
 
 
 def explain_all(new: Sequence[Graph], older: Sequence[Graph]) -> list[tuple[Graph, Graph | None, list[Cause]]]:
@@ -36,10 +39,22 @@ def explain(new: Graph, older: Sequence[Graph]) -> tuple[Graph | None, list[Caus
     nearest = find_nearest(of_graph(new), [(of_graph(one), one.created) for one in older])
     if nearest is None:
         return None, [IS_NEW]
-    return older[nearest], differences(new, older[nearest])
+    return older[nearest], causes(new, older[nearest])
+
+
+def causes(new: Graph, old: Graph) -> list[Cause]:
+    """What differs. That it would have been found otherwise is a guess where the old graph is another program's."""
+    found = differences(new, old)
+    if are_strangers(files_of(new), files_of(old)):
+        return [replace(one, certain=False) for one in found]
+    return found
 
 
 def find_nearest(new: GraphSketch, older: Sequence[tuple[GraphSketch, float]]) -> int | None:
     """Which of the older ones, each with when it was made."""
-    candidates = [at for at, (one, _) in enumerate(older) if alike(new, one) >= _ALIKE_MIN]
+    candidates = [at for at, (one, _) in enumerate(older) if alike(new, one) >= _alike_min(new, one)]
     return min(candidates, key=lambda at: (graph_distance(new, older[at][0]), -older[at][1]), default=None)
+
+
+def _alike_min(new: GraphSketch, old: GraphSketch) -> float:
+    return _STRANGERS_ALIKE_MIN if are_strangers(new.files, old.files) else _ALIKE_MIN

@@ -37,6 +37,7 @@ class Reader:
         self.ran_out_of_time = False
         self._until = None if patience is None else time.monotonic() + patience
         self._recipes: dict[str, Recipe | ArtefactGarbled] = {}
+        self._written: dict[str, float] = {}
 
     def recipe(self, entry: MadeEntry) -> Recipe:
         """The whole recipe; `ArtefactGarbled` if its files cannot be understood."""
@@ -49,12 +50,18 @@ class Reader:
             raise ArtefactGarbled(f"{entry.path}: its files are gone")
         return found
 
+    def written(self, entry: MadeEntry) -> float:
+        """When the newest of the files was written that an entry's recipe was read from."""
+        self.recipe(entry)
+        return self._written.get(entry.path, 0.0)
+
     def read(self, entries: Iterable[MadeEntry]) -> None:
         """Read these at once; `recipe` gives each afterwards."""
         wanted = [one for one in entries if one.path not in self._recipes]
         for kind, patterns in (("kernel", _KERNEL_FILES), ("graph", _GRAPH_FILES)):
             chosen = [one for one in wanted if kind_of(one.path) == kind]
             for entry, files in self.files(chosen, patterns):
+                self._written[entry.path] = max(one.modified for one in files.values())
                 try:
                     self._recipes[entry.path] = (
                         read_kernel(entry, files) if kind == "kernel" else read_graph(entry, files)

@@ -1,4 +1,4 @@
-"""Why an entry that was there was written again: the program did not take it."""
+"""Why an entry was written again: the program did not take it, or several programs compiled it at the same time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,39 @@ from kcachefs.insight.kernels import TritonKernel
 from kcachefs.insight.reading import Reader, began
 from kcachefs.insight.sketches import KernelSketch
 
+AT_ONCE = Cause(Kind.NEW, "several processes compiled it at once: none could find it yet")
 _COMPARED = 50
+_KERNEL_SECONDS = 60.0
+"""How long a kernel takes to compile at most: it does not say when it was begun."""
+_SAVED_SECONDS = 1.0
+"""How long after it was compiled a graph is written at most."""
 
 
-def rewritten_cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
-    """The cause, as far as what is there now tells it."""
+def with_rewriting(
+    entry: MadeEntry, own: list[Cause], started: float | None, reader: Reader, entries: Sequence[MadeEntry]
+) -> list[Cause]:
+    """The causes of an entry that was written again by a run that `started` then; `own` are those of its first making.
+
+    Of what was not there yet when it was compiled for the second time, its own causes are all that is to be told.
+    """
+    if started is not None and _is_begun_before_its_end(entry, started, reader):
+        return [*own, AT_ONCE]
+    return [_cause(entry, reader, entries), *own]
+
+
+def _is_begun_before_its_end(entry: MadeEntry, started: float, reader: Reader) -> bool:
+    """Whether a run compiled an entry before another run had finished it."""
+    try:
+        recipe, written = reader.recipe(entry), reader.written(entry)
+    except ArtefactGarbled:
+        return False
+    longest = recipe.seconds if isinstance(recipe, Graph) else _KERNEL_SECONDS
+    begun = max(started, written - (longest or 0.0) - _SAVED_SECONDS)
+    return entry.rewritten is not None and entry.ended is not None and begun <= entry.ended
+
+
+def _cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
+    """Why a program did not take what was there, as far as what is there now tells it."""
     try:
         recipe = reader.recipe(entry)
     except ArtefactGarbled as error:

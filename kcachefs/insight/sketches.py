@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 from zlib import crc32
 
@@ -45,6 +46,10 @@ class GraphSketch(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     ingredients: dict[str, str]
     """Groups of ingredients, each by one number."""
+    settings: bytes
+    """What is in these groups, as `_spread` has it."""
+    files: list[str]
+    """As `files_of` has them."""
     code: str
     inputs: list[str]
     operations: dict[str, int]
@@ -99,6 +104,8 @@ def of_graph(graph: Graph) -> GraphSketch:
             "version": graph.version,
             **{name: str(crc32("\n".join(sorted(ones)).encode())) for name, ones in groups.items()},
         },
+        _spread(one for ones in groups.values() for one in ones),
+        sorted(files_of(graph))[:_FILES_MAX],
         graph.ingredients.get("gm", ("", ""))[0][:100],
         graph.inputs[:2000],
         dict(operations),
@@ -112,6 +119,37 @@ def of_graph(graph: Graph) -> GraphSketch:
             "model": next((f"{place.file}:{place.line}" for place, _ in graph.places.values()), ""),
         },
     )
+
+
+_SPREAD = 256
+_FILES_MAX = 50
+
+
+def _spread(ingredients: Iterable[str]) -> bytes:
+    """Hundreds of ingredients, each `NAME=DIGEST`, in a few bytes, of which about as many differ as ingredients do."""
+    found = bytearray(_SPREAD)
+    for one in ingredients:
+        name = one.partition("=")[0]
+        found[crc32(name.encode("utf-8", "replace")) % _SPREAD] ^= crc32(one.encode("utf-8", "replace")) & 0xFF
+    return bytes(found)
+
+
+def files_of(graph: Graph) -> set[str]:
+    """The names of the files that a graph's operations come from: a program's own, and those of libraries but torch."""
+    return {
+        os.path.basename(file)
+        for file in {place.file for place, _ in graph.places.values()}
+        if not any(one in file for one in _NO_PROGRAM)
+    }
+
+
+_NO_PROGRAM = ("<", "/torch/", "/ipykernel_")
+"""Files that any program may share, or whose name is another after every edit."""
+
+
+def are_strangers(new: Collection[str], old: Collection[str]) -> bool:
+    """Whether two graphs come from different programs, by the names of their files."""
+    return bool(new) and bool(old) and not set(new) & set(old)
 
 
 def _numbers(texts: Iterable[str]) -> bytes:
@@ -151,9 +189,12 @@ _PART_MIN = 4
 
 
 def graph_distance(new: GraphSketch, old: GraphSketch) -> float:
-    """How much differs in operations, ingredients and inputs."""
+    """How much differs in operations, ingredients, inputs and files."""
     ours, theirs = new.ingredients, old.ingredients
     apart = sum(ours.get(name) != theirs.get(name) for name in ours.keys() | theirs.keys())
+    settings = sum(x != y for x, y in zip(new.settings, old.settings, strict=False))
     inputs = len(set(new.inputs) ^ set(old.inputs)) / max(1, len(new.inputs))
     score = 6 * (1 - alike(new, old)) + (new.code != old.code) + 2 * (new.kind != old.kind) + apart / 2 + inputs
+    score += 0.5 * settings / (settings + 10)  # however many differ, less than another group would count
+    score += are_strangers(new.files, old.files)
     return round(score, 4)

@@ -47,6 +47,38 @@ def open_lock(mountpoint: Path, suffix: str) -> int:
     return os.open(marker_of(mountpoint).with_suffix(suffix), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
+class SessionLock:
+    """A lock file that a session has open while the program runs.
+
+    A daemon closes every descriptor that it did not open, and its own files then have the numbers: a number is used
+    only if it still means the lock file.
+    """
+
+    def __init__(self, mountpoint: Path, suffix: str) -> None:
+        self._mountpoint, self._suffix = mountpoint, suffix
+        self._open()
+
+    def _open(self) -> None:
+        self._number = open_lock(self._mountpoint, self._suffix)
+        self._file = os.fstat(self._number)
+
+    def descriptor(self) -> int:
+        """The lock file, opened afresh if the program has closed it: whatever the session held on it is dropped."""
+        if not self._is_open():
+            self._open()
+        return self._number
+
+    def close(self) -> None:
+        if self._is_open():
+            os.close(self._number)
+
+    def _is_open(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._number), self._file)
+        except OSError:
+            return False
+
+
 @contextlib.contextmanager
 def locked(descriptor: int) -> Iterator[None]:
     fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -73,22 +73,22 @@ def _store_of(running: Path | None) -> Path | None:
 @contextmanager
 def _in_use(settings: registry.MountConfig) -> Iterator[None]:
     mountpoint = Path(settings.mountpoint)
-    turn, users = leaving.open_lock(mountpoint, ".turn"), leaving.open_lock(mountpoint, ".users")
+    turn, users = leaving.SessionLock(mountpoint, ".turn"), leaving.SessionLock(mountpoint, ".users")
     try:
-        with leaving.locked(turn):
+        with leaving.locked(turn.descriptor()):
             if not answers(mountpoint):
                 _make(settings)
-            fcntl.flock(users, fcntl.LOCK_SH)
+            fcntl.flock(users.descriptor(), fcntl.LOCK_SH)
         process = os.getpid()
         try:
             yield
         finally:
             if os.getpid() == process:  # a fork shares the locks, and would drop those of its parent
-                with leaving.locked(turn):
-                    leaving.leave(users, mountpoint)
+                with leaving.locked(turn.descriptor()):
+                    leaving.leave(users.descriptor(), mountpoint)
     finally:
-        os.close(users)
-        os.close(turn)
+        users.close()
+        turn.close()
 
 
 def _make(settings: registry.MountConfig) -> None:

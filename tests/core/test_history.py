@@ -334,7 +334,9 @@ def test_another_run_that_writes_into_an_entry_is_noted_once(tmp_path: Path) -> 
         assert found.cost == pytest.approx(1.0, abs=0.5)
         [event] = Insight(fs).events()
         assert (event.kind, event.path, event.detail) == ("rewritten", "triton/KEY", f"by run {found.rewriter}")
-        assert runs(fs)[other].misses == 1
+        told = runs(fs)[other]
+        assert (told.misses, told.seconds_compiled, told.unknown_compiled) == (1, 0.0, 1), "not known is not nothing"
+        assert runs(fs)[maker].unknown_compiled == 0
 
 
 def replace_all(fs: Filesystem, path: str, pid: int) -> None:

@@ -16,7 +16,7 @@ TRITON_SAMPLE = (
     *("bins", "head_and_heads", "interleaved", "bias", "odd_n", "overflow", "older_triton", "llvm_options"),
     *("beta", "operator", "helper_operator", "blank", "comment", "renamed", "new"),
 )
-INDUCTOR_SAMPLE = ("product_shape", "product_config", "product_turned")
+INDUCTOR_SAMPLE = ("product_shape", "product_config", "product_settings", "product_turned")
 """They call a library only: compiling C++ would take most of a test's time."""
 
 

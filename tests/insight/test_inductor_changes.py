@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from benchmarks.explain_sets.inductor_changes import CHANGES
 from kcachefs.insight.artefacts import FolderCache
 from kcachefs.insight.describing import describe, text_of
 from kcachefs.insight.explaining import Explainer
+from kcachefs.insight.graph_nearest import IS_NEW, explain
+from kcachefs.insight.graphs import Graph
 from kcachefs.insight.index import Index
 from tests.insight.conftest import INDUCTOR_SAMPLE
 from tests.pythons import needs_torch
@@ -30,6 +33,37 @@ def test_a_change_is_named(inductor_changes: Path, name: str) -> None:
     graded = grade_graphs(change, load_graphs(inductor_changes / name), load_graphs(inductor_changes / "base"))
     assert graded.right, graded.said
     assert not graded.wrongly_certain
+
+
+def test_of_two_graphs_the_one_with_fewer_other_settings_is_nearer(inductor_changes: Path) -> None:
+    (base,), (several,), (one,) = (
+        [replace(graph, created=at) for graph in load_graphs(inductor_changes / name)]
+        for at, name in enumerate(("base", "product_settings", "product_config"))
+    )
+    for older in ([base, several], [several, base]):
+        nearest, causes = explain(one, older)
+        assert nearest is base, "though the other one is newer"
+        assert [cause.words for cause in causes] == ["torch._inductor.config.size_asserts is False, was True"]
+
+
+def test_a_graph_of_another_program_explains_nothing_unless_it_is_much_alike(inductor_changes: Path) -> None:
+    (base,), (turned,), (setting,) = (
+        load_graphs(inductor_changes / name) for name in ("base", "product_turned", "product_config")
+    )
+
+    def elsewhere(graph: Graph) -> Graph:
+        """The same in a program of its own."""
+        places = {name: (replace(place, file="/src/another.py"), text) for name, (place, text) in graph.places.items()}
+        return replace(graph, places=places)
+
+    assert explain(turned, [base])[0] is base
+    assert explain(elsewhere(turned), [base]) == (None, [IS_NEW])
+    nearest, (cause,) = explain(elsewhere(setting), [base])
+    assert nearest is base
+    assert not cause.certain
+    assert explain(setting, [base])[1][0].certain
+    older = elsewhere(replace(base, created=base.created + 1))
+    assert explain(setting, [base, older])[0] is base, "its own program's, though the other one is newer"
 
 
 def test_a_graph_tells_where_it_comes_from(inductor_changes: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.engines.callers import Identity
 from tests.engines.mounting import Mount
 from tests.engines.test_damage import flip_a_bit
 from tests.insight.test_explain_command import bring, explained, key_of
+from tests.pythons import needs_torch
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
@@ -84,6 +87,55 @@ def test_what_was_damaged_is_called_that(tally: Path) -> None:
         assert cause["kind"] == "damaged"
         assert "its bytes were found damaged" in cause["words"]
         assert cause["certain"]
+
+
+WRITES = """
+import os, shutil, sys
+sys.stdin.read()
+source, target, copy = sys.argv[1:]
+for folder, _, names in os.walk(source):
+    to = os.path.join(target, os.path.relpath(folder, source))
+    os.makedirs(to, exist_ok=True)
+    for name in names:
+        getattr(shutil, copy)(os.path.join(folder, name), os.path.join(to, "tmp.pid_1"))
+        os.replace(os.path.join(to, "tmp.pid_1"), os.path.join(to, name))
+"""
+
+
+@needs_torch
+def test_what_several_runs_compile_at_once_was_not_there_before(
+    triton_changes: Path, inductor_changes: Path, tmp_path: Path
+) -> None:
+    """As the ranks of a training do that begin with a new model. One that compiles it much later did not take it."""
+    both = tmp_path / "both"
+    shutil.copytree(triton_changes / "base", both / "triton")
+    shutil.copytree(inductor_changes / "base", both / "inductor")
+    late = shutil.copytree(both, tmp_path / "late")
+    for file in late.rglob("*"):
+        os.utime(file, (time.time() + 3600,) * 2)
+
+    def rank(place: Scene, folder: Path, copy: str = "copy2") -> subprocess.Popen[str]:
+        """A process that has begun, and writes when it is told to: files as old as those there, or as of now."""
+        command = [sys.executable, "-c", WRITES, str(folder), str(place.mountpoint), copy]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+
+    with scene() as place:
+        place.mount()
+        told = []
+        # The other two have begun before the first has finished anything.
+        ranks = [rank(place, late), rank(place, both), rank(place, both, "copyfile")]
+        for one in reversed(ranks):
+            one.communicate(timeout=PATIENCE)
+            assert one.returncode == 0
+            told.append([(e["kind"], e["causes"][0]["kind"], len(e["causes"])) for e in explained(place)["entries"]])
+            if one is ranks[1]:
+                assert "several processes compiled it at once" in place.must("explain", "--all")
+        first, at_once, later = told
+        assert {kind for kind, _, _ in first} == {"graph", "kernel"}
+        assert {cause for _, cause, _ in first} == {"new"}
+        assert at_once == [(kind, cause, causes + 1) for kind, cause, causes in first]
+        assert {cause for _, cause, _ in later} <= {"damaged", "type"}
+        assert [kind for kind, _, _ in later] == [kind for kind, _, _ in first]
 
 
 @needs_root

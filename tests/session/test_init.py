@@ -103,6 +103,45 @@ if child := os.fork():
     assert not os.path.ismount(python(script).strip())
 
 
+CLOSES = """
+import atexit, fcntl, kcachefs, os, sys
+@atexit.register  # registered first, and so called after the session has ended
+def still_open():
+    for number in own:
+        os.fstat(number)
+        other = os.open(f"/proc/self/fd/{{number}}", os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("untouched", flush=True)
+where = kcachefs.init(mount=True, store={store!r})
+if {forks} and (child := os.fork()):
+    os.waitpid(child, 0)
+    os._exit(0)
+os.closerange(3, 4096)
+own = [os.open(f"{base}/own{{at}}", os.O_RDWR | os.O_CREAT) for at in range({files})]
+"""
+
+
+def test_a_program_that_closes_its_descriptors_leaves_the_mount_to_others_and_keeps_its_own(base: Path) -> None:
+    store = str(base / "store")
+    script = f"import kcachefs, sys; print(kcachefs.init(mount=True, store={store!r}), flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as session:
+        assert session.stdin is not None
+        assert session.stdout is not None
+        where = session.stdout.readline().strip()
+        for forks in (False, True):
+            for files in (0, 12):  # so many that they have the numbers that the session had
+                told = python(CLOSES.format(base=base, store=store, files=files, forks=forks))
+                assert told == "untouched\n"
+                assert os.path.ismount(where)
+        session.stdin.close()
+        assert session.wait(PATIENCE) == 0
+    assert not os.path.ismount(where)
+    assert python(CLOSES.format(base=base, store=store, files=12, forks=False)) == "untouched\n"
+    assert not os.path.ismount(where)
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_fork_that_outlives_its_parent_keeps_nobody_waiting(base: Path, busy: bool) -> None:
     script = f"""
