@@ -174,9 +174,9 @@ def _afterwards(failure: str, do: Callable[[], _T], otherwise: _T) -> _T:
 
 def _pack(out: Path, mount: Path, began: float) -> int:
     """Pack what the command used; the exit code that says why that could not be done, after a line about it, or 0."""
-    from kcachefs.cli.pack import pack_used
-
     try:
+        from kcachefs.cli.pack import pack_used
+
         _say(pack_used(mount, out, began))
     except Exception as error:
         _say(f"not packed: {printable(describe(error))}")
