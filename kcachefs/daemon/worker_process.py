@@ -19,6 +19,10 @@ from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import READY, START_SECONDS, WARM, Beginning, Refusal
 
 
+_SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
+"""How the variables begin in which a bucket's credentials are looked for."""
+
+
 class WorkerEvent(Enum):
     """What ended the supervisor's wait for a worker."""
 
@@ -57,6 +61,7 @@ class WorkerProcess:
                 pass_fds=[*inherited, lifeline],
                 stdin=subprocess.DEVNULL,
                 cwd=own_python.DIRECTORY,
+                env=_without_secrets(),
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""
@@ -176,6 +181,15 @@ class WorkerProcess:
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return line
+
+
+def _without_secrets() -> dict[str, str]:
+    """Our environment without what only the fleet's agent needs. A proxy's address may hold a password."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_SECRETS) and not name.upper().endswith("_PROXY")
+    }
 
 
 def exit_reason(code: int) -> str:
