@@ -18,7 +18,6 @@ from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import READY, START_SECONDS, WARM, Beginning, Refusal
 
-
 _SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
 """How the variables begin in which a bucket's credentials are looked for."""
 
