@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from kcachefs.errors import FleetError, FleetMissing, PackError, UsageError, or_no_space
 from kcachefs.fleet import index_loading, packfile
+from kcachefs.fleet.asking import in_parallel
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import SETTINGS, Layout
 from kcachefs.fleet.index_loading import Loaded, RecordReader
@@ -92,7 +93,7 @@ class Bucket:
             key = self.layout.pack(reference.day, reference.pack)
             return [] if is_there(self.storage, key) else [reference]
 
-        return index_loading.in_parallel(gone, list(references))
+        return in_parallel(gone, list(references))
 
     def ban(self, reference: PackReference, why: str) -> None:
         """Never ask for this pack again; it leaves the index with the next load."""
