@@ -20,7 +20,9 @@ from typing import Generic, Protocol, TypeVar
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
+from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import RENAME_NOREPLACE
+from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import FsError, MountError
 from kcachefs.fleet.views import rows_in
 from kcachefs.frameworks.copying import Folder
@@ -57,6 +59,9 @@ class Target(Protocol, Generic[Handle]):
 
     def settle(self) -> None:
         """Much was added."""
+
+    def room(self) -> int:
+        """How many bytes more it takes before anything is evicted for them."""
 
 
 class MountTarget:
@@ -123,6 +128,12 @@ class MountTarget:
 
     def settle(self) -> None:
         pass  # the daemon seals by itself
+
+    def room(self) -> int:
+        with contextlib.suppress(OSError):  # what is not sealed yet takes room twice for a moment
+            self.home.joinpath(FOLDER.decode(), "settled.json").read_bytes()
+        found = os.statvfs(self._root.fd)
+        return (found.f_bavail - int(found.f_blocks * (1.0 - HIGH_WATER))) * found.f_frsize
 
 
 class _LastFolder(threading.local):
@@ -209,6 +220,9 @@ class StoreTarget:
 
     def settle(self) -> None:
         self._fs.settle()
+
+    def room(self) -> int:
+        return -self._fs.room.excess(HIGH_WATER)
 
 
 def _umask() -> int:

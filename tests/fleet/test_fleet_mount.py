@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ def test_a_folder_that_comes_after_the_agent_is_published_to(
         with empty_fleet.publisher("one") as one:
             first = agent_of(one)
             change(bucket)
-            until(lambda: agent_of(one) not in (0, first), "another agent runs")
+            until(lambda: is_another_agent(one, first), "another agent runs")
             until(lambda: fleet_of(one)["state"] == "ready")
             fill(one.mountpoint)
         assert empty_fleet.packs()
@@ -285,7 +286,7 @@ def test_a_reload_replaces_the_agent_which_alone_has_the_credentials(
         for _ in range(2):
             first = agent_of(one)
             kcachefs("reload", one.mountpoint)
-            until(lambda before=first: agent_of(one) not in (0, before), "another agent runs")
+            until(partial(is_another_agent, one, first), "another agent runs")
             until(lambda: len(workers_of(one)) == 2, "there is a standby")
             assert secrets.items() <= environment_of(agent_of(one)).items()
             for worker in workers_of(one):
@@ -293,6 +294,10 @@ def test_a_reload_replaces_the_agent_which_alone_has_the_credentials(
                 assert found["KCACHEFS_LOG_DIR"] == os.environ["KCACHEFS_LOG_DIR"]
                 assert not secrets.keys() & found.keys()
     assert "ERROR" not in log_of(one)
+
+
+def is_another_agent(mount: Mount, first: int) -> bool:
+    return agent_of(mount) not in (0, first)
 
 
 def environment_of(pid: int) -> dict[str, str]:
