@@ -119,6 +119,8 @@ def ls(
     url, packs = chosen_url_and(url, packs)
     with _bucket(url, scope, trust) as bucket:
         records = sorted(bucket.reader.survey().records, key=lambda one: (one.day, one.record.pack), reverse=True)
+        if not records:
+            bucket.check_answers()
         if packs:
             _show_entries(bucket, _named([one.reference for one in records], packs), as_json)
             return

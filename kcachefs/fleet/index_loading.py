@@ -160,8 +160,18 @@ class RecordReader:
             log.warning("%s: is ignored: it %s", key, error)
 
 
-def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: Callable[[], int]) -> Loaded:
-    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew."""
+def load(
+    reader: RecordReader,
+    path: Path,
+    bans: Bans,
+    source: bytes,
+    retention: Callable[[], int],
+    check_answers: Callable[[], None],
+) -> Loaded:
+    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew.
+
+    `check_answers` is called when a bucket seems to be empty, and may raise.
+    """
 
     def keep(reference: PackReference) -> bool:
         return reference not in bans and reference.day >= oldest and found.still_has(reference)
@@ -175,6 +185,8 @@ def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention:
     else:
         since = day_before(min(base.packs[0].day, day_of(now)))
         found, kept_days = both(lambda: reader.survey_since(since, known | bans.places), retention)
+    if not found.days:
+        check_answers()
     days = [one.day for one in found.records] + [day for day, _ in known]
     # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
     oldest = day_before(min(max(days), day_of(now)), kept_days + 1) if days else ""

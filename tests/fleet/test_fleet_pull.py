@@ -19,12 +19,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bucket_server import BucketServer
+from kcachefs.errors import FleetUnreachable
 from kcachefs.fleet.bucket_layout import day_of
+from kcachefs.fleet.key_index import KeyIndex
 from kcachefs.fleet.publishing import Publisher
 from tests.engines.mounting import Mount
 from tests.fleet.caches import fill, key, packed
 from tests.fleet.mounts import CREDENTIALS
 from tests.fleet.nodes import SCOPE, Node, bucket_folder
+from tests.fleet.servers import environment
 from tests.frameworks.commands import kcachefs
 from tests.waiting import PATIENCE, until
 
@@ -38,6 +41,14 @@ def make_entries(root: Path, name: str, count: int, size: int) -> list[str]:
         (root / "triton" / one).mkdir(parents=True)
         (root / "triton" / one / "add.cubin").write_bytes(os.urandom(size))
     return names
+
+
+@pytest.fixture
+def server(base: Path) -> Iterator[BucketServer]:
+    fill(base / "caches")
+    Node(base / "node", bucket_folder(base), key(base)[0]).publish(base / "caches")
+    with BucketServer(base / "bucket").running() as server:
+        yield server
 
 
 @pytest.mark.mount
@@ -72,15 +83,24 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
         assert {path.name for path in (mount.mountpoint / "triton").iterdir()} == {*own, *chain(*fetched.values())}
 
 
+# --- a network that answers in the bucket's place ---------------------------------------------------------------------
+
+
+def test_a_web_page_is_no_empty_bucket(base: Path, server: BucketServer) -> None:
+    with environment(CREDENTIALS):
+        node = Node(base / "reader", server.url, base / "key")
+    assert len(node.index)
+    server.behaviour = "portal"
+    with pytest.raises(FleetUnreachable, match="a web page answers"):
+        node.bucket.load_index()
+    assert len(KeyIndex.open(node.bucket.index_path) or ()), "what was known stays known"
+    trusting = ("--trust", (base / "key.pub").read_text().strip())
+    for arguments in (("status",), ("ls", "--scope", SCOPE), ("pull", "--scope", SCOPE, "--store", base / "store")):
+        done = kcachefs("fleet", arguments[0], server.url, *arguments[1:], *trusting, env=CREDENTIALS, check=False)
+        assert (done.returncode, "a web page answers" in done.stderr, done.stdout) == (3, True, ""), done
+
+
 # --- Ctrl-C -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server(base: Path) -> Iterator[BucketServer]:
-    fill(base / "caches")
-    Node(base / "node", bucket_folder(base), key(base)[0]).publish(base / "caches")
-    with BucketServer(base / "bucket").running() as server:
-        yield server
 
 
 @contextmanager
