@@ -18,8 +18,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
+from kcachefs.core.report import Statistics
 from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import RENAME_NOREPLACE
 from kcachefs.core.user_eviction import HIGH_WATER
@@ -130,8 +133,12 @@ class MountTarget:
         pass  # the daemon seals by itself
 
     def room(self) -> int:
-        with contextlib.suppress(OSError):  # what is not sealed yet takes room twice for a moment
-            self.home.joinpath(FOLDER.decode(), "settled.json").read_bytes()
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            # What is not sealed yet takes room twice for a moment, so everything is.
+            raw = self.home.joinpath(FOLDER.decode(), "settled.json").read_bytes()
+            told = msgspec.json.decode(raw, type=Statistics).store.room_bytes
+            if told is not None:
+                return told
         found = os.statvfs(self._root.fd)
         return (found.f_bavail - int(found.f_blocks * (1.0 - HIGH_WATER))) * found.f_frsize
 

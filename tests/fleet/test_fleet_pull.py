@@ -23,6 +23,7 @@ from kcachefs.errors import FleetUnreachable
 from kcachefs.fleet.bucket_layout import day_of
 from kcachefs.fleet.key_index import KeyIndex
 from kcachefs.fleet.publishing import Publisher
+from tests.disks import need_root, tmpfs
 from tests.engines.mounting import Mount
 from tests.fleet.caches import fill, key, packed
 from tests.fleet.mounts import CREDENTIALS
@@ -57,13 +58,13 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
     node = Node(base / "node", bucket_folder(base), secret)
     fetched = {}
     for name, count, days_ago in (("OLD", 1, 2), ("NEW", 4, 0), ("MIDDLE", 16, 1)):
-        fetched[name] = make_entries(base / name, name, count, 1 << 20)
+        fetched[name] = make_entries(base / name, name, count, 1 << 18)
         packed(base / name, base / f"{name}.kcp", secret)
         day = day_of(time.time() - days_ago * DAY)
         Publisher(node.bucket, node.signer, node.claims).put_pack(base / f"{name}.kcp", day, run="0" * 16, compile_ms=0)
-    limits = ("--max-size", "20M", "--min-free", "0", "--grace", "0")
+    limits = ("--max-size", "6M", "--min-free", "0", "--grace", "0")
     with Mount(base / "mount", base / "store", "direct", *limits) as mount:
-        own = make_entries(mount.mountpoint, "OWN", 4, 1 << 20)
+        own = make_entries(mount.mountpoint, "OWN", 4, 1 << 18)
         kcachefs("stats", "--mount", mount.mountpoint)  # everything is sealed then
         pull = ("fleet", "pull", node.storage.url, "--trust", public, "--scope", SCOPE, "--mount", mount.mountpoint)
         told = json.loads(kcachefs(*pull, "--json").stdout)
@@ -81,6 +82,23 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
         kcachefs("set", mount.mountpoint, "--max-size", "1G")
         assert "left out" not in kcachefs(*pull).stderr
         assert {path.name for path in (mount.mountpoint / "triton").iterdir()} == {*own, *chain(*fetched.values())}
+
+
+@need_root
+@pytest.mark.mount
+def test_on_a_disk_far_below_the_quota_the_disk_counts(base: Path) -> None:
+    secret, public = key(base)
+    node = Node(base / "node", bucket_folder(base), secret)
+    make_entries(base / "caches", "KEY", 16, 1 << 20)
+    node.publish(base / "caches")
+    limits = ("--max-size", "100G", "--min-free", "8M")
+    with tmpfs(base, "disk", 32) as disk, Mount(base / "mount", disk.path / "store", "direct", *limits) as mount:
+        pull = ("fleet", "pull", node.storage.url, "--trust", public, "--scope", SCOPE, "--mount", mount.mountpoint)
+        told = json.loads(kcachefs(*pull, "--json").stdout)
+        assert told["unpacked"] > 0
+        assert told["left_out"] == 16 - told["unpacked"] > 0
+        kcachefs("stats", "--mount", mount.mountpoint)
+        assert len(list((mount.mountpoint / "triton").iterdir())) == told["unpacked"], "none was evicted again"
 
 
 # --- a network that answers in the bucket's place ---------------------------------------------------------------------
