@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from kcachefs import libc
 from kcachefs.fleet import bucket_urls
 
 
@@ -23,11 +24,12 @@ class BucketFolder:
         """Whether another folder is there now. While there is none, another agent could do no more than this one."""
         return (now := self._now()) is not None and now != self._first
 
-    def _now(self) -> tuple[int, int] | None:
+    def _now(self) -> tuple[int, int, int] | None:
         if not self.path:
             return None
         try:
             found = os.stat(self.path)
+            # A disk that is unmounted and mounted again may get the same numbers.
+            return found.st_dev, found.st_ino, libc.mount_id(os.fsencode(self.path))
         except OSError:
             return None
-        return found.st_dev, found.st_ino

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from kcachefs.daemon.bucket_folder import BucketFolder
 from kcachefs.fleet import packfile
 from tests.disks import need_root
 from tests.engines.callers import Child, Identity
@@ -256,16 +257,27 @@ def mount_over(folder: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=True)
 
 
-@pytest.mark.parametrize("change", [make_again, pytest.param(mount_over, marks=need_root)])
+def mount_again(folder: Path) -> None:
+    subprocess.run(["umount", folder], check=True)
+    mount_over(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [make_again, pytest.param(mount_over, marks=need_root), pytest.param(mount_again, marks=need_root)]
+)
 def test_a_folder_that_comes_after_the_agent_is_published_to(
     empty_fleet: Fleet, change: Callable[[Path], None]
 ) -> None:
     """Landlock ties the right to write to the folder that was there when the agent started."""
     bucket = empty_fleet.bucket
+    if change is mount_again:
+        mount_over(bucket)
     try:
         with empty_fleet.publisher("one") as one:
-            first = agent_of(one)
+            first, before = agent_of(one), BucketFolder(empty_fleet.url)
             change(bucket)
+            if change is mount_again and not before.is_another():
+                pytest.skip("this kernel gives the next mount the numbers of the last (Linux 6.8 does not)")
             until(lambda: is_another_agent(one, first), "another agent runs")
             until(lambda: fleet_of(one)["state"] == "ready")
             fill(one.mountpoint)
