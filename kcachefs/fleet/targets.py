@@ -229,7 +229,7 @@ class StoreTarget:
         self._fs.settle()
 
     def room(self) -> int:
-        return -self._fs.room.excess(HIGH_WATER)
+        return self._fs.statistics().store.room_bytes or 0
 
 
 def _umask() -> int:
