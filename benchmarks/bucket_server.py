@@ -27,7 +27,7 @@ class BucketServer:
         """How long every request, and every new connection, takes before anything happens."""
         self.behaviour = ""
         """Of packs only: `hang` sends nothing, `trickle` one byte after another, `slow` some 600 kB/s, `refuse` an
-        error."""
+        error. Of everything: `portal` sends a web page."""
         self.well_behaved: set[str] = set()
         """The names of packs that it serves all the same."""
         self.asked: list[str] = []
@@ -80,6 +80,9 @@ class _Handler(BaseHTTPRequestHandler):
         key = unquote(parts.path).removeprefix("/bucket").strip("/")
         bucket.asked.append(self.path)
         time.sleep(bucket.seconds)
+        if bucket.behaviour == "portal":
+            self._send(b"<!doctype html><title>Log in to this network</title>")
+            return
         if not key:
             self._send(_listing(bucket.folder, {name: one[-1] for name, one in parse_qs(parts.query).items()}))
             return

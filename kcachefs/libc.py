@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,11 @@ PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 CAPABILITY_VERSION = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3: capabilities as two 32-bit words each."""
+
+_AT_FDCWD = -100
+_STATX_MNT_ID, _STATX_MNT_ID_UNIQUE = 0x1000, 0x4000
+_STATX_BYTES, _STATX_MNT_ID_AT = 256, 0x90
+"""The size of struct statx, and where stx_mnt_id is in it."""
 
 _off_t = ctypes.c_long
 
@@ -62,6 +68,16 @@ def mount(source: bytes, target: bytes, fstype: bytes, flags: int, options: byte
 def umount2(target: bytes, flags: int) -> None:
     if _umount2(target, flags) != 0:
         raise failure()
+
+
+def mount_id(path: bytes) -> int:
+    """Which mount a path is on. From Linux 6.8 on, no other mount ever gets that number; 0: the system does not say."""
+    found = ctypes.create_string_buffer(_STATX_BYTES)
+    if _statx is None:
+        return 0
+    if _statx(_AT_FDCWD, path, 0, _STATX_MNT_ID | _STATX_MNT_ID_UNIQUE, found) != 0:
+        raise failure()
+    return int.from_bytes(found.raw[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
 
 
 def prctl(option: int, *arguments: int) -> int:
@@ -122,6 +138,11 @@ _mount = _declare(
     ctypes.c_char_p,
 )
 _umount2 = _declare(_libc, "umount2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
+_statx = (
+    _declare(_libc, "statx", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_void_p)
+    if hasattr(_libc, "statx")
+    else None
+)
 _prctl = _declare(_libc, "prctl", ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] * 4)
 _capget = _declare(_libc, "capget", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _capset = _declare(_libc, "capset", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)

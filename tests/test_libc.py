@@ -33,6 +33,12 @@ def test_a_punched_hole_gives_its_blocks_back(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == bytes(MIB) + b"x" * MIB
 
 
+def test_the_mount_of_a_path_has_a_number_of_its_own() -> None:
+    assert libc.mount_id(b"/proc/self") == libc.mount_id(b"/proc") != libc.mount_id(b"/")
+    with pytest.raises(FileNotFoundError):
+        libc.mount_id(b"/nothing/is/here")
+
+
 def test_a_failed_call_raises_its_errno() -> None:
     with pytest.raises(OSError) as failed:
         libc.fallocate(-1, 0, 0, 1)

@@ -263,6 +263,7 @@ def test_what_a_page_says_a_file_defines_is_defined_there(page: str) -> None:
     in_functions = {"_answers.answered", "unpack.pool", "until.event", "in_thread.ended"}
     in_functions |= {"ObstoreStorage._within.answers", "ObstoreStorage._stream.arriving"}
     in_functions |= {"ObstoreStorage._stream.given_up", "shown.is_over", "_wait.until_ended"}
+    in_functions |= {"both.answers", "in_parallel.answers"}
     wrong = [
         f"{file}: {name}"
         for file, name in named

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -119,6 +120,8 @@ def ls(
     url, packs = chosen_url_and(url, packs)
     with _bucket(url, scope, trust) as bucket:
         records = sorted(bucket.reader.survey().records, key=lambda one: (one.day, one.record.pack), reverse=True)
+        if not records:
+            bucket.check_answers()
         if packs:
             _show_entries(bucket, _named([one.reference for one in records], packs), as_json)
             return
@@ -236,15 +239,16 @@ def pull(
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """Bring everything in that trusted keys published for this kind of node, or only some packs.
+    """Bring everything in that trusted keys published for this kind of node, or only some packs; newest first.
 
-    You can interrupt this and run it again: entries that are there already are left alone.
+    Nothing is evicted for them: what finds no room is left out. You can interrupt this and run it again: entries that
+    are there already are left alone.
     """
     from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex
 
     url, packs = chosen_url_and(url, packs)
-    done, bad, stopping, interrupted = unpacking.Unpacked(), [], Stopping(), False
+    done, bad, unfetched, stopping, interrupted = unpacking.Unpacked(), [], 0, Stopping(), False
     with _bucket(url, scope, trust) as bucket, target_of(mount, store) as where:
         bucket.load_index()
         index = KeyIndex.open(bucket.index_path)
@@ -253,20 +257,26 @@ def pull(
         with bar("fetching", sum(one.size for one in chosen)) as advance:
             try:
                 with stopping:
-                    for reference in chosen:
-                        bad += _fetch_into(bucket, reference, where, done, stopping.check)
+                    for number, reference in enumerate(chosen):
+                        if done.left_out:
+                            unfetched = len(chosen) - number
+                            break
+                        bad += _fetch_into(bucket, reference, where, done, stopping)
                         advance(reference.size)
             except KeyboardInterrupt:
                 interrupted = True
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
         refused = [printable(one) for one in bad]
+        counts |= {"left_out": done.left_out, "packs_left_out": unfetched}
         print_json({**counts, "refused": refused, "interrupted": interrupted, "mount": str(where.home)})
     else:
         size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
         print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))
         if hint := where_to_mount(done, where, mount):
             print(hint)
+        if done.left_out:
+            complain(f"kcachefs: {_left_out(done.left_out, unfetched, where)}")
         for line in bad:
             complain(f"kcachefs: {printable(line)}")
     if bad or interrupted:
@@ -274,22 +284,33 @@ def pull(
 
 
 def _fetch_into(
-    bucket: Bucket, reference: PackReference, where: Target[Any], done: Unpacked, check: Callable[[], None]
+    bucket: Bucket, reference: PackReference, where: Target[Any], done: Unpacked, stopping: Stopping
 ) -> list[str]:
     """Bring one pack in; returns why it was refused, if it was."""
     from kcachefs.fleet import packfile, unpacking
 
-    check()
     try:
-        path = bucket.fetch_pack(reference)
+        with stopping.at_once():
+            path = bucket.fetch_pack(reference)
     except (PackError, FleetMissing) as error:
         return [str(error)]
     try:
         with packfile.opened(path, bucket.trusted) as pack:
-            unpacking.unpack(pack, where, done, lambda entry: check())
+            unpacking.unpack(pack, where, done, lambda entry: stopping.check(), evicts=False)
     finally:
         path.unlink()
     return []
+
+
+def _left_out(entries: int, packs: int, where: Target[Any]) -> str:
+    """What to say when there was no room for all, and what to do about it."""
+    from kcachefs.fleet.targets import MountTarget
+
+    those = counted(entries, "entry", "entries") + (f" and {counted(packs, 'whole pack')}" if packs else "")
+    remedy = "mount the store with a larger --max-size, and pull into the mount"
+    if isinstance(where, MountTarget):
+        remedy = f"raise the limit with: kcachefs set {shlex.quote(str(where.home))} --max-size SIZE"
+    return printable(f"{those} left out, for which there is no room; {remedy}")
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class Stopping:
     """Turns a signal into an end between two entries, so that only whole ones are left."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked = self._is_at_once = False
 
     def __enter__(self) -> None:
         wanted = [one for one in (signal.SIGINT, *ending.NUMBERS) if signal.getsignal(one) is not signal.SIG_IGN]
@@ -93,6 +93,19 @@ class Stopping:
 
     def _ask(self, number: int, frame: object) -> None:
         self._asked = True
+        if self._is_at_once:
+            self._is_at_once = False  # the next one must not end what cleans up
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A scope in which nothing can be half done: a signal ends it where it is."""
+        self._is_at_once = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._is_at_once = False
 
     def check(self) -> None:
         if self._asked:

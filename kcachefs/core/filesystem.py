@@ -32,6 +32,7 @@ from kcachefs.core.report import Activity, Statistics, as_json, counted_since, s
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
+from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.errors import NoSpace
 from kcachefs.store import Store
@@ -138,7 +139,9 @@ class Filesystem(FileRequests):
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
         requests = self._kernel.requests()
         fleet = self._remote.report() if self._remote is not None else None
-        return statistics(self.store, self.namespaces, max_size, nameless, requests, fleet, self._activity())
+        # What free slots keep is given back before anything is evicted, which then goes on down to the low mark.
+        room = max(-self.room.excess(HIGH_WATER), self.store.slots.slack_bytes() - self.room.excess(LOW_WATER))
+        return statistics(self.store, self.namespaces, max_size, nameless, room, requests, fleet, self._activity())
 
     def _activity(self) -> Activity:
         frames, frame_bytes = self.store.objects.cache.statistics()

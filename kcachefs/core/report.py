@@ -12,6 +12,7 @@ import msgspec
 
 from kcachefs.core.namespaces import Namespaces, Row
 from kcachefs.core.request_times import Latency
+from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.records import META_RESET, NamespaceRecord, unpack_number
@@ -63,6 +64,8 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     """The part that records, dictionaries and history take."""
     slack_bytes: int = 0
     """The part that nothing is in: deleted objects, and what is kept for files to come."""
+    room_bytes: int | None = None
+    """What it takes before anything is evicted for it, by the quota and the disk; None by older daemons."""
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):
@@ -148,6 +151,7 @@ def statistics(
     namespaces: Namespaces,
     max_size: int,
     nameless: int,
+    room: int,
     requests: dict[str, int],
     fleet: FleetNumbers | None = None,
     activity: Activity | None = None,
@@ -172,6 +176,7 @@ def statistics(
             payload_bytes=parts.payload,
             overhead_bytes=parts.overhead,
             slack_bytes=parts.slack,
+            room_bytes=room,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests=requests,
@@ -207,6 +212,7 @@ def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int
             damaged=0,
             nameless=0,
             payload_bytes=total.stored,
+            room_bytes=int(max_size * HIGH_WATER) - total.stored - unsealed,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests={},

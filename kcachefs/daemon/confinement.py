@@ -19,7 +19,6 @@ from pathlib import Path
 
 from kcachefs.daemon import landlock, syscall_filter
 from kcachefs.daemon.landlock import Right
-from kcachefs.fleet import bucket_urls
 
 LANDLOCK_MIN = 2
 """The first version that lets a file be renamed from one folder of the store to another."""
@@ -55,15 +54,13 @@ def confine(store: Path, sockets: Path) -> list[str]:
     return gaps
 
 
-def confine_agent(folder: Path, url: str, log: str) -> list[str]:
+def confine_agent(folder: Path, bucket: str, log: str) -> list[str]:
     """The same for a fleet's agent: it reaches the network and reads what its user can, and writes to its own folder.
 
-    A bucket that is a local folder is written to as well, and so is the log.
+    A bucket that is a local folder is written to as well, and so is the log. If it is none, `bucket` is empty.
     """
     if landlock.version() < LANDLOCK_MIN:
         return [NO_LANDLOCK_FOR_AGENT]
-    where = bucket_urls.parse(url)
-    bucket = where.path if where.scheme == "file" else ""
     try:
         with landlock.Ruleset(network=True) as rules:
             rules.allow("/", landlock.READ)

@@ -21,23 +21,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
-from kcachefs.daemon import logs, privileges
-from kcachefs.daemon.confinement import confine_agent
-from kcachefs.daemon.worker_protocol import REFUSED
+from kcachefs.daemon import logs
+from kcachefs.daemon.agent_preparation import AgentConfig, Preparation, prepare
+from kcachefs.daemon.worker_protocol import REFUSED, REPLACED
 from kcachefs.errors import FleetError, FleetMissing, FleetTooSlow, FleetTrickles, KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
-from kcachefs.fleet import folder_writing, packfile, scopes, signing, unwrapping
+from kcachefs.fleet import packfile, unwrapping
 from kcachefs.fleet.agent_protocol import Alive, Fetch, IndexReady, Lost, Offer, Parcel, Refresh, Used
 from kcachefs.fleet.breaker import Breaker
 from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.index_loading import Loaded
 from kcachefs.fleet.key_index import KeyIndex
-from kcachefs.fleet.object_storage import Patience, open_storage
-from kcachefs.fleet.options import FOLDER, FleetOptions
+from kcachefs.fleet.object_storage import Patience
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.timed_storage import TimedStorage
 from kcachefs.fleet.uploads import Uploads
@@ -63,18 +61,9 @@ SLOW_SECONDS = 600.0
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
 REFRESH_SECONDS = 60.0
+FOLDER_SECONDS = 2.0
+"""How often a bucket that is a local folder is looked at."""
 _FETCHES = 4
-
-
-class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor tells an agent."""
-
-    fleet: FleetOptions
-    mountpoint: str
-    store: str
-    log: str = ""
-    log_format: str = "text"
-    log_level: str = "info"
 
 
 class SharedBucket(Bucket):
@@ -105,6 +94,7 @@ class Agent:
     def __init__(self, mountpoint: Path, prepared: Preparation) -> None:
         self._mountpoint = mountpoint
         self._storage = prepared.storage
+        self._bucket_folder = prepared.bucket_folder
         self._bucket = SharedBucket(
             prepared.storage, prepared.scope, prepared.trusted, prepared.folder, self._index_is_new
         )
@@ -127,6 +117,8 @@ class Agent:
         """Serve until the supervisor says finish, or is gone and its worker too."""
         threading.Thread(target=self._keep_index, name="kcachefs-index", daemon=True).start()
         threading.Thread(target=self._keep_alive, name="kcachefs-alive", daemon=True).start()
+        if self._bucket_folder.path:
+            threading.Thread(target=self._watch_folder, name="kcachefs-folder", daemon=True).start()
         if self._uploads is not None:
             self._uploads.start(self._taken)
         listener: threading.Thread | None = None
@@ -193,6 +185,14 @@ class Agent:
             time.sleep(protocol.ALIVE_SECONDS)
             if self._busy:
                 self._tell_state()
+
+    def _watch_folder(self) -> None:
+        """End when another folder is in the bucket's place: only another agent can write there."""
+        while not self._bucket_folder.is_another():
+            time.sleep(FOLDER_SECONDS)
+        log.info("%s: is another folder than before; another agent takes over", self._bucket_folder.path)
+        logging.shutdown()
+        os._exit(REPLACED)
 
     # --- the index ----------------------------------------------------------------------------------------------------
 
@@ -285,8 +285,9 @@ class Agent:
             self._fail(error)
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
-        except Exception as error:
-            log.exception("a pack of the fleet could not be fetched")
+        except Exception as error:  # a full disk is one that is known
+            known = isinstance(error, KcachefsError | OSError)
+            log.error("a pack of the fleet could not be fetched: %s", error, exc_info=not known)
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
         finally:
@@ -336,34 +337,6 @@ class Agent:
                 return
 
 
-class Preparation(NamedTuple):
-    """What an agent did before it gave up the right to."""
-
-    storage: TimedStorage
-    scope: str
-    trusted: frozenset[bytes]
-    folder: Path
-    signer: signing.Signer | None
-    gaps: list[str]
-    """What it could not give up."""
-
-
-def prepare(config: AgentConfig) -> Preparation:
-    """Do what needs the rights of our user, and give them up. Before the first thread."""
-    fleet, folder = config.fleet, Path(config.store) / FOLDER
-    scope = scopes.checked(fleet.scope) if fleet.scope else scopes.default_scope()
-    trusted = signing.trusted(fleet.trust)
-    signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
-    if signer is not None:
-        trusted |= {signer.public}
-    folder_writing.join_group(fleet.url)
-    privileges.drop()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    remove_leftovers(folder)
-    gaps = confine_agent(folder, fleet.url, config.log)
-    return Preparation(TimedStorage(open_storage(fleet.url)), scope, frozenset(trusted), folder, signer, gaps)
-
-
 def main() -> None:
     config = msgspec.json.decode(sys.argv[1], type=AgentConfig)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
@@ -388,12 +361,6 @@ def main() -> None:
     Agent(Path(config.mountpoint), prepared).run(control)
     logging.shutdown()
     os._exit(0)  # threads may wait for the network
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Packs that an agent was checking or making when it died."""
-    for leftover in (*folder.glob("*.kcp"), *folder.glob(".*.part")):
-        leftover.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import msgspec
 
 from kcachefs import own_python
 from kcachefs.daemon.registry import MountConfig
+from kcachefs.daemon.worker_protocol import REPLACED
 from kcachefs.fleet.agent_protocol import HUNG
 from kcachefs.fleet.options import FleetOptions
 
@@ -46,6 +47,7 @@ class FleetProcess:
         self._config = msgspec.json.encode(told).decode()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._told_to_end: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._worker: socket.socket | None = None
         """Leads to the worker that serves now."""
@@ -75,6 +77,11 @@ class FleetProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
+    def replace(self) -> None:
+        """Have another agent take its place, which runs the code installed now."""
+        self._told_to_end = self._process
+        self.signal(signal.SIGTERM)
+
     def end(self) -> None:
         """The mount is gone: let it finish its uploads, for a while."""
         self._ending.set()
@@ -98,14 +105,20 @@ class FleetProcess:
             code = self._run()
             if self._ending.is_set():
                 return
-            if time.monotonic() - began > LASTING_SECONDS:
+            if code == REPLACED or time.monotonic() - began > LASTING_SECONDS:
                 pause = FIRST_PAUSE
+            if code == REPLACED:
+                log.info("another agent takes the place of the fleet's")
+                continue
             log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
             self._ending.wait(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _run(self) -> int | None:
-        """Start an agent and wait until it ends; returns its exit code, None if it could not be started."""
+        """Start an agent and wait until it ends; returns its exit code, None if it could not be started.
+
+        That of one that was told to end is REPLACED.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
@@ -126,7 +139,7 @@ class FleetProcess:
             code = process.wait()
             with self._lock:
                 self._process = self._control = None
-        return code
+        return REPLACED if process is self._told_to_end else code
 
     def _introduce(self) -> None:
         """Give agent and worker a socket to each other. The lock is held."""

@@ -264,7 +264,7 @@ class Supervisor:
                 self._handing_over = False
                 self._state.reloads += 1
                 if self._fleet is not None:
-                    self._fleet.signal(signal.SIGTERM)  # the next one runs the new code, too
+                    self._fleet.replace()
             worker, self._standby = self._standby or self._start(), None
             refusal = self._begin(worker, resumed=True)
             if refusal is None and not self._stopping:

@@ -18,6 +18,9 @@ from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import GONE, READY, START_SECONDS, WARM, Beginning, Refusal
 
+_SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
+"""How the variables begin in which a bucket's credentials are looked for."""
+
 
 class WorkerEvent(Enum):
     """What ended the supervisor's wait for a worker."""
@@ -61,7 +64,7 @@ class WorkerProcess:
                 pass_fds=[*inherited, lifeline],
                 stdin=subprocess.DEVNULL,
                 cwd=own_python.DIRECTORY,
-                env=own_python.environment(),
+                env=_without_secrets(),
             )
         self._pidfd = os.pidfd_open(self._process.pid)
         self._received = b""
@@ -200,6 +203,15 @@ class WorkerProcess:
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return line
+
+
+def _without_secrets() -> dict[str, str]:
+    """Our environment without what only the fleet's agent needs. A proxy's address may hold a password."""
+    return {
+        name: value
+        for name, value in own_python.environment().items()
+        if not name.startswith(_SECRETS) and not name.upper().endswith("_PROXY")
+    }
 
 
 def exit_reason(code: int) -> str:

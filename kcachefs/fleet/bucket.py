@@ -16,8 +16,9 @@ from typing import Annotated, Any
 import msgspec
 from blake3 import blake3
 
-from kcachefs.errors import FleetError, FleetMissing, PackError, UsageError, or_no_space
+from kcachefs.errors import FleetError, FleetMissing, FleetUnreachable, PackError, UsageError, or_no_space
 from kcachefs.fleet import index_loading, packfile
+from kcachefs.fleet.asking import in_parallel
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import SETTINGS, Layout
 from kcachefs.fleet.index_loading import Loaded, RecordReader
@@ -28,7 +29,8 @@ DAYS = 30
 """How long a bucket keeps what nobody publishes again, unless its settings say otherwise."""
 PLAIN_MAX = 2 << 30
 """The most bytes that a pack of a bucket may decode to: those who publish make packs of at most a fifth of that."""
-_SETTINGS_MAX = 64 << 10
+_SETTINGS_MAX = 1 << 20
+"""More than a web page has."""
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,13 @@ class Bucket:
     def load_index(self) -> Loaded:
         """Fetch what is new since the index was written last, or everything, and replace the index."""
         source = index_loading.source_of(self.storage.url, self.layout.scope, self.trusted)
-        return index_loading.load(self.reader, self.index_path, self.bans, source, lambda: self.settings.days)
+        return index_loading.load(
+            self.reader, self.index_path, self.bans, source, lambda: self.settings.days, self.check_answers
+        )
+
+    def check_answers(self) -> None:
+        """Raise FleetUnreachable if something else answers in the bucket's place, which then seems to be empty."""
+        read_settings(self.storage)
 
     def fetch_pack(self, reference: PackReference, patience: Patience = PATIENT) -> Path:
         """Fetch a pack and check every byte of it; returns a local file, which the caller removes.
@@ -92,7 +100,7 @@ class Bucket:
             key = self.layout.pack(reference.day, reference.pack)
             return [] if is_there(self.storage, key) else [reference]
 
-        return index_loading.in_parallel(gone, list(references))
+        return in_parallel(gone, list(references))
 
     def ban(self, reference: PackReference, why: str) -> None:
         """Never ask for this pack again; it leaves the index with the next load."""
@@ -136,10 +144,15 @@ def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, 
 
 
 def read_settings(storage: Storage) -> Settings:
-    """What `kcachefs fleet init` wrote, or the defaults."""
+    """What `kcachefs fleet init` wrote, or the defaults; FleetUnreachable if it is a web page."""
+    content = b""
     try:
-        return msgspec.json.decode(storage.get(SETTINGS, limit=_SETTINGS_MAX).content, type=Settings)
+        content = storage.get(SETTINGS, limit=_SETTINGS_MAX).content
+        return msgspec.json.decode(content, type=Settings)
     except (FleetMissing, PackError, msgspec.DecodeError):
+        if content.lstrip().startswith(b"<"):
+            told = "a web page answers in the bucket's place; does this network want you to log in?"
+            raise FleetUnreachable(f"{storage.url}: {told}") from None
         return Settings()
 
 

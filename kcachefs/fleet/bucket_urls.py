@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -9,6 +10,11 @@ from kcachefs.errors import UsageError
 
 _OPTIONS = {"s3": ("endpoint", "region"), "gs": (), "az": ("endpoint",), "file": ()}
 SCHEMES = tuple(_OPTIONS)
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Variables that name a store, by scheme; the first that is set counts."""
 
 
 class BucketUrl(NamedTuple):
@@ -29,6 +35,8 @@ def parse(url: str) -> BucketUrl:
     except ValueError:
         raise _no_bucket(url) from None
     scheme = parts.scheme
+    if "@" in parts.netloc + unquote(parts.query):
+        raise _secret(f"{scheme}://…")
     if scheme not in SCHEMES or not url.startswith(f"{scheme}://"):
         raise _no_bucket(url)
     if scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
@@ -38,7 +46,36 @@ def parse(url: str) -> BucketUrl:
     if "#" in url:
         raise UsageError(f"{url}: a bucket has nothing after a #; if it is part of a name, write %23")
     path = _decoded(url, parts.path)
-    return BucketUrl(scheme, parts.netloc, path if scheme == "file" else path.strip("/"), _options(url, parts))
+    found = BucketUrl(scheme, parts.netloc, path if scheme == "file" else path.strip("/"), _options(url, parts))
+    endpoint(found)
+    return found
+
+
+def endpoint(where: BucketUrl) -> str:
+    """Where the store is if the cloud does not say: by the URL, or by the environment; empty if neither does."""
+    if given := where.options.get("endpoint", ""):
+        return _checked(f"endpoint={given}", given)
+    name = next((one for one in _ENDPOINTS.get(where.scheme, ()) if os.environ.get(one)), "")
+    return _checked(f"{name}={os.environ[name]}", os.environ[name]) if name else ""
+
+
+def _checked(told: str, address: str) -> str:
+    if "@" in address:
+        raise _secret(told.partition("=")[0])
+    try:
+        parts = urlsplit(address)
+        is_right = parts.scheme in ("http", "https") and address.startswith(f"{parts.scheme}://") and parts.hostname
+        _ = parts.port
+    except ValueError:
+        is_right = False
+    if not is_right or not address.isprintable() or " " in address:
+        raise UsageError(f"{told}: is no endpoint; write http://HOST:PORT or https://HOST")
+    return address
+
+
+def _secret(where: str) -> UsageError:
+    """Says not what was given: it would be in logs, too."""
+    return UsageError(f"{where}: has an @; credentials are not for a URL, which everybody sees: use the environment")
 
 
 def _no_bucket(url: str) -> UsageError:

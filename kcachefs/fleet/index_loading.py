@@ -12,31 +12,24 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from blake3 import blake3
 
 from kcachefs.errors import FleetMissing, PackError
 from kcachefs.fleet import key_index, pack_records, snapshots
+from kcachefs.fleet.asking import both, in_parallel
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import Layout, SnapshotName, day_before, day_of, is_day
 from kcachefs.fleet.key_index import KeyIndex
 from kcachefs.fleet.object_storage import PAGE, Storage, Stored
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
 
-IN_FLIGHT = 16
-"""How many requests are made at a time."""
-
 _DAYS_MAX = 1000
 """More days than this nobody has who does not want to keep others busy."""
 
 log = logging.getLogger(__name__)
-Wanted = TypeVar("Wanted")
-Found = TypeVar("Found")
-First = TypeVar("First")
-Second = TypeVar("Second")
 
 
 class Loaded(NamedTuple):
@@ -79,7 +72,7 @@ class RecordReader:
 
     def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
         """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
-        found, listed = _both(self.existing_snapshots, self._all_listed)
+        found, listed = both(self.existing_snapshots, self._all_listed)
         until, records = self._first_good("until", found.until, known)
         if listed is not None:
             since, days = "", frozenset(day for day, _ in listed)
@@ -180,8 +173,18 @@ class RecordReader:
             log.warning("%s%s", refused[0], f"; in all, {len(refused):,} objects are ignored" * (len(refused) > 1))
 
 
-def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention: Callable[[], int]) -> Loaded:
-    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew."""
+def load(
+    reader: RecordReader,
+    path: Path,
+    bans: Bans,
+    source: bytes,
+    retention: Callable[[], int],
+    check_answers: Callable[[], None],
+) -> Loaded:
+    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew.
+
+    `check_answers` is called when a bucket seems to be empty, and may raise.
+    """
 
     def keep(reference: PackReference) -> bool:
         return reference not in bans and reference.day >= oldest and found.still_has(reference)
@@ -191,10 +194,12 @@ def load(reader: RecordReader, path: Path, bans: Bans, source: bytes, retention:
         base = None
     known = {one.place for one in base.packs} if base is not None else set()
     if base is None:
-        found, kept_days = _both(lambda: reader.survey(bans.places), retention)
+        found, kept_days = both(lambda: reader.survey(bans.places), retention)
     else:
         since = day_before(min(base.packs[0].day, day_of(now)))
-        found, kept_days = _both(lambda: reader.survey_since(since, known | bans.places), retention)
+        found, kept_days = both(lambda: reader.survey_since(since, known | bans.places), retention)
+    if not found.days:
+        check_answers()
     days = [one.day for one in found.records] + [day for day, _ in known]
     # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
     oldest = day_before(min(max(days), day_of(now)), kept_days + 1) if days else ""
@@ -215,18 +220,3 @@ def source_of(url: str, scope: str, trusted: Collection[bytes]) -> bytes:
 
 def _place(record: SignedRecord) -> tuple[str, str]:
     return record.day, record.record.pack
-
-
-def _both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[First, Second]:
-    """The results of two calls that wait for the network, made at the same time."""
-    with ThreadPoolExecutor(1, thread_name_prefix="kcachefs-records") as pool:
-        other = pool.submit(second)
-        return first(), other.result()
-
-
-def in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:
-    """What was found for each, asked for at the same time."""
-    if len(wanted) < 2:
-        return [one for each in wanted for one in read(each)]
-    with ThreadPoolExecutor(min(IN_FLIGHT, len(wanted)), thread_name_prefix="kcachefs-records") as pool:
-        return [one for found in pool.map(read, wanted) for one in found]

@@ -1,4 +1,4 @@
-"""A bucket: objects with names, in any object store. Only this module and `obstore_clients` know obstore.
+"""A bucket: objects with names, in any object store. obstore is known here, in obstore_clients.py and storage_errors.py.
 
 obstore does not survive a fork once it was used: only processes that were started by exec may open a storage. It is
 imported in `open_storage`, so that importing this module is harmless. Each request runs in a thread of its own, which
@@ -12,26 +12,16 @@ import contextlib
 import itertools
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from kcachefs.errors import (
-    FleetError,
-    FleetMissing,
-    FleetRefused,
-    FleetTooSlow,
-    FleetTrickles,
-    FleetUnreachable,
-    PackError,
-    UsageError,
-)
+from kcachefs.errors import FleetMissing, FleetTooSlow, FleetTrickles, FleetUnreachable, PackError, UsageError
 from kcachefs.fleet import bucket_urls, folder_listing, folder_writing, obstore_clients
 from kcachefs.fleet.bucket_urls import BucketUrl
-from kcachefs.printable import printable
+from kcachefs.fleet.storage_errors import translated
 
 PAGE = 1000
 """How many objects one listing shows."""
@@ -44,9 +34,6 @@ _SLOWEST = 256 << 10
 _LATE = b""
 _GLANCE = 0.05
 """How often a transfer's projected end is looked at, in seconds."""
-
-_REASON_MAX = 200
-"""The most characters of a store's own words."""
 
 Result = TypeVar("Result")
 
@@ -136,7 +123,7 @@ def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storag
     try:
         client = obstore_clients.client(url, where, retries, timeout)
     except Exception as error:  # obstore's own classes, and ValueError
-        raise _translated(error, url) from None
+        raise translated(error, url) from None
     return ObstoreStorage(url, obstore, client, where, timeout)
 
 
@@ -191,7 +178,7 @@ class ObstoreStorage:
                     if not hand_over(bytes(chunk)):
                         return
                 hand_over(None)
-            except Exception as error:
+            except BaseException as error:  # a panic of obstore's is no Exception
                 hand_over(error)
 
         threading.Thread(target=receive, name="kcachefs-transfer", daemon=True).start()
@@ -232,8 +219,8 @@ class ObstoreStorage:
             came = arriving.get(timeout=seconds)
         except queue.Empty:
             return _LATE
-        if isinstance(came, Exception):
-            raise _translated(came, f"{self.url}: {key}")
+        if isinstance(came, BaseException):
+            raise translated(came, f"{self.url}: {key}")
         return came
 
     def put(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> bool:
@@ -321,7 +308,7 @@ class ObstoreStorage:
         def work() -> None:
             try:
                 answers.put((ask(), None))
-            except Exception as error:
+            except BaseException as error:  # the same
                 answers.put((None, error))
 
         threading.Thread(target=work, name="kcachefs-request", daemon=True).start()
@@ -330,7 +317,7 @@ class ObstoreStorage:
         except queue.Empty:
             raise FleetUnreachable(f"{self.url}: {what}: no answer within {seconds or self._timeout:g} s") from None
         if error is not None:
-            raise _translated(error, f"{self.url}: {what}")
+            raise translated(error, f"{self.url}: {what}")
         result: Result = answer
         return result
 
@@ -338,49 +325,3 @@ class ObstoreStorage:
 def _is_hopeless(taken: float, share: float, budget: float) -> bool:
     """Whether a transfer will not end within its budget. The first eighth of the budget is too early to tell."""
     return taken > budget / 8 and taken > budget * share
-
-
-def _translated(error: Exception, what: str) -> Exception:
-    """The project's error for one of obstore's."""
-    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
-
-    if isinstance(error, FleetError | PackError):
-        return error
-    text, reason = str(error), _reason(error)
-    if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text or "ContainerNotFound" in text:
-        return FleetMissing(f"{what}: is not there; is the bucket's name right?")
-    if "169.254.169.254" in text or "metadata.google.internal" in text:
-        return FleetRefused(f"{what}: there are no credentials; set them in the environment or give the machine a role")
-    if "Account must be specified" in text:
-        return UsageError(f"{what}: names no account; set AZURE_STORAGE_ACCOUNT_NAME")
-    denied = isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError)
-    if denied or re.search(r"status code: 40[13]|AccessDenied|<Code>(Expired|Invalid)Token</Code>", text):
-        return FleetRefused(f"{what}: the bucket refuses these credentials: {reason}")
-    if "configured region" in text or "AuthorizationHeaderMalformed" in text:
-        return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")
-    if isinstance(error, NotSupportedError):
-        return FleetError(f"{what}: this store cannot do that: {reason}")
-    if isinstance(error, BaseError | OSError):
-        return FleetUnreachable(f"{what}: {reason}")
-    if isinstance(error, ValueError):
-        return UsageError(f"{what}: {reason}")
-    return error
-
-
-def _reason(error: Exception) -> str:
-    """What happened, in a line that is fit for logs and terminals: whoever runs the store chose the words."""
-    return printable(_told(error))[:_REASON_MAX]
-
-
-def _told(error: Exception) -> str:
-    """The part of obstore's many lines that says what happened: the store's own words, or the last cause."""
-    text = str(error)
-    if (told := re.search(r"<Message>([^<]+)</Message>", text)) or (told := re.search(r"<Code>(\w+)</Code>", text)):
-        return next(iter(told[1].strip().splitlines()), type(error).__name__)
-    if told := re.search(r"status code: (\d{3} [\w ]+)", text):
-        return told[1].strip()
-    causes: list[str] = re.findall(r'(?:message: |ConnectError\(\s*)"([^"]+)"', text)
-    if causes:
-        return causes[-1].lower()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kcachefs.fleet import folder_listing
+from kcachefs.fleet import bucket_urls, folder_listing
 from kcachefs.fleet.bucket_urls import BucketUrl
 
 
@@ -20,7 +20,7 @@ def client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
     if scheme == "file":
         folder_listing.check_there(url, where.path)
         return LocalStore(Path(where.path))
-    endpoint = options.get("endpoint") or _endpoint(scheme)
+    endpoint = bucket_urls.endpoint(where)
     # Requests end when their callers give up; this is for those that nobody waits for any more.
     how: dict[str, Any] = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
     if endpoint.startswith("http://"):
@@ -37,8 +37,3 @@ def client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
     if scheme == "az":
         return AzureStore(where.bucket, **common)
     return GCSStore(where.bucket, **common)
-
-
-def _endpoint(scheme: str) -> str:
-    names = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "az": ("AZURE_STORAGE_ENDPOINT",)}
-    return next((os.environ[name] for name in names.get(scheme, ()) if os.environ.get(name)), "")

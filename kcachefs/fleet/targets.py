@@ -18,9 +18,14 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
+from kcachefs.core.report import Statistics
+from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import RENAME_NOREPLACE
+from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import FsError, MountError
 from kcachefs.fleet.views import rows_in
 from kcachefs.frameworks.copying import Folder
@@ -57,6 +62,9 @@ class Target(Protocol, Generic[Handle]):
 
     def settle(self) -> None:
         """Much was added."""
+
+    def room(self) -> int:
+        """How many bytes more it takes before anything is evicted for them."""
 
 
 class MountTarget:
@@ -123,6 +131,16 @@ class MountTarget:
 
     def settle(self) -> None:
         pass  # the daemon seals by itself
+
+    def room(self) -> int:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            # What is not sealed yet takes room twice for a moment, so everything is.
+            raw = self.home.joinpath(FOLDER.decode(), "settled.json").read_bytes()
+            told = msgspec.json.decode(raw, type=Statistics).store.room_bytes
+            if told is not None:
+                return told
+        found = os.statvfs(self._root.fd)
+        return (found.f_bavail - int(found.f_blocks * (1.0 - HIGH_WATER))) * found.f_frsize
 
 
 class _LastFolder(threading.local):
@@ -209,6 +227,9 @@ class StoreTarget:
 
     def settle(self) -> None:
         self._fs.settle()
+
+    def room(self) -> int:
+        return self._fs.statistics().store.room_bytes or 0
 
 
 def _umask() -> int:

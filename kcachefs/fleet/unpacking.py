@@ -20,6 +20,9 @@ from kcachefs.fleet.packfile import Pack
 from kcachefs.fleet.targets import Target
 from kcachefs.frameworks.copying import staging_name
 
+_BLOCK = 4096
+"""What a file takes is rounded up to this."""
+
 Progress = Callable[[PackedEntry], None]
 
 
@@ -32,6 +35,8 @@ class Unpacked:
     """Entries that were there already."""
     files: int = 0
     bytes: int = 0
+    left_out: int = 0
+    """Entries for which there was no room."""
     listed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
     """What was in the folders of the entries before."""
 
@@ -43,10 +48,18 @@ class Unpacked:
         self.bytes += sum(file.size for file in brought)
 
 
-def unpack(pack: Pack, target: Target[Any], done: Unpacked, progress: Progress = lambda entry: None) -> None:
+def unpack(
+    pack: Pack,
+    target: Target[Any],
+    done: Unpacked,
+    progress: Progress = lambda entry: None,
+    *,
+    evicts: bool = True,
+) -> None:
     """Bring every entry of a pack in that is not there yet. `progress` may raise to stop between two entries.
 
-    Before the first one appears, every byte of the pack is checked, and the way to every entry.
+    Before the first one appears, every byte of the pack is checked, and the way to every entry. With `evicts=False`
+    entries are left out for which others would have to go.
     """
     pack.check_frames()
     for parent in sorted({_parent(entry) for entry in pack.manifest.entries}):
@@ -56,7 +69,8 @@ def unpack(pack: Pack, target: Target[Any], done: Unpacked, progress: Progress =
     try:
         for frame, plain in pack.decoded():
             bring = partial(_bring, plain=plain, target=target, listed=done.listed)
-            for entry, brought in zip(frame.entries, pool.map(bring, frame.entries), strict=True):
+            entries = frame.entries if evicts else _fitting(frame.entries, target, done)
+            for entry, brought in zip(entries, pool.map(bring, entries), strict=True):
                 done.note(brought)
                 progress(entry)
             target.settle()
@@ -73,6 +87,27 @@ def gone(pack: Pack, target: Target[Any]) -> int:
     )
 
 
+def _fitting(entries: list[PackedEntry], target: Target[Any], done: Unpacked) -> list[PackedEntry]:
+    """Those for which there is room. While a file is sealed, its bytes are there twice."""
+    fitting, room = [], target.room()
+    for entry in entries:
+        missing = _missing(entry, done.listed)
+        needed = sum(2 * (file.size + _BLOCK) for file in missing)
+        if not missing or needed <= room:
+            fitting.append(entry)
+            room -= needed
+    done.left_out += len(entries) - len(fitting)
+    return fitting
+
+
+def _missing(entry: PackedEntry, listed: Mapping[tuple[str, ...], frozenset[str]]) -> list[PackedFile]:
+    """The files that are to be brought in: all of a folder, or none if it is there already."""
+    present = listed[_parent(entry)]
+    if not entry.group:
+        return [] if entry.path[-1] in present else entry.files
+    return [file for file in entry.files if file.name not in present]
+
+
 def _parent(entry: PackedEntry) -> tuple[str, ...]:
     return (entry.namespace, *(entry.path if entry.group else entry.path[:-1]))
 
@@ -80,12 +115,11 @@ def _parent(entry: PackedEntry) -> tuple[str, ...]:
 def _bring(
     entry: PackedEntry, plain: memoryview, target: Target[Any], listed: Mapping[tuple[str, ...], frozenset[str]]
 ) -> list[PackedFile]:
-    """The files that were brought in: all of the entry, or none if it is there already."""
-    present = listed[_parent(entry)]
-    if not entry.group:
-        return [] if entry.path[-1] in present else _bring_tree(entry, plain, target)
-    missing = [file for file in entry.files if file.name not in present]
-    return _bring_group(entry, missing, plain, target) if missing else []
+    """The files that were brought in."""
+    missing = _missing(entry, listed)
+    if not missing:
+        return []
+    return _bring_group(entry, missing, plain, target) if entry.group else _bring_tree(entry, plain, target)
 
 
 def _bring_tree(entry: PackedEntry, plain: memoryview, target: Target[Any]) -> list[PackedFile]:

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.bucket_server import BucketServer
 from kcachefs.errors import UsageError
 from kcachefs.mounts.settings import mount_settings
+from tests.disks import tmpfs
 from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, kill
 from tests.fleet.caches import key
@@ -161,6 +162,26 @@ def test_an_expired_pack_is_a_miss(fleet: Fleet, server: BucketServer) -> None:
         assert not kernel(two, 1).exists()
         assert len(server.packs_asked) == 1
         assert fleet_of(two)["state"] == "ready"
+
+
+@as_root
+def test_a_full_disk_is_told_in_one_line(empty_fleet: Fleet, tmp_path: Path) -> None:
+    large = tmp_path / "caches" / "triton" / "KEY0"
+    large.mkdir(parents=True)
+    (large / "add.ptx").write_bytes(os.urandom(2 << 20))
+    empty_fleet.push(tmp_path / "caches", run="0" * 16, compile_ms=60_000)
+    (empty_fleet.folder / "two").mkdir()
+    with (
+        tmpfs(empty_fleet.folder / "two", "store") as disk,
+        empty_fleet.node("two", "direct", "--min-free", "0") as two,
+    ):
+        wait_for_index(two)
+        disk.fill(leave=1 << 20)
+        assert not kernel(two).exists()
+        (line,) = [line for line in log_of(two).splitlines() if "could not be fetched" in line]
+        assert "the disk is full" in line
+        assert "Traceback" not in log_of(two)
+        disk.make_room()
 
 
 # --- processes that are killed ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,16 +10,20 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcachefs.daemon.bucket_folder import BucketFolder
 from kcachefs.fleet import packfile
+from tests.disks import need_root
 from tests.engines.callers import Child, Identity
-from tests.engines.mounting import kill
+from tests.engines.mounting import Mount, kill
 from tests.fleet.caches import ENTRIES, fill, shown
-from tests.fleet.mounts import SCOPE, Fleet, fleet_of, log_of, told, wait_for_agent, wait_for_index
+from tests.fleet.mounts import SCOPE, Fleet, agent_of, fleet_of, log_of, told, wait_for_agent, wait_for_index
+from tests.frameworks.commands import kcachefs
 from tests.frameworks.conftest import ENGINES
 from tests.frameworks.programs import PATIENCE
 from tests.frameworks.tenants import open_what_is_closed
@@ -241,3 +246,83 @@ def test_the_queue_survives_a_mount_that_could_not_publish(empty_fleet: Fleet) -
         until(empty_fleet.packs, "what waited is published")
         until(lambda: not fleet_of(one)["queue"])
     assert json.loads((one.store / "fleet" / "queue.json").read_bytes()) == []
+
+
+def make_again(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def mount_over(folder: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", folder], check=True)
+
+
+def mount_again(folder: Path) -> None:
+    subprocess.run(["umount", folder], check=True)
+    mount_over(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [make_again, pytest.param(mount_over, marks=need_root), pytest.param(mount_again, marks=need_root)]
+)
+def test_a_folder_that_comes_after_the_agent_is_published_to(
+    empty_fleet: Fleet, change: Callable[[Path], None]
+) -> None:
+    """Landlock ties the right to write to the folder that was there when the agent started."""
+    bucket = empty_fleet.bucket
+    if change is mount_again:
+        mount_over(bucket)
+    try:
+        with empty_fleet.publisher("one") as one:
+            first, before = agent_of(one), BucketFolder(empty_fleet.url)
+            change(bucket)
+            if change is mount_again and not before.is_another():
+                pytest.skip("this kernel gives the next mount the numbers of the last (Linux 6.8 does not)")
+            until(lambda: is_another_agent(one, first), "another agent runs")
+            until(lambda: fleet_of(one)["state"] == "ready")
+            fill(one.mountpoint)
+        assert empty_fleet.packs()
+        assert "ERROR" not in log_of(one)
+    finally:
+        subprocess.run(["umount", "-q", bucket], check=False)
+
+
+def test_a_reload_replaces_the_agent_which_alone_has_the_credentials(
+    empty_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {"AWS_SECRET_ACCESS_KEY": "hidden", "AZURE_STORAGE_ACCOUNT_KEY": "hidden", "https_proxy": "http://u:p@h"}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    with empty_fleet.node("one") as one:
+        wait_for_agent(one)
+        for _ in range(2):
+            first = agent_of(one)
+            kcachefs("reload", one.mountpoint)
+            until(partial(is_another_agent, one, first), "another agent runs")
+            until(lambda: len(workers_of(one)) == 2, "there is a standby")
+            assert secrets.items() <= environment_of(agent_of(one)).items()
+            for worker in workers_of(one):
+                found = environment_of(worker)
+                assert found["KCACHEFS_LOG_DIR"] == os.environ["KCACHEFS_LOG_DIR"]
+                assert not secrets.keys() & found.keys()
+    assert "ERROR" not in log_of(one)
+
+
+def is_another_agent(mount: Mount, first: int) -> bool:
+    return agent_of(mount) not in (0, first)
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    pairs = (os.fsdecode(pair).partition("=") for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    return {name: value for name, _, value in pairs if name}
+
+
+def workers_of(mount: Mount) -> list[int]:
+    """The one that serves, and its standby."""
+    found = []
+    children = Path(f"/proc/{mount.daemon()[0]}/task").glob("*/children")
+    for pid in (int(pid) for file in children for pid in file.read_text().split()):
+        with contextlib.suppress(OSError):
+            if b"kcachefs.daemon.worker" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found

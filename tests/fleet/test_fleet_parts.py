@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.daemon.fleet_agent import Agent, Preparation
+from kcachefs.daemon.agent_preparation import Preparation
+from kcachefs.daemon.bucket_folder import BucketFolder
+from kcachefs.daemon.fleet_agent import Agent
 from kcachefs.errors import FleetTooSlow, PackError
 from kcachefs.fleet import agent_protocol, parcels
 from kcachefs.fleet.breaker import FIRST_SECONDS, LONGEST_SECONDS, Breaker
@@ -78,8 +80,10 @@ def test_what_a_pack_does_not_hold_is_not_waited_for_again() -> None:
 
 
 def test_time_in_the_queue_counts(tmp_path: Path) -> None:
-    storage = TimedStorage(open_storage(f"file://{tmp_path}"))
-    agent = Agent(tmp_path, Preparation(storage, "tests", frozenset({bytes(32)}), tmp_path / "agent", None, []))
+    url = f"file://{tmp_path}"
+    storage, trusted = TimedStorage(open_storage(url)), frozenset({bytes(32)})
+    prepared = Preparation(storage, "tests", trusted, tmp_path / "agent", None, [], BucketFolder(url))
+    agent = Agent(tmp_path, prepared)
     whole, late = agent._patience(reference(), 0.0), agent._patience(reference(), 0.4)
     assert whole.budget == pytest.approx(0.5)
     assert late.budget == pytest.approx(0.1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from kcachefs.errors import (
     FleetError,
@@ -223,6 +230,52 @@ def test_a_stores_own_words_are_short_and_printable(credentials: None) -> None:
     assert len(str(refused.value)) < 1000
 
 
+def test_a_panic_of_the_client_is_an_error_in_one_line(credentials: None) -> None:
+    broken = open_storage("s3://a b?endpoint=http://127.0.0.1:1")
+    for ask in (lambda: broken.head("a"), lambda: broken.get("a", limit=1), lambda: list(broken.objects("a/"))):
+        with pytest.raises(FleetError, match=r"^[^\n]*a/?: obstore failed: [^\n]+$"):
+            ask()
+
+
+def self_signed(file: Path) -> Path:
+    """A key and a certificate that nobody else signed."""
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(name, name, secret.public_key(), x509.random_serial_number())
+    made = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1)).sign(secret, SHA256())
+    plain = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(secret.private_bytes(*plain) + made.public_bytes(Encoding.PEM))
+    return file
+
+
+def test_what_is_wrong_with_an_encrypted_connection_is_told(credentials: None, tmp_path: Path) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(self_signed(tmp_path / "certificate"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError), server.wrap_socket(connection, server_side=True):
+                pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listening.getsockname()[1]
+        with pytest.raises(FleetUnreachable, match=r"the certificate of the server is not accepted: \w+$"):
+            open_storage(f"s3://fleet/{'long' * 50}?endpoint=https://127.0.0.1:{port}").head("a")
+        thread.join()
+    with Odd((0.0, b"HTTP/1.1 400 Bad Request\r\n\r\n")) as odd:
+        with pytest.raises(FleetUnreachable, match="does not speak TLS there; is it http://"):
+            open_storage(odd.url.replace("http://", "https://")).head("a")
+
+
+def test_a_server_that_only_sends_us_on_is_told(credentials: None) -> None:
+    with Odd((0.0, b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")) as odd:
+        with pytest.raises(FleetUnreachable, match=r"a: HTTP error: error following redirect$"):
+            open_storage(f"{odd.url.replace('fleet', 'fleet/' + 'long' * 50)}").head("a")
+
+
 @pytest.mark.parametrize("code", [b"ExpiredToken", b"InvalidToken"])
 def test_a_token_that_is_over_is_refused_credentials(credentials: None, code: bytes) -> None:
     words = b"<Error><Code>%s</Code><Message>The provided token has expired.</Message></Error>" % code
@@ -271,11 +324,32 @@ def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
         ("file:///tmp/a%00b", "control character"),
         ("file:///tmp/a\nb", "control character"),
         ("s3://[bucket", "is no bucket"),
+        ("s3://bucket?endpoint=127.0.0.1:8333", "is no endpoint; write http://"),
+        ("s3://bucket?endpoint=http://", "is no endpoint"),
+        ("s3://bucket?endpoint=http://host:port", "is no endpoint"),
+        ("az://bucket?endpoint=http://a%20b", "is no endpoint"),
+        ("s3://KEY:SECRET@bucket/a", "has an @"),
+        ("s3://bucket?endpoint=http://user:SECRET@host", "has an @"),
+        ("s3://bucket?endpoint=user:SECRET%40host&nonsense=1", "has an @"),
+        ("http://user:SECRET@host", "has an @"),
     ],
 )
 def test_what_is_no_bucket_is_wrong_usage(url: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(UsageError, match=words) as refused:
         open_storage(url)
+    assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("scheme", "name"), [("s3", "AWS_ENDPOINT_URL"), ("az", "AZURE_STORAGE_ENDPOINT")])
+def test_an_endpoint_of_the_environment_is_looked_at_too(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, name: str
+) -> None:
+    monkeypatch.setenv(name, "127.0.0.1:8333")
+    with pytest.raises(UsageError, match=f"^{name}=127.0.0.1:8333: is no endpoint"):
+        open_storage(f"{scheme}://bucket")
+    monkeypatch.setenv(name, "http://user:SECRET@host")
+    with pytest.raises(UsageError, match=f"^{name}: has an @"):
+        open_storage(f"{scheme}://bucket")
 
 
 def test_names_in_a_url_may_be_quoted(any_server: Server, tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""What an agent does before it gives up the rights of its user: reads keys, makes its folder, and confines itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from kcachefs.daemon import privileges
+from kcachefs.daemon.bucket_folder import BucketFolder
+from kcachefs.daemon.confinement import confine_agent
+from kcachefs.fleet import folder_writing, scopes, signing
+from kcachefs.fleet.object_storage import open_storage
+from kcachefs.fleet.options import FOLDER, FleetOptions
+from kcachefs.fleet.timed_storage import TimedStorage
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor tells an agent."""
+
+    fleet: FleetOptions
+    mountpoint: str
+    store: str
+    log: str = ""
+    log_format: str = "text"
+    log_level: str = "info"
+
+
+class Preparation(NamedTuple):
+    """What an agent did before it gave up the right to."""
+
+    storage: TimedStorage
+    scope: str
+    trusted: frozenset[bytes]
+    folder: Path
+    signer: signing.Signer | None
+    gaps: list[str]
+    """What it could not give up."""
+    bucket_folder: BucketFolder
+
+
+def prepare(config: AgentConfig) -> Preparation:
+    """Do what needs the rights of our user, and give them up. Before the first thread."""
+    fleet, folder = config.fleet, Path(config.store) / FOLDER
+    scope = scopes.checked(fleet.scope) if fleet.scope else scopes.default_scope()
+    trusted = signing.trusted(fleet.trust)
+    signer = signing.Signer(Path(fleet.key)) if fleet.publishes else None
+    if signer is not None:
+        trusted |= {signer.public}
+    folder_writing.join_group(fleet.url)
+    privileges.drop()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    bucket_folder = BucketFolder(fleet.url)  # before the right to write to it is tied to what is there now
+    gaps = confine_agent(folder, bucket_folder.path, config.log)
+    storage = TimedStorage(open_storage(fleet.url))
+    return Preparation(storage, scope, frozenset(trusted), folder, signer, gaps, bucket_folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Packs that an agent was checking or making when it died."""
+    for leftover in (*folder.glob("*.kcp"), *folder.glob(".*.part")):
+        leftover.unlink(missing_ok=True)
