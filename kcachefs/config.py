@@ -119,12 +119,13 @@ LIBRARY_NAMESPACE = "library"
 
 
 def mount_point() -> Path | None:
-    """The mount that KCACHEFS_MOUNT names, if something is mounted there.
+    """The mount that KCACHEFS_MOUNT names, if one is there.
 
-    A bare mountpoint is no cache: the next mount would hide whatever was written to it.
+    A bare mountpoint is no cache: the next mount would hide whatever was written to it. Nor is another filesystem,
+    where nothing bounds what is written. Only our mounts have a folder of reports.
     """
     configured = os.environ.get("KCACHEFS_MOUNT")
-    if not configured or not os.path.ismount(configured):
+    if not configured or not os.path.ismount(configured) or not os.path.isdir(os.path.join(configured, ".kcachefs")):
         return None
     return Path(configured).absolute()
 

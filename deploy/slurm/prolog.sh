@@ -12,7 +12,8 @@ fi
 one_at_a_time || exit 0
 touch "$jobs/$SLURM_JOB_ID"
 if ! [ -r "$cache/.kcachefs/stats.json" ]; then
-    kcachefs mount "$cache" --store "$store" --policy "$policy" --max-size "$size" 9>&- || say "runs without a cache"
+    kcachefs mount "$cache" --store "$store" --policy "$policy" --max-size "$size" --max-size-per-uid "$user_size" 9>&- ||
+        say "runs without a cache"
 fi
 if [ -n "${python:-}" ] && [ -r "$cache/.kcachefs/stats.json" ]; then
     gpu=()

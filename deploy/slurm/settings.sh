@@ -6,6 +6,7 @@ PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 cache=/srv/kcachefs/cache
 store=/var/cache/kcachefs
 size=200GiB
+user_size=$size # even if nobody reaches it: then only users who hold more than an equal part lose entries
 policy=publish # jobs of different users share the node
 python= # the Python of the jobs: what every start of its torch needs is compiled before the first job
 jobs=/run/kcachefs-jobs # one empty file per job on the node

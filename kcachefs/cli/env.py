@@ -58,7 +58,7 @@ def env(
     if wanted == "auto" and format in _FOR_OTHER_HOSTS:
         wanted = "off"
     values = {
-        **environment(where, only or ()),
+        **environment(where, only or (), of_this_python=format not in _FOR_OTHER_HOSTS),
         **pycs.variables(where, pycs.judge_command(command, os.environ, wanted)),
     }
     text = render(values, "json" if as_json else format, where)

@@ -1,7 +1,7 @@
 """When a file counts for its entry: from the transaction that seals it until it goes or is written again.
 
-So the request path writes nothing for it. An entry is listed with its first sealed file and leaves with its last; what
-is unsealed then lists it again when it is sealed.
+So the request path writes nothing for it. An entry is listed with its first sealed file, as that file's owner's, and
+leaves with its last; what is unsealed then lists it again when it is sealed.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class EntryCounts:
             namespace = self._namespaces.of(root.parent)
         except FsError:
             return None
-        return new_entry(namespace, root.parent, root.uid, root.target, time.time_ns())
+        return new_entry(namespace, root.parent, node.uid, root.target, time.time_ns())
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
         """Make a group's record again: it went with another file of the group, and none was sealed."""

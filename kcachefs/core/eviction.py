@@ -20,17 +20,17 @@ is compacted, which a turn does as soon as they are a fiftieth of the quota.
 from __future__ import annotations
 
 import contextlib
-import enum
 import logging
 import time
 from collections.abc import Callable, Iterable
 
 from kcachefs.core.accounts import Accounts
+from kcachefs.core.guests import Guests
 from kcachefs.core.history import History
 from kcachefs.core.lru import LruOrder
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.removal import Remover
+from kcachefs.core.removal import Pace, Remover
 from kcachefs.core.rewritten import RewrittenFiles
 from kcachefs.core.room import Room
 from kcachefs.core.sealing import Sealer
@@ -62,19 +62,10 @@ PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 BATCH = 32
 """Entries probed at a time."""
+QUOTAS = ("quota", "user quota")
+"""Why an entry goes because somebody holds too much."""
 BRISK_MARK = (1.0 + HIGH_WATER) / 2
 """Above this mark writers are faster than a gentle eviction: it hurries, before they have to wait for it."""
-
-
-class Pace(enum.Enum):
-    """What an eviction leaves to requests while they come: both want the interpreter."""
-
-    AT_ONCE = enum.auto()
-    """Nothing: somebody waits for the room that it makes."""
-    BRISK = enum.auto()
-    """A moment after each entry."""
-    GENTLE = enum.auto()
-    """Most of the time."""
 
 
 class Evictor:
@@ -96,6 +87,7 @@ class Evictor:
         name_gone: Callable[[int, bytes], None],
         history: History,
         accounts: Accounts | None = None,
+        guests: Guests | None = None,
     ) -> None:
         self._store = store
         self._nodes = nodes
@@ -110,6 +102,7 @@ class Evictor:
         self._temporaries = temporaries
         self._name_gone = name_gone
         self._history = history
+        self._guests = guests
         self._rewritten = RewrittenFiles(sealer, room)
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
@@ -295,7 +288,7 @@ class Evictor:
                     continue
                 if self.evict(entry, why=why, names=names[entry], used=used.get(entry)):
                     taken.add(entry)
-                    self._breathe(pace(), time.monotonic() - began)
+                    self._remover.breathe_at(pace(), time.monotonic() - began)
                     began = time.monotonic()
         finally:
             self._nodes.let_go_since_probe = None
@@ -304,11 +297,6 @@ class Evictor:
             self._uses.renew(set(batch) - taken)
             self._uses.flush()
         return taken
-
-    def _breathe(self, pace: Pace, worked_seconds: float) -> None:
-        """Let requests go first, after an entry that took that long."""
-        if pace is not Pace.AT_ONCE:
-            self._remover.breathe(worked_seconds if pace is Pace.GENTLE else 0.0)
 
     def _are_held(self, inodes: set[int]) -> bool:
         """Whether the kernel knows any of them. After a worker died the kernel is asked, so no lock may be held."""
@@ -349,6 +337,9 @@ class Evictor:
         `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names
+        guests = self._guests if why in QUOTAS else None
+        if guests is not None and guests.are_among(entry, self._walk.members(entry, names)):
+            return guests.leave_alone(entry, names, doom=doom)
         inodes = self._remover.inodes(entry, names)
         with self._nodes.change() as txn:
             record = self._table.get(entry, txn)
@@ -362,6 +353,8 @@ class Evictor:
                 return False
             if not force and self._is_unfinished(record, inodes):
                 return False
+            if guests is not None and guests.are_among(entry, members):
+                return False  # somebody came just now
             if doom:
                 self._remover.mark_doomed(members)
             self._tree.remove_all(txn, members)

@@ -18,6 +18,7 @@ from kcachefs.core.arrivals import Arrivals
 from kcachefs.core.caller import Caller
 from kcachefs.core.eviction import Evictor
 from kcachefs.core.file_requests import FileRequests
+from kcachefs.core.guests import Guests
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.limits import Limits
@@ -83,6 +84,9 @@ class Filesystem(FileRequests):
         self._remover = parts.remover
         self._parts = parts
         self.arrivals = Arrivals(parts, self.name_gone)
+        guests = None
+        if parts.accounts is not None and options.sharing.policy == "publish":
+            guests = Guests(parts, parts.accounts, self.name_gone)
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -98,6 +102,7 @@ class Filesystem(FileRequests):
             self.name_gone,
             parts.history,
             parts.accounts,
+            guests,
         )
         self.reaper = Reaper(
             parts.nodes,

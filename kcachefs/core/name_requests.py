@@ -186,7 +186,7 @@ class NameRequests(ListingRequests):
 
     def link(self, caller: Caller, ino: int, parent: int, name: bytes) -> Inode:
         _refuse_reserved(parent, name)
-        self.policy.authorize_link(caller, ino, name)
+        self.policy.authorize_link(caller, ino, parent, name)
         self.policy.authorize_add(caller, parent, name)
         if self.quotas is not None:
             self.quotas.check_link(caller, ino)

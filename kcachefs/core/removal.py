@@ -14,6 +14,7 @@ Any thread; hold no lock.
 from __future__ import annotations
 
 import contextlib
+import enum
 import itertools
 import math
 import time
@@ -42,6 +43,17 @@ BREATH_TIMES, BREATH_MAX_SECONDS = 4, 0.02
 bound: requests keep most of the interpreter."""
 COMING_SECONDS = 0.05
 """How long after a request others are expected."""
+
+
+class Pace(enum.Enum):
+    """What an eviction leaves to requests while they come: both want the interpreter."""
+
+    AT_ONCE = enum.auto()
+    """Nothing: somebody waits for the room that it makes."""
+    BRISK = enum.auto()
+    """A moment after each entry."""
+    GENTLE = enum.auto()
+    """Most of the time."""
 
 
 class Remover:
@@ -158,6 +170,11 @@ class Remover:
                 self._tree.remove(txn, folder, name, ino, node)
             return
         del folders[-1:]  # something of it went meanwhile, in another thread
+
+    def breathe_at(self, pace: Pace, worked_seconds: float) -> None:
+        """Let requests go first, after an entry that took that long."""
+        if pace is not Pace.AT_ONCE:
+            self.breathe(worked_seconds if pace is Pace.GENTLE else 0.0)
 
     def breathe(self, worked_seconds: float = 0.0) -> None:
         """Let requests go first; for longer after a piece that took long, if it is told how long."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kcachefs.daemon.confinement import LANDLOCK_FULL, LANDLOCK_MIN
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
+from kcachefs.engines import mounting
 from kcachefs.frameworks.environment import installed_version
 from kcachefs.frameworks.records import FRAMEWORKS
 
@@ -20,9 +21,7 @@ TESTED = {"torch": ((2, 6), (2, 13)), "triton": ((3, 2), (3, 9))}
 
 def fuse_device() -> Iterator[Finding]:
     if not os.path.exists("/dev/fuse"):
-        yield Finding(
-            PROBLEM, "/dev/fuse", "is missing", "modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN"
-        )
+        yield Finding(PROBLEM, "/dev/fuse", *mounting.NO_DEVICE)
     elif not os.access("/dev/fuse", os.R_OK | os.W_OK):
         yield Finding(PROBLEM, "/dev/fuse", "cannot be opened by this user", "chmod 666 /dev/fuse, as root")
     else:
@@ -38,6 +37,8 @@ def mount_helper() -> Iterator[Finding]:
             f"refuses user {os.getuid()}, who is not in the list of users",
             "add a line to /etc/passwd, or let root mount",
         )
+    elif found and os.geteuid() != 0 and not mounting.may_gain_privileges():
+        yield Finding(PROBLEM, "fusermount3", *mounting.NO_NEW_PRIVILEGES)
     elif found:
         yield Finding(OK, "fusermount3", found)
     elif os.geteuid() == 0:

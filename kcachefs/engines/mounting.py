@@ -20,10 +20,18 @@ from kcachefs import libc
 from kcachefs.errors import MountBusy, MountDenied, MountError
 
 FSTYPE = "fuse.kcachefs"
+NO_DEVICE = "is missing", "modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN"
+NO_NEW_PRIVILEGES = (
+    "cannot become root to mount: new privileges are forbidden here (no_new_privs)",
+    "in a pod: allowPrivilegeEscalation: true; with Docker: without no-new-privileges; or use a mount of the host's",
+)
+"""What is wrong, and what to do about it."""
 
 
 def mount(mountpoint: Path, source: Path, *, allow_other: bool = True) -> int:
     """Mount there and return the /dev/fuse descriptor that serves it."""
+    if not os.path.exists("/dev/fuse"):
+        raise MountDenied(f"{mountpoint}: cannot be mounted: /dev/fuse {'; '.join(NO_DEVICE)}")
     if os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK):
         return _mount_as_root(mountpoint, source, allow_other)
     return _mount_through_fusermount(mountpoint, source, allow_other)
@@ -86,6 +94,15 @@ def may_allow_other(configuration: Path = Path("/etc/fuse.conf")) -> bool:
     return any(line.strip() == "user_allow_other" for line in lines)
 
 
+def may_gain_privileges() -> bool:
+    """Whether a program that is set to run as root, as fusermount3 is, does so here."""
+    try:
+        with open("/proc/self/status", encoding="utf-8", errors="replace") as lines:
+            return not any(line.split() == ["NoNewPrivs:", "1"] for line in lines)
+    except OSError:
+        return True
+
+
 def _refusal(message: str, mountpoint: Path) -> MountError:
     """What fusermount3 said, with what to do about it."""
     if "allow_other" in message:
@@ -102,6 +119,8 @@ def _refusal(message: str, mountpoint: Path) -> MountError:
             f"{mountpoint}: cannot be mounted: user {os.getuid()} is not in the list of users, so fusermount3 refuses; "
             "add a line to /etc/passwd, or let root mount"
         )
+    if os.geteuid() != 0 and not may_gain_privileges():
+        return MountDenied(f"{mountpoint}: cannot be mounted: fusermount3 {'; '.join(NO_NEW_PRIVILEGES)}")
     return MountDenied(f"{mountpoint}: cannot be mounted: {_last_line(message)}")
 
 

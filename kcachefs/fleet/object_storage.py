@@ -1,4 +1,4 @@
-"""A bucket: objects with names, in any object store. obstore is known here, in obstore_clients.py and storage_errors.py.
+"""A bucket: objects with names, in any object store. obstore is known here, to `obstore_clients` and `storage_errors`.
 
 obstore does not survive a fork once it was used: only processes that were started by exec may open a storage. It is
 imported in `open_storage`, so that importing this module is harmless. Each request runs in a thread of its own, which

@@ -7,6 +7,8 @@ were installed without bytecode, and where it cannot be written or writing is sw
 Nobody waits for a look at every module. The distributions with the longest lists of files are looked at, one module of
 each, the one that every import of it runs. Each counts by the length of its list. Bytecode is usable if Python itself
 would use it: it has the source's time and size, or is based on a hash.
+
+In one place for all images it is safe where times tell versions apart: see `source_times.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcachefs.frameworks import interpreters
+from kcachefs.frameworks import interpreters, source_times
 from kcachefs.frameworks.interpreters import Installed, Interpreter
 
 NAMESPACE = "python"
@@ -69,7 +71,7 @@ def judge_command(command: Sequence[str], environ: Mapping[str, str], wish: str 
     interpreter = interpreters.of_command(command, environ)
     if interpreter is None:
         return Judgement(False, "no Python was found that says where its packages are")
-    return judge(interpreter, environ, wish)
+    return judge(interpreter, environ, wish, [one for one in command if one.endswith(".py")])
 
 
 def judge_this_process(environ: Mapping[str, str], wish: str = "auto") -> Judgement:
@@ -77,11 +79,13 @@ def judge_this_process(environ: Mapping[str, str], wish: str = "auto") -> Judgem
     interpreter = interpreters.of_this_process() if wish != "off" else None
     if interpreter is None:
         return Judgement(False, "switched off" if wish == "off" else "this Python keeps no bytecode")
-    return judge(interpreter, {**environ, PREFIX: sys.pycache_prefix or ""}, wish)
+    return judge(interpreter, {**environ, PREFIX: sys.pycache_prefix or ""}, wish, sys.argv[:1])
 
 
-def judge(interpreter: Interpreter, environ: Mapping[str, str], wish: str = "auto") -> Judgement:
-    """Whether the mount is the better place for the bytecode of this Python's packages."""
+def judge(
+    interpreter: Interpreter, environ: Mapping[str, str], wish: str = "auto", scripts: Sequence[str] = ()
+) -> Judgement:
+    """Whether the mount is the better place for the bytecode of this Python's packages, and of these scripts'."""
     if interpreter.ignores_variables:
         return Judgement(False, "the command runs Python with -I or -E, which ignores where bytecode is to go")
     distributions = tuple(interpreters.installed(interpreter))
@@ -91,17 +95,20 @@ def judge(interpreter: Interpreter, environ: Mapping[str, str], wish: str = "aut
         return Judgement(True, "switched on", interpreter, distributions)
     if environ.get(PREFIX) and not _is_ours(environ):
         return Judgement(False, f"{PREFIX} is {environ[PREFIX]} already", interpreter, distributions)
-    sample = _sample(interpreter, distributions)
-    if not sample:
+    looked_at = sample(distributions)
+    if not looked_at:
         return Judgement(False, "no packages are installed that could be looked at", interpreter, distributions)
-    total = sum(weight for _, _, weight in sample)
-    lacking = [(name, source) for name, source, _ in sample if not is_usable(source, interpreter.cache_tag)]
-    share = 1 - sum(weight for name, _, weight in sample if name in dict(lacking)) / total
+    total = sum(weight for _, _, weight in looked_at)
+    lacking = [(one.name, source) for one, source, _ in looked_at if not is_usable(source, interpreter.cache_tag)]
+    share = 1 - sum(weight for one, _, weight in looked_at if one.name in dict(lacking)) / total
     names = ", ".join(name for name, _ in lacking[:3])
     hindrance = _hindrance(interpreter, environ, [source for _, source in lacking])
     if share >= (_USABLE_SHARE if hindrance else _GROWING_SHARE):
-        good = ", ".join(name for name, _, _ in sample if name not in dict(lacking))
+        good = ", ".join(one.name for one, _, _ in looked_at if one.name not in dict(lacking))
         reason = f"usable bytecode lies beside the sources of {good}"
+        return Judgement(False, reason, interpreter, distributions)
+    projects = [os.curdir, *map(os.path.dirname, scripts), *interpreters.python_path(environ)]
+    if reason := source_times.sameness(distributions, looked_at, filter(None, projects)):
         return Judgement(False, reason, interpreter, distributions)
     reason = f"no usable bytecode beside the sources of {names}" + (f", and {hindrance}" if hindrance else "")
     return Judgement(True, reason, interpreter, distributions)
@@ -175,14 +182,14 @@ def is_usable(source: str, cache_tag: str) -> bool:
     return (seconds, size) == (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
 
 
-def _sample(interpreter: Interpreter, distributions: Sequence[Installed]) -> list[tuple[str, str, int]]:
-    """The largest distributions: name, a module that every import of it runs, and how much it counts."""
+def sample(distributions: Sequence[Installed]) -> list[tuple[Installed, str, int]]:
+    """The largest distributions, each with a module that every import of it runs, and how much it counts."""
     sized = sorted(((_size_of_list(one), one) for one in distributions), key=lambda pair: -pair[0])
     found = []
     for size, one in sized[: 2 * _SAMPLED]:
         source = _first_module(one)
         if source is not None:
-            found.append((one.name, source, max(1, size)))
+            found.append((one, source, max(1, size)))
     return found[:_SAMPLED]
 
 

@@ -15,6 +15,8 @@ from kcachefs.frameworks import headers, interpreters
 from kcachefs.frameworks.records import FRAMEWORKS, Framework
 
 MOUNT_VARIABLE = "KCACHEFS_MOUNT"
+_HAS_LEVELS = "torch_extensions"
+"""The namespace whose folder depends on the versions of Python and torch."""
 
 
 def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
@@ -32,11 +34,14 @@ def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
     return tuple(chosen)
 
 
-def environment(mount: Path, only: Iterable[str] = ()) -> dict[str, str]:
-    """Every variable and its value for this mount, but Python's bytecode, which only helps some commands."""
+def environment(mount: Path, only: Iterable[str] = (), *, of_this_python: bool = True) -> dict[str, str]:
+    """Every variable and its value for this mount, but Python's bytecode, which only helps some commands.
+
+    `of_this_python`: whether they are for programs with the packages that are installed here.
+    """
     values = {MOUNT_VARIABLE: str(mount)}
     for framework in select(only):
-        if framework.where_it_helps:
+        if framework.where_it_helps or (framework.namespace == _HAS_LEVELS and not of_this_python):
             continue
         for variable, folder in framework.variables.items():
             values[variable] = str(mount / folder_of(framework, folder))
@@ -57,7 +62,7 @@ def folder_of(framework: Framework, folder: str) -> str:
     torch adds such a level to its default folder, but not to one that a variable names. Without it, two environments
     that share a mount would overwrite each other's builds.
     """
-    if framework.namespace != "torch_extensions":
+    if framework.namespace != _HAS_LEVELS:
         return folder
     torch = _version_of("torch")
     if torch is None:

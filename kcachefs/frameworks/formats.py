@@ -62,10 +62,12 @@ def _json(values: dict[str, str], mount: Path) -> str:
 def _k8s(values: dict[str, str], mount: Path) -> str:
     """The parts of a pod that show it the mount at the host's path. JSON strings are valid YAML strings.
 
+    The volume is the folder above the mount: a volume that is the mount itself would stay with a daemon that is gone.
     torch in the container looks for its precompiled header in the container's temporary directory (see headers.py),
     so a hook creates the link there. The hook must not fail, or Kubernetes would stop the container.
     """
-    path = json.dumps(_text(str(mount), "k8s"))
+    has_folder = mount.parent != Path(mount.anchor)  # else it is the host's root, which is nothing to give to a pod
+    path = json.dumps(_text(str(mount.parent if has_folder else mount), "k8s"))
     lines = ["# in the container", "env:"]
     for name, value in values.items():
         lines += [f"  - name: {name}", f"    value: {json.dumps(_text(value, 'k8s').replace('$(', '$$('))}"]
@@ -73,7 +75,7 @@ def _k8s(values: dict[str, str], mount: Path) -> str:
     lines += ["lifecycle:", "  postStart:", "    exec:"]
     lines += [f"      command: {json.dumps(['sh', '-c', _LINK_HEADERS, 'sh', str(mount / headers.NAMESPACE)])}"]
     lines += ["# in the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
-    lines += ["      type: Directory"]
+    lines += [f"      type: {'DirectoryOrCreate' if has_folder else 'Directory'}"]
     return _UNGUARDED + "\n".join(lines) + "\n"
 
 

@@ -89,7 +89,7 @@ def of_this_process() -> Interpreter | None:
     tag = sys.implementation.cache_tag
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    sites = _existing([*folders, *_python_path(os.environ)])
+    sites = _existing([*folders, *python_path(os.environ)])
     return Interpreter(tag, version, sys.prefix, sites, writes_nothing=sys.dont_write_bytecode) if tag else None
 
 
@@ -125,7 +125,7 @@ def ask(executable: str, environ: Mapping[str, str], flags: str = "") -> Interpr
         return None
     tag, version, prefix, sites = told
     ignores = bool(set(flags) & set("IE"))
-    folders = [*sites, *([] if ignores else _python_path(environ))]
+    folders = [*sites, *([] if ignores else python_path(environ))]
     return Interpreter(tag, version, prefix, _existing(folders), ignores, "B" in flags)
 
 
@@ -245,7 +245,8 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _python_path(environ: Mapping[str, str]) -> list[str]:
+def python_path(environ: Mapping[str, str]) -> list[str]:
+    """The folders that PYTHONPATH names; an empty one is the current folder."""
     return environ.get("PYTHONPATH", "").split(os.pathsep)
 
 

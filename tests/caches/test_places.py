@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.caches.processes import ROOT
 from tests.caches.test_disks import in_namespace, needs_mount
+from tests.engines.mounting import Mount, temporary_folder
 
 SCRIPT = """
 import json, os, sys
@@ -51,12 +54,20 @@ def test_a_mount_point_with_nothing_on_it_is_not_used(tmp_path: Path) -> None:
 
 
 @needs_mount
-def test_a_mount_is_used_and_keeps_its_own_order(tmp_path: Path) -> None:
+def test_another_filesystem_is_not_used(tmp_path: Path) -> None:
+    """Nothing bounds what is written to it."""
     mount = tmp_path / "mount"
     mount.mkdir()
     before = in_namespace(f"mount -t tmpfs none {shlex.quote(str(mount))}")
-    told = ask(tmp_path, before, KCACHEFS_MOUNT=str(mount))
-    assert told == {"path": str(mount / "library" / "tuned"), "found": "value", "touched": False, "loaded": []}
+    assert "kcachefs-library" in ask(tmp_path, before, KCACHEFS_MOUNT=str(mount))["path"]
+
+
+@pytest.mark.mount
+def test_a_mount_is_used_and_keeps_its_own_order() -> None:
+    with temporary_folder() as base, Mount(base / "mount", base / "store", "direct") as mount:
+        told = ask(base, KCACHEFS_MOUNT=str(mount.mountpoint))
+        folder = str(mount.mountpoint / "library" / "tuned")
+        assert told == {"path": folder, "found": "value", "touched": False, "loaded": []}
 
 
 def test_a_chosen_directory_comes_first(tmp_path: Path) -> None:

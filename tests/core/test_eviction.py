@@ -15,11 +15,11 @@ import pytest
 
 from kcachefs.core import Filesystem, eviction
 from kcachefs.core.administration import Administration
-from kcachefs.core.eviction import BATCH, BRISK_MARK, Pace
+from kcachefs.core.eviction import BATCH, BRISK_MARK
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import TURN_SECONDS
 from kcachefs.core.limits import Limits
-from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES
+from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES, Pace
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER
 from kcachefs.core.walk import Name
 from kcachefs.errors import UsageError

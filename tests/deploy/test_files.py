@@ -72,6 +72,7 @@ def test_every_mount_names_its_policy_and_one_for_several_users_is_not_shared() 
             assert chosen == (
                 "shared" if path.parent.name == "user" else "$policy" if "slurm" in path.parts else "publish"
             )
+            assert chosen == "shared" or "--max-size-per-uid" in arguments, path
     assert "\npolicy=publish " in (DEPLOY / "slurm" / "settings.sh").read_text()
 
 

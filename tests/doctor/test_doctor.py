@@ -16,7 +16,7 @@ from kcachefs.doctor import host, places
 from kcachefs.frameworks import headers
 from tests.disks import ext4, need_root
 from tests.engines.mounting import Mount, kill
-from tests.frameworks.commands import kcachefs
+from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -221,3 +221,37 @@ def test_a_store_that_is_gone_or_on_a_dead_disk_is_found(base: Path) -> None:
     assert "Traceback" not in log.read_text()
     said = f"eviction failed and will be tried again: {mount.store}: the store of this mount is gone"
     assert log.read_text().count(said) == 1
+
+
+@as_root
+def test_a_container_without_the_device_is_told_the_same_by_run_and_by_doctor(base: Path) -> None:
+    devices = (
+        'mount -t tmpfs t "$1" && cp -a /dev/null /dev/urandom "$1" && mount --move "$1" /dev && shift && exec "$@"'
+    )
+    (base / "dev").mkdir()
+    inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", devices, "sh", str(base / "dev")]
+    _told_alike(base, inside, "/dev/fuse", "--device /dev/fuse --cap-add SYS_ADMIN")
+
+
+@as_root
+def test_who_may_gain_no_privileges_is_told_the_same_by_run_and_by_doctor(base: Path) -> None:
+    base.chmod(0o777)
+    inside = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]
+    _told_alike(base, inside, "fusermount3", "allowPrivilegeEscalation: true")
+
+
+def _told_alike(base: Path, inside: list[str], subject: str, remedy: str) -> None:
+    names = ("HOME", "XDG_CONFIG_HOME", "KCACHEFS_SYSTEM_CONFIG", "KCACHEFS_RUNTIME_DIR", "KCACHEFS_LOG_DIR")
+    own = {name: str(base / name) for name in names}
+    environ = {**os.environ, **own, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def said(*arguments: str) -> str:
+        command = [*inside, *KCACHEFS, *arguments]
+        done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True, timeout=PATIENCE)
+        return done.stdout + done.stderr
+
+    [found] = [one for one in json.loads(said("doctor", "--json"))["findings"] if one["subject"] == subject]
+    assert found["level"] == "problem"
+    assert remedy in found["remedy"]
+    told = said("run", "--store", str(base / "store"), "--", "true")
+    assert f"{subject} {found['message']}; {found['remedy']}" in told

@@ -52,10 +52,33 @@ class Environment:
         else:
             target.symlink_to(source)
 
-    def set_times(self, seconds: int) -> None:
-        """As if it had been installed then."""
-        for path in (*self.site.rglob("*.py"), *self.site.glob("*.dist-info")):
+    def set_times(self, seconds: int, *, step: int = 1) -> None:
+        """As if it had been installed then, and that took `step` seconds a distribution; 0: as if by a builder that
+        gives all files one time."""
+        for path in self.site.rglob("*.py"):
             os.utime(path, (seconds, seconds))
+        for number, path in enumerate(sorted(self.site.glob("*.dist-info")), 1):
+            os.utime(path, (seconds + number * step, seconds + number * step))
+
+    def copied_to(self, folder: Path) -> Environment:
+        """The same at another place."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return self._at(folder)
+
+    def _at(self, folder: Path) -> Environment:
+        there = Environment.__new__(Environment)
+        there.folder, there.python = folder, folder / "bin" / "python"
+        there.site = folder / self.site.relative_to(self.folder)
+        return there
+
+    @contextlib.contextmanager
+    def shown_at(self, place: Path) -> Iterator[Environment]:
+        """Within the scope it lies at that place, where a container would show it."""
+        self.folder.rename(place)
+        try:
+            yield self._at(place)
+        finally:
+            place.rename(self.folder)
 
     def run(
         self, code: str = IMPORTS, *options: str, env: dict[str, str] | None = None, check: bool = True

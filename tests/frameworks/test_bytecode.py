@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core.uses import HEARTBEAT_SECONDS
-from kcachefs.frameworks import bytecode, interpreters
+from kcachefs.frameworks import bytecode, interpreters, source_times
 from kcachefs.session import account
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import KCACHEFS, kcachefs
@@ -104,14 +104,62 @@ def test_two_environments_at_the_same_path_do_not_overwrite_each_other(mount: Mo
     seen = []
     for _ in range(2):
         for image in images:
-            image.folder.rename(shown)
-            there = Environment.__new__(Environment)
-            there.folder, there.python = shown, shown / "bin" / "python"
-            there.site = shown / image.site.relative_to(image.folder)
-            seen.append(len(compiled(there.run(IMPORTS, "-v", env=variables(mount, there)))))
-            shown.rename(image.folder)
+            with image.shown_at(shown) as there:
+                seen.append(len(compiled(there.run(IMPORTS, "-v", env=variables(mount, there)))))
     assert min(seen[:2]) > 50
     assert seen[2:] == [0, 0]
+
+
+@pytest.mark.parametrize("moment", [0, 1_700_000_000])
+def test_an_image_whose_files_have_one_time_does_not_run_another_images_code(
+    mount: Mount, base: Path, environment: Environment, moment: int
+) -> None:
+    """kaniko --reproducible, BuildKit's rewrite-timestamp and Bazel give files such times; edits of the same size."""
+    shown, said, reason = base / "venv", [], ""
+    for number in (1, 2):
+        image = environment.copied_to(base / f"image {number}")
+        (image.site / "project.py").write_text(f"RATE = {number}\n")
+        image.set_times(moment, step=0)
+        with image.shown_at(shown) as there:
+            reason = judged(there).reason
+            said.append(there.run("import project; print(project.RATE)", env=variables(mount, there)).stdout)
+    assert said == ["1\n", "2\n"]
+    assert "one time" in reason
+
+
+def test_a_project_whose_files_have_no_true_time_is_not_kept_in_the_mount(
+    base: Path, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer of its own, over packages with times of their own."""
+    project = base / "project"
+    (project / "package").mkdir(parents=True)
+    (project / "train.py").touch()
+    script = str(project / "train.py")
+    assert judged(environment, script).is_used
+    assert judged(environment, "-m", "package", PYTHONPATH=str(project)).is_used
+    for moment in (946_684_800, 315_532_800, 1, 0):
+        os.utime(project / "package", (moment, moment))
+        assert str(project) in judged(environment, script).reason
+    assert not judged(environment, "-m", "package", PYTHONPATH=str(project)).is_used
+    assert judged(environment, script, wish="on").is_used
+    monkeypatch.chdir(project)
+    assert not judged(environment, "-m", "package").is_used
+
+
+def test_packages_that_were_installed_in_few_seconds_are_kept(base: Path, environment: Environment) -> None:
+    """Layers of images keep whole seconds, and all sources of a wheel have the time at which it was unpacked."""
+    quick = environment.copied_to(base / "venv")
+    quick.set_times(1_700_000_000, step=1)
+    assert judged(quick).is_used
+
+
+@pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
+def test_the_times_of_real_installations_tell_versions_apart(python: str) -> None:
+    interpreter = interpreters.ask(python, plain())
+    if interpreter is None:
+        pytest.skip(f"{python} is not there")
+    found = interpreters.installed(interpreter)
+    assert source_times.sameness(found, bytecode.sample(found), []) == ""
 
 
 def test_an_eviction_in_the_middle_of_an_import_harms_nobody(mount: Mount, environment: Environment) -> None:
@@ -453,5 +501,7 @@ def test_doctor_says_which_and_why(environment: Environment, base: Path) -> None
 
     assert "no usable bytecode beside the sources of" in told(f"{environment.folder / 'bin'}:{os.environ['PATH']}")
     good = Environment(base / "venv")
+    good.set_times(0, step=0)
+    assert "have one time" in told(f"{good.folder / 'bin'}:{os.environ['PATH']}")
     good.compile()
-    assert "left to Python" in told(f"{good.folder / 'bin'}:{os.environ['PATH']}")
+    assert "left to Python: usable" in told(f"{good.folder / 'bin'}:{os.environ['PATH']}")

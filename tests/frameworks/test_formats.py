@@ -65,11 +65,30 @@ def test_fish_that_sources_it_has_every_variable(hostile: Mount) -> None:
 def test_json_and_the_pod_hold_the_same_strings(hostile: Mount) -> None:
     wanted = environment(hostile.mountpoint)
     assert json.loads(kcachefs("env", "--mount", hostile.mountpoint, "--format", "json").stdout) == wanted
+    wanted = environment(hostile.mountpoint, of_this_python=False)
     pod = kcachefs("env", "--mount", hostile.mountpoint, "--format", "k8s").stdout.splitlines()
     names = [line.removeprefix("  - name: ") for line in pod if line.startswith("  - name: ")]
     values = [json.loads(line.removeprefix("    value: ")) for line in pod if line.startswith("    value: ")]
     assert dict(zip(names, values, strict=False)) == {k: v.replace("$(", "$$(") for k, v in wanted.items()}
-    assert json.loads(next(line for line in pod if "mountPath" in line).partition(": ")[2]) == str(hostile.mountpoint)
+
+
+def test_a_pods_volume_is_the_folder_above_the_mount(hostile: Mount) -> None:
+    """One that is the mount itself would not show the next daemon's."""
+    pod = kcachefs("env", "--mount", hostile.mountpoint, "--format", "k8s").stdout.splitlines()
+    at = pod.index("    hostPath:")
+    for line in (pod[at + 1], next(line for line in pod if "mountPath" in line)):
+        assert json.loads(line.partition(": ")[2]) == str(hostile.mountpoint.parent)
+    assert pod[at + 2] == "      type: DirectoryOrCreate"
+    assert "    mountPropagation: HostToContainer" in pod
+
+
+@pytest.mark.parametrize("format", ["docker", "k8s"])
+def test_nothing_for_a_container_depends_on_what_is_installed_here(base: Path, format: str) -> None:
+    """Images with other versions would overwrite each other's extensions in a folder that names ours."""
+    out = render(environment(base, of_this_python=False), format, base).decode()
+    assert "TRITON_CACHE_DIR" in out
+    assert "TORCH_EXTENSIONS_DIR" not in out
+    assert "TORCH_EXTENSIONS_DIR" in environment(base)
 
 
 def test_the_pods_hook_puts_torchs_header_where_that_containers_torch_looks(hostile: Mount, base: Path) -> None:
@@ -90,6 +109,7 @@ def test_the_pods_hook_puts_torchs_header_where_that_containers_torch_looks(host
 
 def test_a_file_of_variables_holds_them_or_says_that_it_cannot(hostile: Mount) -> None:
     wanted = environment(hostile.mountpoint)
+    of_others = environment(hostile.mountpoint, of_this_python=False)
     done = kcachefs("env", "--mount", hostile.mountpoint, "--format", "docker", check=False)
     if "\n" in str(hostile.mountpoint):
         assert done.returncode == 2
@@ -97,7 +117,7 @@ def test_a_file_of_variables_holds_them_or_says_that_it_cannot(hostile: Mount) -
     else:
         lines = done.stdout.splitlines()
         assert lines[0].startswith("# Nothing guards these variables")
-        assert dict(line.split("=", 1) for line in lines if not line.startswith("#")) == wanted
+        assert dict(line.split("=", 1) for line in lines if not line.startswith("#")) == of_others
     done = kcachefs("env", "--mount", hostile.mountpoint, "--format", "dotenv", check=False)
     if "'" in str(hostile.mountpoint):
         assert done.returncode == 2

@@ -145,7 +145,7 @@ class Policy:
     def authorize_kind(self, caller: Caller, mode: int) -> None:
         """Something of that type is to be made."""
 
-    def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
+    def authorize_link(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
         """Another name for a file."""
 
     def authorize_remove(self, caller: Caller, parent: int, name: bytes, *, is_dir: bool) -> None:

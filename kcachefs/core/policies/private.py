@@ -290,7 +290,7 @@ class Private(Policy):
         if self._is_forbidden(caller, ino):
             raise FsError(errno.EROFS, "the base is not yours to change")
 
-    def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
+    def authorize_link(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
         self._refuse_changing(caller, ino)
 
     def authorize_remove(self, caller: Caller, parent: int, name: bytes, *, is_dir: bool) -> None:

@@ -14,7 +14,9 @@ A folder is moved by its owner only while nothing in it is anybody else's. Nobod
 or sockets, and nobody is led by a link of somebody else's (unless that is root or the mount's owner): otherwise they
 would redirect what others open.
 
-What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone.
+What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone. A lock
+never gets another name than a lock's, not even a temporary one: who has opened or mapped it could go on writing. (To
+judge each open instead, as `read_only.py` does, would make each open of every file a request.)
 
 How. Folders appear open to all and files readable by all and writable by their owner; the kernel enforces that. What
 removes or moves names comes here, with the caller. When a rename gives way, the kernel has moved its own name, and
@@ -168,9 +170,10 @@ class Publish(Policy):
         if caller.uid != 0 and stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR):
             raise FsError(errno.EPERM, "only files and folders are shared under --policy publish")
 
-    def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
+    def authorize_link(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
         if not _owns(caller, owner := self._nodes.get(ino).uid):
             raise self._refusal(caller, f"linking {name!r}", owner)
+        self._refuse_publishing_a_lock(ino, parent, name)
 
     # --- taking away --------------------------------------------------------------------------------------------------
 
@@ -191,7 +194,10 @@ class Publish(Policy):
         self._refuse_strangers(caller, parent, name)
         ino, other = self._tree.find(parent, name), self._tree.find(new_parent, new_name)
         if ino is not None:
+            self._refuse_publishing_a_lock(ino, new_parent, new_name)
             self._refuse_moving(caller, ino, name)
+        if other is not None and flags & RENAME_EXCHANGE:
+            self._refuse_publishing_a_lock(other, parent, name)
         if other is None:
             self.authorize_add(caller, new_parent, new_name)
         elif ino is not None and ino != other and not flags & RENAME_NOREPLACE:
@@ -200,6 +206,14 @@ class Publish(Policy):
             self._refuse_strangers(caller, new_parent, new_name)
             self._refuse_moving(caller, other, new_name)
         return False
+
+    def _refuse_publishing_a_lock(self, ino: int, parent: int, name: bytes) -> None:
+        """A lock gets no name but a lock's: somebody may have it mapped, and would write into what others then load."""
+        node = self._nodes.get(ino)
+        if not node.is_file or not self._membership.is_lock(ino, node):
+            return
+        if self._nodes.get(parent).entry or self._placement.kind_at(parent, name, is_dir=False) is not Kind.LOCK:
+            raise FsError(errno.EPERM, f"a lock, which everybody may write, cannot become {name!r}")
 
     def _refuse_moving(self, caller: Caller, ino: int, name: bytes) -> None:
         """Nobody takes away with a folder of theirs what others have put there.
@@ -212,9 +226,11 @@ class Publish(Policy):
         if node.is_dir and node.size > LOOKED_AT:
             raise FsError(errno.EXDEV, f"{name!r} holds too much to be moved by anybody but root")
         for count, (below, _, _) in enumerate(self._walk.below(ino)):
-            owner = self._nodes.get(below).uid
-            if not _owns(caller, owner):
-                raise self._refusal(caller, f"moving {name!r}, in which something", owner)
+            found = self._nodes.get(below)
+            if not _owns(caller, found.uid):
+                raise self._refusal(caller, f"moving {name!r}, in which something", found.uid)
+            if found.is_file and self._membership.is_lock(below, found):
+                raise FsError(errno.EXDEV, f"{name!r} holds locks, which would become files that others load")
             if count >= LOOKED_AT:
                 raise FsError(errno.EXDEV, f"{name!r} holds too much to be moved by anybody but root")
 

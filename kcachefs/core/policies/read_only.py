@@ -141,7 +141,7 @@ class ReadOnly(Policy):
         self._memory.remove(caller, parent, name)
         return True
 
-    def authorize_link(self, caller: Caller, ino: int, name: bytes) -> None:
+    def authorize_link(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
         self._refuse_change(caller)
 
     def authorize_remove(self, caller: Caller, parent: int, name: bytes, *, is_dir: bool) -> None:

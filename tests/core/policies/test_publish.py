@@ -22,6 +22,7 @@ from tests.core.policies.mounts import ALICE, BOB, as_user, each_engine, mounted
 from tests.core.trees import ROOT, find, folder, user
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
+from tests.engines.syscalls import renameat2
 
 MODULE = b"print(1)\n"
 CAROL = 42062
@@ -165,6 +166,38 @@ def test_locks_are_everybodys_and_temporary_files_are_not(engine: str) -> None:
                 (folder / "planted").touch()
 
         as_user(BOB, use)
+
+
+@needs_root
+@each_engine
+def test_a_lock_never_becomes_what_others_load(engine: str) -> None:
+    """Who has a lock open or mapped could go on writing under its new name, which everybody trusts."""
+    with mounted(engine, "--policy", "publish") as mount:
+        folder = mount.mountpoint / "inductor" / "ab"
+        lock, entry = folder / "x.lock", mount.mountpoint / "triton" / "KEY"
+
+        def become() -> None:
+            folder.mkdir()
+            entry.mkdir()
+            lock.write_bytes(b"a" * 4096)
+            (folder / "other.so").write_bytes(MODULE)
+            for give in (os.rename, os.link):
+                for target in (folder / "final.so", folder / ".1.2.tmp", entry / "k.so", entry / "k.lock"):
+                    with refused(errno.EPERM):
+                        give(lock, target)
+            for one, other in ((lock, folder / "other.so"), (folder / "other.so", lock)):
+                with refused(errno.EPERM):
+                    renameat2(one, other, RENAME_EXCHANGE)
+            with refused(errno.EXDEV):  # with which mv copies it
+                folder.rename(folder.with_name("cd"))
+            os.link(lock, folder / "y.lock")
+            lock.rename(folder / "z.lock")
+            (folder / ".3.4.tmp").write_bytes(MODULE)
+            (folder / ".3.4.tmp").rename(folder / "third.so")
+
+        as_user(ALICE, become)
+        assert sorted(os.listdir(folder)) == ["other.so", "third.so", "y.lock", "z.lock"]
+        assert os.listdir(entry) == []
 
 
 # --- in the core ------------------------------------------------------------------------------------------------------
