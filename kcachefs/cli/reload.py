@@ -38,7 +38,7 @@ def reload(
 
 def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
     """Have another worker take over; returns the mount's state before and after."""
-    from kcachefs.daemon import registry
+    from kcachefs.daemon import registry, serving
     from kcachefs.mounts.finding import mount_at
 
     before = registry.read(mountpoint)
@@ -47,9 +47,12 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
     if before.engine != "direct":
         raise MountError(f"{mountpoint}: the {before.engine} engine cannot hand over; unmount and mount again")
-    if not registry.is_alive(before.supervisor_pid):
+    if not before.supervised:
         raise MountError(f"{mountpoint}: its supervisor is dead; unmount and mount again")
-    os.kill(before.supervisor_pid, signal.SIGUSR2)
+    with serving.opened(lambda: before.processes()[:1]) as supervisor:
+        if not supervisor:
+            raise MountError(f"{mountpoint}: is served in another PID namespace; reload it there")
+        serving.send(supervisor[0], signal.SIGUSR2)
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         now = registry.read(mountpoint)

@@ -23,7 +23,8 @@ import msgspec
 from kcachefs.daemon import logs, registry
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
-from kcachefs.daemon.registry import MountConfig, MountState
+from kcachefs.daemon.own_record import OwnRecord
+from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess, exit_reason
 from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
@@ -72,17 +73,8 @@ class Supervisor:
         self._wakeup, self._wakeup_writer = os.pipe()
         os.set_blocking(self._wakeup_writer, False)
         self._crashes = self._bus_errors = 0
-        self._state = MountState(
-            mountpoint=config.mountpoint,
-            store=config.store,
-            engine=config.engine,
-            supervisor_pid=os.getpid(),
-            worker_pid=0,
-            restarts=0,
-            started=time.time(),
-            log=config.log,
-            policy=config.sharing.policy,
-        )
+        self._record = OwnRecord(config)
+        self._state = self._record.state
 
     def run(self, ready: Callable[[Refusal | None], None], *, foreground: bool = False) -> int:
         """Mount, serve, and return the exit code.
@@ -196,6 +188,7 @@ class Supervisor:
             if event is WorkerEvent.HEARTBEAT:
                 self._crashes = 0
                 self._keep_standby(self._worker)
+                self._keep_record()
             elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
             elif event is WorkerEvent.NEWCOMER:
@@ -218,6 +211,12 @@ class Supervisor:
         if wanted and worker.seconds_served > STANDBY_SECONDS:
             self._standby = self._start()
 
+    def _keep_record(self) -> None:
+        self._record.renew()
+        if self._can_fail_over and not self._stopping and self._newcomer is None and self._record.lost_socket():
+            log.warning("the control socket is gone; another worker takes over, and makes one")
+            self._reload()
+
     def _start(self) -> WorkerProcess | None:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
         try:
@@ -237,21 +236,15 @@ class Supervisor:
             self._worker = worker
             if self._fleet is not None:
                 self._fleet.connect(worker.agents)
-            self._state.worker_pid = worker.pid
-            self._state.version = worker.version
-            self._write_state()
+            unwritten = self._record.write_worker(worker.pid, worker.version)
+            if unwritten and not resumed:
+                return Refusal(4, f"{self._config.mountpoint}: its state cannot be written: {unwritten}")
             if self._stopping:
                 self._finish()
         elif worker.end(LEAVE_SECONDS) in (-signal.SIGBUS, -signal.SIGSEGV):
             # LMDB reads through a map, and trusts what it reads.
             refusal = Refusal(3, f"{self._config.store}: its catalog is damaged; run: kcachefs fsck --repair")
         return refusal
-
-    def _write_state(self) -> None:
-        try:
-            registry.write(self._state)
-        except OSError as error:
-            log.error("the state that `kcachefs status` shows could not be written: %s", error)
 
     def _replace(self) -> Refusal | None:
         """Put the next worker in place of one that ended; returns a refusal if none can serve."""
@@ -328,7 +321,7 @@ class Supervisor:
     def _note_failed_reload(self) -> None:
         self._state.reloads_failed += 1
         log.error("the new worker did not start; the old one keeps serving")
-        self._write_state()
+        self._record.write()
 
     def _stop(self, number: int, frame: object) -> None:
         """SIGTERM: unmount. A busy mount is detached at once, and the worker, or its successor, told to finish."""
@@ -377,7 +370,7 @@ class Supervisor:
             self._fleet.end()
         if self._header_guard is not None:
             self._header_guard.end()
-        registry.remove(self._config.mountpoint)
+        self._record.end()
 
 
 def main() -> None:

@@ -321,7 +321,7 @@ def prepare(config: MountConfig) -> Preparation:
         importlib.import_module(f"kcachefs.engines.{config.engine}")
     if config.fleet is not None:
         importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
-    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
+    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint, create=True)
     privileges.drop()
     make_directory(store)
     return Preparation(control_socket, confine(store, control_socket.parent))

@@ -114,9 +114,11 @@ def refuse_store_in_use(store: str) -> None:
         if os.path.realpath(other.store) != os.path.realpath(store):
             continue
         if mounting.mounted_at(Path(other.mountpoint)) is None:
+            pid = other.processes()[1]
+            server = f"process {pid}" if pid else "a process of another PID namespace, such as a container's,"
             raise StoreBusy(
                 f"{store}: what was mounted at {other.mountpoint} is still in use; "
-                f"end what uses it (process {other.worker_pid} serves it), or choose another --store"
+                f"end what uses it ({server} serves it), or choose another --store"
             )
         raise StoreBusy(
             f"{store}: is mounted at {other.mountpoint}; "
