@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kcachefs import config
 from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountState
 from kcachefs.engines import mounting
 from kcachefs.errors import MountError
 
@@ -38,11 +39,20 @@ def nothing_at(wanted: Path, *, configured: bool) -> MountError:
     return MountError(f"{wanted}: no kcachefs is mounted there; mount one with: {again}")
 
 
+def usable_here() -> list[MountState]:
+    """The mounts of this user that answer here. One that is served may be in another mount namespace, such as a
+    container's, or be unmounted and only kept for its last user: programs would fill the bare directory.
+    """
+    return [state for state in registry.all_mounts() if answers(Path(state.mountpoint))]
+
+
 def the_only_one() -> Path:
     """The one mount that this user has."""
-    mounts = [state.mountpoint for state in registry.all_mounts()]
+    mounts = [state.mountpoint for state in usable_here()]
     if not mounts:
-        raise MountError(f"nothing is mounted; {_mount_of_the_system()}make a mount with: kcachefs mount")
+        hidden = [state.mountpoint for state in registry.all_mounts()]
+        elsewhere = f" here ({', '.join(hidden)}: in another mount namespace, or hidden)" if hidden else ""
+        raise MountError(f"nothing is mounted{elsewhere}; {_mount_of_the_system()}make a mount with: kcachefs mount")
     if len(mounts) > 1:
         raise MountError(f"there are {len(mounts)} mounts ({', '.join(mounts)}); choose one with --mount DIR")
     return Path(mounts[0])
