@@ -168,10 +168,12 @@ class Supervisor:
                 return 0 if code != REFUSED else 3
             if not self._can_fail_over:
                 log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
+                self._state.failure = f"the worker ended ({exit_reason(code)})"
                 return 4
             refusal = self._replace()
             if refusal is not None:
                 log.error("the worker cannot be replaced: %s", refusal.message)
+                self._state.failure = refusal.message
                 return refusal.exit_code
 
     @property
