@@ -89,7 +89,9 @@ class OwnRecord:
         """The mount is gone. If it failed, `kcachefs umount` reads why, and removes the record."""
         if self.state.failure:
             self.write()
-        elif self._path is not None and self._is_ours(self._path):
+        elif self._path is None:
+            registry.remove_socket(self.state.mountpoint)
+        elif self._is_ours(self._path):
             registry.remove_files(self._path)
         if self._file >= 0:
             os.close(self._file)

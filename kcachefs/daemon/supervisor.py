@@ -240,7 +240,7 @@ class Supervisor:
                 self._fleet.connect(worker.agents)
             unwritten = self._record.write_worker(worker.pid, worker.version)
             if unwritten and not resumed:
-                return Refusal(4, f"{self._config.mountpoint}: its state cannot be written: {unwritten}")
+                return Refusal(4, f"{registry.directory()}: {unwritten}; make room there, or set KCACHEFS_RUNTIME_DIR")
             if self._stopping:
                 self._finish()
         elif worker.end(LEAVE_SECONDS) in (-signal.SIGBUS, -signal.SIGSEGV):
