@@ -89,7 +89,7 @@ def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
             raise StoreAccessError(
                 f"{settings.store}: cannot be made: you may not write to {closed}; choose another with --store DIR"
             )
-        with created_directory(mountpoint):
+        with created_directory(mountpoint, shared=settings.allow_other):
             refuse_non_empty(mountpoint)
             yield
 
@@ -127,11 +127,16 @@ def refuse_store_in_use(store: str) -> None:
 
 
 @contextlib.contextmanager
-def created_directory(directory: Path) -> Iterator[None]:
-    """Create the directory and its parents where they are missing; remove them again if the scope fails."""
+def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None]:
+    """Create the directory and its parents where they are missing; remove them again if the scope fails.
+
+    Whatever the umask, others reach one that is `shared`.
+    """
     missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        for folder in missing if shared else ():
+            folder.chmod(0o755)
     except PermissionError as error:
         raise MountDenied(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
     except (FileExistsError, NotADirectoryError):
