@@ -23,6 +23,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     """List your mounts, the dead ones too."""
     from kcachefs.cli.printing import print_json
     from kcachefs.daemon import registry
+    from kcachefs.mounts.finding import unlisted
 
     mounts = registry.all_mounts()
     dead = registry.dead_mounts()
@@ -35,7 +36,12 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  store     {state.store}")
         print(f"  dead      its daemon is gone; repair: {registry.repair(state)}")
         print(f"  log       {state.log}")
-    if not mounts and not dead:
+    others = unlisted()
+    for other in others:
+        print(printable(other.mountpoint))
+        print(printable(f"  store     {other.source}"))
+        print("  unlisted  its daemon has no record here: it is somebody else's, or of the host of this container")
+    if not (mounts or dead or others):
         print("no mounts; make one with: kcachefs mount")
         return
     for state in mounts:
@@ -43,7 +49,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  store     {state.store}")
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
-        if (numbers := _numbers(state)) is not None:
+        if (numbers := _numbers(state)) is None:
+            print("  holds     unknown: the worker does not answer")
+        else:
             below = numbers.store
             used, quota, saved = map(format_size, (below.used_bytes, below.max_bytes, below.bytes_saved))
             print(f"  holds     {used} of {quota}, {saved} saved")
