@@ -53,7 +53,9 @@ class OwnRecord:
     def write(self) -> str:
         """Returns why it could not be written; then `renew` tries again."""
         try:
-            self._write(registry.state_path(self.state.mountpoint, create=True))
+            path = registry.state_path(self.state.mountpoint, create=True)
+            if not self._is_taken(path):
+                self._write(path)
         except (KcachefsError, OSError) as error:
             if not self._is_late:
                 log.error("the state that `kcachefs status` shows could not be written: %s", describe(error))
@@ -74,7 +76,7 @@ class OwnRecord:
         """Write it again where it is late, or gone: somebody has cleared the runtime directory away, or moved it."""
         with contextlib.suppress(KcachefsError):  # the next heartbeat may find the directory usable
             path = registry.state_path(self.state.mountpoint)
-            if not path.exists() or (self._is_late and self._is_ours(path)):
+            if self._is_late or not self._is_ours(path):
                 self.write()
 
     def lost_socket(self) -> bool:
@@ -118,8 +120,12 @@ class OwnRecord:
             os.close(self._file)
         self._file, self._path = file, path
 
+    def _is_taken(self, path: Path) -> bool:
+        """Whether a later mount at the same place has its record there: this one was hidden, and has users left."""
+        return self._file >= 0 and not self._is_ours(path) and registry.is_held(self.state.mountpoint)
+
     def _is_ours(self, path: Path | None) -> bool:
-        """Whether that is the record as we wrote it last, and not that of a later mount at the same place."""
+        """Whether that is the record as we wrote it last."""
         try:
             return path is not None and self._file >= 0 and os.path.samestat(os.fstat(self._file), os.stat(path))
         except OSError:

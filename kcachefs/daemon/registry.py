@@ -98,7 +98,7 @@ class MountState(msgspec.Struct, kw_only=True):
     @property
     def supervised(self) -> bool:
         """Whether a worker that dies will be replaced."""
-        return _is_held(self.mountpoint) if self.locked else serving.looks_like_ours(self.supervisor_pid)
+        return is_held(self.mountpoint) if self.locked else serving.looks_like_ours(self.supervisor_pid)
 
     def processes(self) -> tuple[int, int]:
         """The supervisor and the worker by their numbers here; 0 for one that has ended, or has no number here."""
@@ -272,7 +272,7 @@ def _recorded() -> list[MountState]:
     return found
 
 
-def _is_held(mountpoint: str) -> bool:
+def is_held(mountpoint: str) -> bool:
     """Whether the supervisor that wrote the record lives; see own_record.py."""
     try:
         os.close(filelock.open_locked(state_path(mountpoint), os.O_RDONLY | os.O_CLOEXEC, _PROBE))

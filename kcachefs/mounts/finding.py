@@ -89,8 +89,8 @@ def not_ours(mountpoint: Path, what: str) -> MountDenied:
     found = mounting.mounted_at(mountpoint)
     if found is not None and found.owner == os.getuid():
         return MountDenied(
-            f"{mountpoint}: is your mount, but its daemon has no record in {config.runtime_directory()}; {what} there "
-            "from where it was mounted, with the same KCACHEFS_RUNTIME_DIR"
+            f"{mountpoint}: is your mount, but its daemon has no record in {config.runtime_directory()}; "
+            "run this where it was mounted, with the same KCACHEFS_RUNTIME_DIR"
         )
     return MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root may {what} there")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,12 +114,14 @@ def test_umount_ends_no_process_that_has_got_the_number(scene: Scene, is_older: 
 def test_a_record_of_an_older_daemon_is_as_good_as_ever(scene: Scene) -> None:
     scene.mount()
     [now] = scene.status()
+    os.kill(now["supervisor_pid"], signal.SIGSTOP)  # it would write its own again
     change(record_of(scene), locked=False, namespace=0, supervisor_ticks=0, worker_ticks=0)
     [shown] = scene.status()
     for name in ("state", "supervisor_pid", "worker_pid"):
         assert shown[name] == now[name]
     in_container(scene, "status", before=f"umount {shlex.quote(str(scene.mountpoint))}")
     assert [one["state"] for one in scene.status()] == ["served"]
+    os.kill(now["supervisor_pid"], signal.SIGCONT)
     scene.umount()
     until(scene.is_over)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.scene import KCACHEFS, Scene
 from tests.disks import need_root, tmpfs
-from tests.waiting import until
+from tests.waiting import until, until_gone
 
 pytestmark = pytest.mark.mount
 
@@ -49,6 +49,22 @@ def test_a_full_runtime_directory_hides_nothing(scene: Scene) -> None:
         disk.make_room()
         until(lambda: json.loads(record.read_text())["worker_pid"] == told["worker_pid"])
         scene.umount()
+
+
+def test_a_hidden_daemon_leaves_the_record_of_the_next_mount(scene: Scene) -> None:
+    folder = scene.mount()
+    (folder / "file").write_text("text")
+    [hidden] = scene.status()
+    with (folder / "file").open():
+        scene.umount("--lazy")
+        scene.mount("--store", scene.folder / "next")
+        [shown] = scene.status()
+    until_gone(hidden["supervisor_pid"])
+    [now] = scene.status()
+    assert (
+        (now["state"], now["supervisor_pid"]) == ("served", shown["supervisor_pid"]) != ("", hidden["supervisor_pid"])
+    )
+    scene.umount()
 
 
 def test_a_mount_without_a_record_here_is_shown_and_not_doubled(scene: Scene) -> None:
