@@ -137,6 +137,8 @@ def directory(*, create: bool = True) -> Path:
 
 
 _ANYBODYS = Path("/tmp")
+_NOWHERE = Path("/proc/kcachefs")
+"""Not there, and nobody can make it: for who has no runtime directory, and only reads."""
 
 
 def _unsquatted(path: Path, *, create: bool) -> Path:
@@ -153,7 +155,7 @@ def _unsquatted(path: Path, *, create: bool) -> Path:
     if not os.path.lexists(path):
         return path
     if not create:
-        return path / "none"  # below what is somebody else's: not there, and never looked into
+        return _NOWHERE
     made = Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=path.parent))
     if (first := mine()[0]) != made:  # another command of the user made one at the same time
         made.rmdir()
