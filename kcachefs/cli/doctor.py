@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kcachefs import config
 from kcachefs.cli.printing import complain, console
 from kcachefs.cli.usage import a_path
 from kcachefs.errors import KcachefsError
@@ -33,12 +32,11 @@ def doctor(
     """Report what is missing or unusual on this machine and how to fix it. Exit code 1 if something does not work."""
     from kcachefs.doctor import NOTE, OK, PROBLEM, examine
 
-    where = Path(store or config.default_store()).absolute()
-    findings = list(examine(where, os.environ))
+    findings = list(examine(store, os.environ))
     if fix:
         for one in findings:
             _mend(one)
-        findings = list(examine(where, os.environ))
+        findings = list(examine(store, os.environ))
     if as_json:
         import json
 

@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from kcachefs import __version__
 from kcachefs.cli import target
 from kcachefs.cli.printing import print_json
 from kcachefs.errors import DaemonError, MountError
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountState
 
 PATIENCE_SECONDS = 120.0
+UNWRITTEN_SECONDS = 2.0
+"""How long a new worker may serve before the mount's state says so. A full runtime directory keeps it from doing so."""
 
 
 def reload(
@@ -38,7 +43,7 @@ def reload(
 
 def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
     """Have another worker take over; returns the mount's state before and after."""
-    from kcachefs.daemon import registry
+    from kcachefs.daemon import registry, serving
     from kcachefs.mounts.finding import mount_at
 
     before = registry.read(mountpoint)
@@ -47,16 +52,25 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
     if before.engine != "direct":
         raise MountError(f"{mountpoint}: the {before.engine} engine cannot hand over; unmount and mount again")
-    if not registry.is_alive(before.supervisor_pid):
+    if not before.supervised:
         raise MountError(f"{mountpoint}: its supervisor is dead; unmount and mount again")
-    os.kill(before.supervisor_pid, signal.SIGUSR2)
-    until = time.monotonic() + PATIENCE_SECONDS
+    former = before.processes()[1]
+    with serving.opened(lambda: before.processes()[:1]) as supervisor:
+        if not supervisor:
+            raise MountError(f"{mountpoint}: is served in another PID namespace; reload it there")
+        serving.send(supervisor[0], signal.SIGUSR2)
+    until = unwritten_until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         now = registry.read(mountpoint)
         if now is None:
             raise DaemonError(f"{mountpoint}: was unmounted in the meantime; see {before.log}")
         if now.reloads > before.reloads:
             return before, now
+        worker = now.processes()[1]
+        if worker in (0, former):
+            unwritten_until = time.monotonic() + UNWRITTEN_SECONDS
+        elif time.monotonic() > unwritten_until:
+            return before, msgspec.structs.replace(now, worker_pid=worker, version=__version__)
         if now.reloads_failed > before.reloads_failed:
             why = f": {now.reload_refusal}" if now.reload_refusal else f"; see {now.log}"
             raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving{why}")

@@ -10,7 +10,7 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.cli.usage import a_path
-from kcachefs.errors import MountDenied, MountError, UsageError
+from kcachefs.errors import MountError, UsageError
 
 
 def set(
@@ -57,7 +57,7 @@ def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) ->
     from kcachefs.daemon import control, registry
     from kcachefs.daemon.options import option_named
     from kcachefs.daemon.registry import MountConfig
-    from kcachefs.mounts.finding import mount_at
+    from kcachefs.mounts.finding import mount_at, not_ours
 
     mountpoint = os.path.realpath(directory)
     for name, given in changes.items():
@@ -65,7 +65,7 @@ def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) ->
     state = registry.read(mountpoint)
     if state is None or not state.alive:
         if mount_at(directory) is not None:
-            raise MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root change it")
+            raise not_ours(Path(mountpoint), "set anything")
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
     before = control.ask_mount(mountpoint, "settings", MountConfig)
     after = control.ask_mount(mountpoint, "set", MountConfig, {"options": changes, "forget": forget})

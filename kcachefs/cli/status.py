@@ -23,6 +23,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     """List your mounts, the dead ones too."""
     from kcachefs.cli.printing import print_json
     from kcachefs.daemon import registry
+    from kcachefs.mounts.finding import unlisted
 
     mounts = registry.all_mounts()
     dead = registry.dead_mounts()
@@ -35,7 +36,12 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  store     {state.store}")
         print(f"  dead      its daemon is gone; repair: {registry.repair(state)}")
         print(f"  log       {state.log}")
-    if not mounts and not dead:
+    others = unlisted()
+    for other in others:
+        print(printable(other.mountpoint))
+        print(printable(f"  store     {other.source}"))
+        print("  unlisted  its daemon has no record here: it is somebody else's, or of the host of this container")
+    if not (mounts or dead or others):
         print("no mounts; make one with: kcachefs mount")
         return
     for state in mounts:
@@ -43,13 +49,15 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(f"  store     {state.store}")
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
-        if (numbers := _numbers(state)) is not None:
+        if (numbers := _numbers(state)) is None:
+            print("  holds     unknown: the worker does not answer")
+        else:
             below = numbers.store
             used, quota, saved = map(format_size, (below.used_bytes, below.max_bytes, below.bytes_saved))
             print(f"  holds     {used} of {quota}, {saved} saved")
             if numbers.fleet is not None:
                 print(f"  fleet     {_fleet(numbers.fleet)}")
-        print(f"  process   {state.worker_pid} (supervisor {state.supervisor_pid}), up {_duration(state.uptime_s)}")
+        print(f"  process   {_processes(state)}, up {_duration(state.uptime_s)}")
         if not state.supervised:
             print("            (the supervisor is dead, so nothing replaces the worker: unmount and mount again)")
         last = f", the last one after {state.last_exit}" if state.last_exit else ""
@@ -59,6 +67,13 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         if state.metrics:
             print(f"  metrics   http://{state.metrics}/metrics")
         print(f"  log       {state.log or 'standard error of the supervisor'}")
+
+
+def _processes(state: MountState) -> str:
+    supervisor, worker = state.processes()
+    if not worker and not supervisor:
+        return "in another PID namespace, such as a container's"
+    return f"{worker or 'none at the moment'}" + (f" (supervisor {supervisor})" if supervisor else "")
 
 
 def _fleet(told: FleetNumbers) -> str:
@@ -90,13 +105,14 @@ def _numbers(state: MountState) -> Statistics | None:
 def _row(state: MountState) -> dict[str, object]:
     numbers = _numbers(state)
     below = numbers.store if numbers is not None else None
+    supervisor, worker = state.processes()
     return {
         "mountpoint": state.mountpoint,
         "store": state.store,
         "engine": state.engine,
         # The number of a process that is gone may be somebody else's by now, and scripts signal these.
-        "supervisor_pid": state.supervisor_pid if state.supervised else None,
-        "worker_pid": state.worker_pid if state.alive else None,
+        "supervisor_pid": supervisor or None,
+        "worker_pid": worker or None,
         "restarts": state.restarts,
         "uptime_s": round(state.uptime_s, 1),
         "log": state.log,

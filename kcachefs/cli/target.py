@@ -21,7 +21,6 @@ from kcachefs.cli.usage import a_path
 from kcachefs.errors import (
     DaemonError,
     KcachefsError,
-    MountDenied,
     MountError,
     StoreError,
     UsageError,
@@ -132,6 +131,7 @@ def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
 def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]) -> _T:
     """What a mount shows everybody of their own, in the form in which its daemon would answer its owner."""
     from kcachefs.mounts import reports
+    from kcachefs.mounts.finding import not_ours
 
     if verb == "stats":
         name = reports.SETTLED if arguments.get("settle") else reports.STATISTICS
@@ -143,7 +143,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
         chosen: Any = select(infos, sort=arguments.get("sort", "used"), patterns=arguments.get("patterns"))
         result: _T = chosen
         return result
-    raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may {verb} there")
+    raise not_ours(mount, verb)
 
 
 def find_mount(mount: Path | None, store: Path | None) -> str | None:

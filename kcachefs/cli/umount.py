@@ -19,7 +19,10 @@ def umount(
     ] = False,
     as_json: target.Json = False,
 ) -> None:
-    """Unmount DIR and return once everything is on disk."""
+    """Unmount DIR and return once everything is on disk.
+
+    Exit code 3 if not everything could be written.
+    """
     from kcachefs.mounts.ending import unmount
     from kcachefs.mounts.finding import to_unmount
 

@@ -11,10 +11,9 @@ import os
 import re
 import shlex
 import socket
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
@@ -22,6 +21,7 @@ import msgspec
 
 from kcachefs import __version__
 from kcachefs.daemon import registry
+from kcachefs.daemon.serving import PEER, short_address
 from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of, or_gone
 from kcachefs.printable import printable
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_PEER = struct.Struct("iII")
 _LINE_MAX = 1 << 20
 _MALFORMED = "the request is malformed: "
 _UNKNOWN = ": no such command; use one of "
@@ -137,7 +136,7 @@ def _listener(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with _short_address(path) as address:
+        with short_address(path) as address:
             listener.bind(address)
         listener.listen()
     except BaseException:
@@ -148,19 +147,9 @@ def _listener(path: Path) -> socket.socket:
     return listener
 
 
-@contextlib.contextmanager
-def _short_address(path: Path) -> Iterator[str]:
-    """The same file under a name that fits into a socket address, which holds at most 107 bytes."""
-    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
-
-
 def _may_ask(connection: socket.socket) -> bool:
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    uid = _PEER.unpack(raw)[1]
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+    uid = PEER.unpack(raw)[1]
     return uid in (0, os.getuid())
 
 
@@ -242,7 +231,7 @@ def ask(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(seconds)
         try:
-            with _short_address(path) as address:
+            with short_address(path) as address:
                 sock.connect(address)
             sock.sendall(request)
             raw = bytearray()

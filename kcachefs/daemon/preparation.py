@@ -49,7 +49,7 @@ def prepare(config: MountConfig, mounted: float | None) -> Preparation:
     if config.fleet is not None:
         importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
     refuse_free_threading()
-    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint)
+    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint, create=True)
     privileges.drop()
     if mounted is not None:
         refuse_another(store, mounted)

@@ -19,6 +19,8 @@ import msgspec
 from kcachefs import config, filelock
 from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing
+from kcachefs.daemon import serving
+from kcachefs.daemon.serving import Identity
 from kcachefs.engines import mounting
 from kcachefs.errors import MountDenied, MountError, UsageError
 from kcachefs.fleet.options import FleetOptions
@@ -75,6 +77,16 @@ class MountState(msgspec.Struct, kw_only=True):
     """The version of the code that the worker runs."""
     metrics: str = ""
     """The address at which metrics are served over HTTP; empty: nowhere."""
+    locked: bool = False
+    """The supervisor keeps the record locked as long as it lives. Older ones did not."""
+    namespace: int = 0
+    """The PID namespace in which the numbers of the processes count; 0 if it is not known."""
+    supervisor_ticks: int = 0
+    """When the supervisor started, in clock ticks since the machine did; 0 if it is not known."""
+    worker_ticks: int = 0
+    """The same for the worker."""
+    failure: str = ""
+    """Why the mount ended before everything was written; empty while it is served."""
 
     @property
     def uptime_s(self) -> float:
@@ -83,33 +95,55 @@ class MountState(msgspec.Struct, kw_only=True):
     @property
     def alive(self) -> bool:
         """Whether the mount is served: a worker goes on even if its supervisor is killed."""
-        return self.supervised or is_alive(self.worker_pid)
+        return self.supervised or self._worker_lives()
 
     @property
     def supervised(self) -> bool:
         """Whether a worker that dies will be replaced."""
-        return is_alive(self.supervisor_pid)
+        return is_held(self.mountpoint) if self.locked else serving.looks_like_ours(self.supervisor_pid)
+
+    def processes(self) -> tuple[int, int]:
+        """The supervisor and the worker by their numbers here; 0 for one that has ended, or has no number here."""
+        supervisor = Identity(self.supervisor_pid, self.supervisor_ticks)
+        worker = Identity(self.worker_pid, self.worker_ticks)
+        serves = worker.pid if serving.is_still(worker, self.namespace) else self._listener() or 0
+        if serving.is_still(supervisor, self.namespace):
+            return supervisor.pid, serves
+        parent = serving.parent_of(serves) if serves else 0
+        is_supervisor = self.supervised if self.locked else parent == self.supervisor_pid
+        return parent if is_supervisor else 0, serves
+
+    def _worker_lives(self) -> bool:
+        if serving.is_still(Identity(self.worker_pid, self.worker_ticks), self.namespace):
+            return True
+        return self._listener() is not None or (not self.locked and serving.looks_like_ours(self.worker_pid))
+
+    def _listener(self) -> int | None:
+        return serving.listener_at(socket_path(self.mountpoint))
 
 
-def directory() -> Path:
-    """The runtime directory, created if it is missing, accessible to its owner only."""
+def directory(*, create: bool = True) -> Path:
+    """The runtime directory, accessible to its owner only; whoever only reads need not `create` it."""
     path = config.runtime_directory()
     if path.parent == _ANYBODYS:
-        path = _unsquatted(path)
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise MountDenied(f"{path}: cannot be used: {error.strerror}; set KCACHEFS_RUNTIME_DIR") from None
+        path = _unsquatted(path, create=create)
+    if create:
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise MountDenied(f"{path}: cannot be used: {error.strerror}; set KCACHEFS_RUNTIME_DIR") from None
     # In a world-writable folder such as /tmp, somebody else may have created it first.
-    if not _is_mine_alone(path):
+    if (create or os.path.lexists(path)) and not _is_mine_alone(path):
         raise MountDenied(f"{path}: is not a directory that is yours alone; remove it, or set KCACHEFS_RUNTIME_DIR")
     return path
 
 
 _ANYBODYS = Path("/tmp")
+_NOWHERE = Path("/proc/kcachefs")
+"""Not there, and nobody can make it: for who has no runtime directory, and only reads."""
 
 
-def _unsquatted(path: Path) -> Path:
+def _unsquatted(path: Path, *, create: bool) -> Path:
     """`path`, or where somebody else has taken that name, a directory beside it with a name that nobody could guess.
 
     Every command of the user finds the same one: what is theirs already comes first.
@@ -122,6 +156,8 @@ def _unsquatted(path: Path) -> Path:
         return found[0]
     if not os.path.lexists(path):
         return path
+    if not create:
+        return _NOWHERE
     made = Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=path.parent))
     if (first := mine()[0]) != made:  # another command of the user made one at the same time
         made.rmdir()
@@ -157,12 +193,12 @@ def claimed(mountpoint: str) -> Iterator[None]:
         os.close(claim)
 
 
-def state_path(mountpoint: str) -> Path:
-    return directory() / f"{name_of(mountpoint)}.json"
+def state_path(mountpoint: str, *, create: bool = False) -> Path:
+    return directory(create=create) / f"{name_of(mountpoint)}.json"
 
 
-def socket_path(mountpoint: str) -> Path:
-    return directory() / f"{name_of(mountpoint)}.sock"
+def socket_path(mountpoint: str, *, create: bool = False) -> Path:
+    return directory(create=create) / f"{name_of(mountpoint)}.sock"
 
 
 def log_path(mountpoint: str) -> Path:
@@ -176,17 +212,14 @@ def log_path(mountpoint: str) -> Path:
     return folder / f"{name_of(mountpoint)}.log"
 
 
-def write(state: MountState) -> None:
-    path = state_path(state.mountpoint)
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(state))
-    os.replace(new, path)
-
-
 def remove(mountpoint: str) -> None:
-    for path in (state_path(mountpoint), socket_path(mountpoint)):
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
+    remove_files(state_path(mountpoint))
+
+
+def remove_files(record: Path) -> None:
+    """Remove a record, and the control socket beside it."""
+    for path in (record, record.with_suffix(".sock")):
+        path.unlink(missing_ok=True)
 
 
 def remove_socket(mountpoint: str) -> None:
@@ -200,6 +233,18 @@ def read(mountpoint: str) -> MountState | None:
         return msgspec.json.decode(state_path(mountpoint).read_bytes(), type=MountState)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+@contextlib.contextmanager
+def daemon_of(mountpoint: str) -> Iterator[list[int]]:
+    """Descriptors of the supervisor and the worker of a mount of this user, of those that live and are seen here."""
+
+    def numbers() -> tuple[int, ...]:
+        state = read(mountpoint)
+        return state.processes() if state is not None else ()
+
+    with serving.opened(numbers) as processes:
+        yield processes
 
 
 def all_mounts() -> list[MountState]:
@@ -221,22 +266,26 @@ def _recorded() -> list[MountState]:
     """Every mount on record; drops the records of those that are neither served nor mounted."""
     mounted = {mount.mountpoint for mount in mounting.mounts() if mount.fstype == mounting.FSTYPE}
     found = []
-    for path in sorted(directory().glob("*.json")):
+    for path in sorted(directory(create=False).glob("*.json")):
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             state = msgspec.json.decode(path.read_bytes(), type=MountState)
             if state.alive or state.mountpoint in mounted:
                 found.append(state)
             else:
-                remove(state.mountpoint)
-                path.unlink(missing_ok=True)
+                remove_files(path)
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """Whether that process runs and is a kcachefs: pids are reused."""
+def is_held(mountpoint: str) -> bool:
+    """Whether the supervisor that wrote the record lives; see own_record.py."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-    return state not in ("Z", "X") and b"kcachefs" in command
+        os.close(filelock.open_locked(state_path(mountpoint), os.O_RDONLY | os.O_CLOEXEC, _PROBE))
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+_PROBE = fcntl.LOCK_SH | fcntl.LOCK_NB
+"""Shared, so that commands which ask at the same time do not take each other for the supervisor."""

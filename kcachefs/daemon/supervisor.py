@@ -24,7 +24,8 @@ from kcachefs.daemon import logs, registry
 from kcachefs.daemon.crash_loop import CrashLoop, StandbyPause
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
-from kcachefs.daemon.registry import MountConfig, MountState
+from kcachefs.daemon.own_record import OwnRecord
+from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess, exit_reason
 from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
@@ -70,17 +71,8 @@ class Supervisor:
         os.set_blocking(self._wakeup_writer, False)
         self._crash_loop = CrashLoop(config.store)
         self._standby_pause = StandbyPause()
-        self._state = MountState(
-            mountpoint=config.mountpoint,
-            store=config.store,
-            engine=config.engine,
-            supervisor_pid=os.getpid(),
-            worker_pid=0,
-            restarts=0,
-            started=time.time(),
-            log=config.log,
-            policy=config.sharing.policy,
-        )
+        self._record = OwnRecord(config)
+        self._state = self._record.state
 
     def run(self, ready: Callable[[Refusal | None], None], *, foreground: bool = False) -> int:
         """Mount, serve, and return the exit code.
@@ -174,10 +166,12 @@ class Supervisor:
                 return 0 if code != REFUSED else 3
             if not self._can_fail_over:
                 log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
+                self._state.failure = f"the worker ended ({exit_reason(code)})"
                 return 4
             refusal = self._replace()
             if refusal is not None:
                 log.error("the worker cannot be replaced: %s", refusal.message)
+                self._state.failure = refusal.message
                 return refusal.exit_code
 
     @property
@@ -194,6 +188,7 @@ class Supervisor:
             if event is WorkerEvent.HEARTBEAT:
                 self._crash_loop.note_heartbeat()
                 self._keep_standby(self._worker)
+                self._keep_record()
             elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
             elif event is WorkerEvent.NEWCOMER:
@@ -219,6 +214,13 @@ class Supervisor:
         if wanted and worker.seconds_served > STANDBY_SECONDS and self._standby_pause.is_over:
             self._standby = self._start()
 
+    def _keep_record(self) -> None:
+        self._record.renew()
+        may_reload = self._can_fail_over and not self._stopping and self._newcomer is None
+        if may_reload and self._record.lost_socket() and self._is_mounted():
+            log.warning("the control socket is gone; another worker takes over, and makes one")
+            self._reload()
+
     def _start(self) -> WorkerProcess | None:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
         try:
@@ -240,19 +242,13 @@ class Supervisor:
             self._worker = worker
             if self._fleet is not None:
                 self._fleet.connect(worker.agents)
-            self._state.worker_pid = worker.pid
-            self._state.version = worker.version
-            self._write_state()
+            unwritten = self._record.write_worker(worker.pid, worker.version)
+            if unwritten and not resumed:
+                return Refusal(4, f"{registry.directory()}: {unwritten}; make room there, or set KCACHEFS_RUNTIME_DIR")
             if self._stopping:
                 self._finish()
             return None
         return worker.leave(refusal, LEAVE_SECONDS)
-
-    def _write_state(self) -> None:
-        try:
-            registry.write(self._state)
-        except OSError as error:
-            log.error("the state that `kcachefs status` shows could not be written: %s", error)
 
     def _replace(self) -> Refusal | None:
         """Put the next worker in place of one that ended; returns a refusal if none can serve."""
@@ -324,7 +320,7 @@ class Supervisor:
         self._state.reloads_failed += 1
         self._state.reload_refusal = why
         log.error("the new worker did not start, the old one keeps serving: %s", why)
-        self._write_state()
+        self._record.write()
 
     def _stop(self, number: int, frame: object) -> None:
         """SIGTERM: unmount. A busy mount is detached at once, and the worker, or its successor, told to finish."""
@@ -338,10 +334,13 @@ class Supervisor:
 
     def _unmount(self, *, lazy: bool = False) -> None:
         """Unmount, if the mount there is still ours: after `kcachefs umount` another may be there."""
+        if self._is_mounted():
+            mounting.unmount(self._mountpoint, lazy=lazy)
+
+    def _is_mounted(self) -> bool:
         found = mounting.mounted_at(self._mountpoint)
         is_new = self._device >= 0 and not self._device_number  # mounted, and not looked at yet
-        if found is not None and (is_new or found.device == self._device_number):
-            mounting.unmount(self._mountpoint, lazy=lazy)
+        return found is not None and (is_new or found.device == self._device_number)
 
     def _finish(self) -> None:
         """Tell the worker to finish, once; if the kernel has dropped the mount, the worker knows."""
@@ -373,7 +372,7 @@ class Supervisor:
             self._fleet.end()
         if self._header_guard is not None:
             self._header_guard.end()
-        registry.remove(self._config.mountpoint)
+        self._record.end()
 
 
 def main() -> None:

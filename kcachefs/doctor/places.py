@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -99,11 +98,12 @@ def cache_locations(environ: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(
                 NOTE, framework.name, f"keeps its cache at {now}, on {found.fstype}: {cost}", 'eval "$(kcachefs env)"'
             )
-    temporary = mounting.filesystem_of(Path(tempfile.gettempdir()))
+    folder = headers.temporary_folder()
+    temporary = mounting.filesystem_of(folder)
     if temporary is not None and "noexec" in temporary.options.split(","):
         yield Finding(
             NOTE,
-            tempfile.gettempdir(),
+            str(folder),
             "is noexec, and TorchInductor's cache is there unless it is told otherwise",
             'eval "$(kcachefs env)"',
         )

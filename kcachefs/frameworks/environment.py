@@ -6,7 +6,6 @@ import difflib
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -78,7 +77,8 @@ def where_now(framework: Framework, environ: Mapping[str, str]) -> str:
     for variable in framework.variables:
         if environ.get(variable):
             return environ[variable]
-    default = framework.default.replace("$TMPDIR", tempfile.gettempdir()).replace("<user>", headers.user_name())
+    temporary = str(headers.temporary_folder())
+    default = framework.default.replace("$TMPDIR", temporary).replace("<user>", headers.user_name())
     return os.path.expanduser(default) if default.startswith("~") else default
 
 

@@ -29,7 +29,15 @@ NAMESPACE = "precompiled_headers"
 
 def header_folder() -> Path:
     """Where torch keeps its precompiled header in this environment."""
-    return Path(tempfile.gettempdir()) / f"torchinductor_{user_name()}" / "precompiled_headers"
+    return temporary_folder() / f"torchinductor_{user_name()}" / "precompiled_headers"
+
+
+def temporary_folder() -> Path:
+    """Where programs keep temporary files; /tmp on a host where nothing can be written at all."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path("/tmp")
 
 
 def user_name() -> str:
@@ -42,8 +50,16 @@ def user_name() -> str:
 
 
 def link(mount: Path) -> bool:
-    """Link torch's folder to the mount; False if something else is there, or its parent is another user's."""
-    place, target = header_folder(), mount / NAMESPACE
+    """Link torch's folder to the mount; False if something else is there, its parent is another user's, or nothing can
+    be made there.
+    """
+    try:
+        return _link(header_folder(), mount / NAMESPACE)
+    except OSError:
+        return False
+
+
+def _link(place: Path, target: Path) -> bool:
     with contextlib.suppress(FileExistsError):
         place.parent.mkdir(mode=0o700)
     found = os.lstat(place.parent)

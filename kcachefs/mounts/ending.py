@@ -8,13 +8,13 @@ import select
 import shlex
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from kcachefs.daemon import registry
+from kcachefs.daemon import registry, serving
+from kcachefs.daemon.registry import MountState
 from kcachefs.engines import mounting
 from kcachefs.engines.mounting import Mounted
-from kcachefs.errors import MountBusy, MountError
+from kcachefs.errors import MountBusy, MountError, StoreError
 from kcachefs.frameworks import headers
 
 SHOWN = 5
@@ -30,6 +30,7 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
     """Unmount and return once everything is on disk.
 
     Copies of the mount in other mount namespaces (a container's, a service's) are cut off: they get ENOTCONN.
+    Where the daemon is not seen, as in a container with a PID namespace of its own, only the copy there goes.
     A lazy unmount hides the mount and returns at once; the daemon ends when the last user is gone. If not
     `patient`, anybody who only looks at the mount is in the way. Changes the working directory to /, because a process
     inside the mount would keep it busy.
@@ -39,7 +40,8 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
     found = mounting.mounted_at(mountpoint)
     if found is None or found.fstype != mounting.FSTYPE:
         raise MountError(f"{mountpoint}: {_why_not_here(mountpoint)}")
-    with _daemon_of(mountpoint) as daemon:
+    state = registry.read(str(mountpoint))
+    with registry.daemon_of(str(mountpoint)) as daemon:
         if daemon and not lazy and (places := _bound_elsewhere(found)):
             # The kernel would take this mount away, and the daemon would keep serving the other.
             raise _busy(mountpoint, places)
@@ -48,35 +50,35 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
         if not lazy:
             # The kernel tells the daemon that the mount is gone, but not while another namespace has a copy of it.
             for process in daemon:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(process, signal.SIGTERM)
+                serving.send(process, signal.SIGTERM)
             for process in daemon:
                 select.select([process], [], [])  # a pidfd becomes readable when its process has ended
+    if daemon and not lazy and state is not None:
+        _raise_failure(state)
+
+
+def _raise_failure(before: MountState) -> None:
+    """Say why the daemon could not write everything, if it left word; nobody else would."""
+    left = registry.read(before.mountpoint)
+    if left is not None and left.failure and left.started == before.started:
+        registry.remove(before.mountpoint)
+        raise StoreError(
+            f"{before.mountpoint}: is unmounted, but not everything is on disk: {left.failure}"
+            + (f"; see {left.log}" if left.log else "")
+        )
 
 
 def _why_not_here(mountpoint: Path) -> str:
     state = registry.read(str(mountpoint))
     if state is None or not state.alive:
         return "is not a kcachefs mount; see: kcachefs status"
-    pid = state.supervisor_pid if state.supervised else state.worker_pid
+    pid = next(filter(None, state.processes()), None)
+    if pid is None:
+        return "is not mounted here, and is served in another PID namespace, such as a container's; unmount it there"
     return (
         f"is not mounted here, but process {pid} serves it: in another mount namespace (run there: "
         f"nsenter -t {pid} -m kcachefs umount {shlex.quote(str(mountpoint))}), or until its last user is gone"
     )
-
-
-@contextlib.contextmanager
-def _daemon_of(mountpoint: Path) -> Iterator[list[int]]:
-    """Descriptors of the processes that serve a mount of this user."""
-    state = registry.read(str(mountpoint))
-    numbers = [state.supervisor_pid, state.worker_pid] if state is not None else []
-    with contextlib.ExitStack() as opened:
-        processes = []
-        for number in filter(registry.is_alive, numbers):
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                processes.append(os.pidfd_open(number))
-                opened.callback(os.close, processes[-1])
-        yield processes
 
 
 def _take_away(found: Mounted, *, lazy: bool, patient: bool) -> None:

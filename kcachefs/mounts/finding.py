@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shlex
@@ -9,8 +10,10 @@ from pathlib import Path
 
 from kcachefs import config
 from kcachefs.daemon import registry
+from kcachefs.daemon.registry import MountState
 from kcachefs.engines import mounting
-from kcachefs.errors import MountError
+from kcachefs.engines.mounting import Mounted
+from kcachefs.errors import MountDenied, MountError, UsageError
 
 
 def find(directory: Path | None) -> Path:
@@ -38,11 +41,20 @@ def nothing_at(wanted: Path, *, configured: bool) -> MountError:
     return MountError(f"{wanted}: no kcachefs is mounted there; mount one with: {again}")
 
 
+def usable_here() -> list[MountState]:
+    """The mounts of this user that answer here. One that is served may be in another mount namespace, such as a
+    container's, or be unmounted and only kept for its last user: programs would fill the bare directory.
+    """
+    return [state for state in registry.all_mounts() if answers(Path(state.mountpoint))]
+
+
 def the_only_one() -> Path:
     """The one mount that this user has."""
-    mounts = [state.mountpoint for state in registry.all_mounts()]
+    mounts = [state.mountpoint for state in usable_here()]
     if not mounts:
-        raise MountError(f"nothing is mounted; {_mount_of_the_system()}make a mount with: kcachefs mount")
+        hidden = [state.mountpoint for state in registry.all_mounts()]
+        elsewhere = f" here ({', '.join(hidden)}: in another mount namespace, or hidden)" if hidden else ""
+        raise MountError(f"nothing is mounted{elsewhere}; {_mount_of_the_system()}make a mount with: kcachefs mount")
     if len(mounts) > 1:
         raise MountError(f"there are {len(mounts)} mounts ({', '.join(mounts)}); choose one with --mount DIR")
     return Path(mounts[0])
@@ -70,6 +82,29 @@ def _mount_of_the_system() -> str:
     if found is None or found.fstype != mounting.FSTYPE:
         return ""
     return f"use the system's with --mount {config.SYSTEM_MOUNT}, or "
+
+
+def not_ours(mountpoint: Path, what: str) -> MountDenied:
+    """What to say who may not do something with a mount of which their list of mounts knows nothing."""
+    found = mounting.mounted_at(mountpoint)
+    if found is not None and found.owner == os.getuid():
+        return MountDenied(
+            f"{mountpoint}: is your mount, but its daemon has no record in {config.runtime_directory()}; "
+            "run this where it was mounted, with the same KCACHEFS_RUNTIME_DIR"
+        )
+    return MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root may {what} there")
+
+
+def unlisted() -> list[Mounted]:
+    """Mounts at the places that this user's commands go to, of which their list of mounts knows nothing: bound into a
+    container, for example.
+    """
+    places = {config.configured_mount()}
+    with contextlib.suppress(UsageError):  # a user without a home
+        places.add(config.default_mount())
+    known = {state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())}
+    found = (mounting.mounted_at(Path(os.path.realpath(place))) for place in places if place is not None)
+    return [one for one in found if one and one.fstype == mounting.FSTYPE and one.mountpoint not in known]
 
 
 def is_mounted(directory: Path) -> bool:

@@ -29,8 +29,8 @@ from kcachefs.core.insight_info import (
     path_hash,
 )
 from kcachefs.daemon import control, registry
-from kcachefs.errors import MountDenied
 from kcachefs.mounts import reports
+from kcachefs.mounts.finding import not_ours
 
 Ask = Callable[[str, dict[str, Any]], bytes]
 """Sends a verb with its arguments to a mount or store, and returns the result as JSON."""
@@ -135,7 +135,7 @@ def asking_folder(mount: Path) -> Ask:
         if verb == "entries":
             return _read_entries(mount, arguments.get("run"), arguments.get("since"))
         if verb not in _FILES:
-            raise MountDenied(f"{mount}: is somebody else's mount; only its owner and root may ask for {verb} there")
+            raise not_ours(mount, f"ask for {verb}")
         return reports.read(mount, _FILES[verb])
 
     return ask

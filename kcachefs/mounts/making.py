@@ -89,7 +89,7 @@ def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
             raise StoreAccessError(
                 f"{settings.store}: cannot be made: you may not write to {closed}; choose another with --store DIR"
             )
-        with created_directory(mountpoint):
+        with created_directory(mountpoint, shared=settings.allow_other):
             refuse_non_empty(mountpoint)
             yield
 
@@ -114,9 +114,11 @@ def refuse_store_in_use(store: str) -> None:
         if os.path.realpath(other.store) != os.path.realpath(store):
             continue
         if mounting.mounted_at(Path(other.mountpoint)) is None:
+            pid = other.processes()[1]
+            server = f"process {pid}" if pid else "a process of another PID namespace, such as a container's,"
             raise StoreBusy(
                 f"{store}: what was mounted at {other.mountpoint} is still in use; "
-                f"end what uses it (process {other.worker_pid} serves it), or choose another --store"
+                f"end what uses it ({server} serves it), or choose another --store"
             )
         raise StoreBusy(
             f"{store}: is mounted at {other.mountpoint}; "
@@ -125,11 +127,16 @@ def refuse_store_in_use(store: str) -> None:
 
 
 @contextlib.contextmanager
-def created_directory(directory: Path) -> Iterator[None]:
-    """Create the directory and its parents where they are missing; remove them again if the scope fails."""
+def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None]:
+    """Create the directory and its parents where they are missing; remove them again if the scope fails.
+
+    Whatever the umask, others reach one that is `shared`.
+    """
     missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        for folder in missing if shared else ():
+            folder.chmod(0o755)
     except PermissionError as error:
         raise MountDenied(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
     except (FileExistsError, NotADirectoryError):

@@ -15,6 +15,7 @@ from kcachefs import config
 from kcachefs.daemon import registry
 from kcachefs.engines import mounting
 from kcachefs.errors import UsageError
+from kcachefs.mounts.finding import answers
 
 REMEMBERED = "mountpoint"
 """The file in a store that holds the path where it was mounted last, or for which a pack was unpacked into it."""
@@ -25,7 +26,9 @@ def place_for(store: Path | None = None) -> Path:
 
     A store other than the default one gets a directory beside itself, so that two stores never want the same place.
     """
-    if store is None and (configured := config.configured_mount()) is not None and _can_be_used(configured.absolute()):
+    configured = config.configured_mount() if store is None else None
+    # Where somebody else's mount answers, a second one elsewhere is not what is meant.
+    if configured is not None and (answers(configured) or _can_be_used(configured.absolute())):
         return configured
     location = Path(os.path.abspath(store or config.default_store()))
     remembered = remembered_place(location)

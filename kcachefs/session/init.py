@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kcachefs import config
-from kcachefs.daemon import registry
 from kcachefs.errors import MountError
 from kcachefs.frameworks import bytecode as pycs
 from kcachefs.frameworks import headers
 from kcachefs.frameworks.environment import MOUNT_VARIABLE, environment, make_folders, select
-from kcachefs.mounts.finding import find, mount_at
+from kcachefs.mounts.finding import find, mount_at, usable_here
 from kcachefs.session.bytecode import wish
 
 
@@ -96,7 +95,7 @@ def _mount(
 def _is_mounted(wanted: Path | None) -> bool:
     """Whether there is a mount where one is wanted, or without a wish anywhere."""
     wanted = wanted or config.configured_mount()
-    return bool(registry.all_mounts()) if wanted is None else mount_at(wanted) is not None
+    return bool(usable_here()) if wanted is None else mount_at(wanted) is not None
 
 
 def _imported_too_early(values: Mapping[str, str], only: tuple[str, ...]) -> Iterable[str]:

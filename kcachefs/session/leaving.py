@@ -32,7 +32,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 def marker_of(mountpoint: Path) -> Path:
     """The file that marks a mount as temporary; it holds the pid of the supervisor that serves it."""
-    return registry.directory() / f"{registry.name_of(str(mountpoint))}.transient"
+    return registry.state_path(str(mountpoint)).with_suffix(".transient")
 
 
 def is_temporary(mountpoint: Path) -> bool:
@@ -44,6 +44,7 @@ def is_temporary(mountpoint: Path) -> bool:
 
 
 def open_lock(mountpoint: Path, suffix: str) -> int:
+    registry.directory()
     return os.open(marker_of(mountpoint).with_suffix(suffix), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 

@@ -18,7 +18,7 @@ from kcachefs import config
 from kcachefs.daemon import registry
 from kcachefs.daemon.options import option_named
 from kcachefs.errors import MountError
-from kcachefs.mounts.finding import answers, mount_at
+from kcachefs.mounts.finding import answers, mount_at, usable_here
 from kcachefs.mounts.making import serve_in_background
 from kcachefs.mounts.places import place_for
 from kcachefs.mounts.settings import mount_settings
@@ -53,7 +53,7 @@ def _running(directory: Path | None, store: Path | None) -> Path | None:
     if wanted is not None:
         return mount_at(wanted) if answers(wanted) else None
     location = _location(store)
-    mounts = [state for state in registry.all_mounts() if store is None or state.store == location]
+    mounts = [state for state in usable_here() if store is None or state.store == location]
     if len(mounts) > 1:
         mounts = [state for state in mounts if state.store == location]
     if len(mounts) > 1:

@@ -13,6 +13,7 @@ import sys
 import weakref
 from pathlib import Path
 
+from kcachefs import pid_namespace
 from kcachefs.errors import NotAStore, StoreBusy
 from kcachefs.filelock import open_locked
 from kcachefs.store.places import NO_FILE
@@ -37,7 +38,8 @@ class StoreLock:
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, by a nameless holder
-            os.pwrite(self._fd, f"process {os.getpid()} ({program})\n".encode(), 0)
+            named = f"process {os.getpid()} ({program}){_COUNTED_IN}{pid_namespace.current()}\n"
+            os.pwrite(self._fd, named.encode(), 0)
         _all.add(self)
 
     def release(self) -> None:
@@ -58,8 +60,14 @@ class StoreLock:
 
 def _holder(path: Path) -> str:
     with contextlib.suppress(OSError):
-        return path.read_bytes()[:512].decode(errors="replace").strip() or "another process"
+        told, _, where = path.read_bytes()[:512].decode(errors="replace").strip().partition(_COUNTED_IN)
+        if where in ("", "0", str(pid_namespace.current())):
+            return told or "another process"
+        return f"{told} of another PID namespace, such as a container's"
     return "another process"
+
+
+_COUNTED_IN = " in PID namespace "
 
 
 _all: weakref.WeakSet[StoreLock] = weakref.WeakSet()

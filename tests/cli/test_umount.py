@@ -18,6 +18,7 @@ from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy
 from kcachefs.mounts import ending
 from tests.cli.scene import KCACHEFS, Scene, holding, kill_and_wait
+from tests.disks import ext4, need_root
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -223,6 +224,18 @@ def test_a_copy_keeps_nobody_waiting_when_the_supervisor_is_dead(scene: Scene) -
         assert scene.is_over()
         with scene.open_store() as store:
             assert store.recovered == 0, "something was left in the journal"
+
+
+@need_root
+def test_what_could_not_be_written_is_told(scene: Scene) -> None:
+    with ext4(scene.folder, megabytes=64) as disk:
+        store = disk.path / "store"
+        folder = scene.mount("--store", store, "--min-free", "1MiB")
+        (folder / "file").write_text("text")
+        disk.die()
+        scene.run("umount", scene.mountpoint).refused_with(3, "is unmounted, but not everything is on disk", str(store))
+        assert scene.daemons() == []
+        assert os.listdir(scene.runtime) == []
 
 
 def test_the_only_mount_needs_no_name(scene: Scene) -> None:

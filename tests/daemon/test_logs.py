@@ -53,7 +53,7 @@ def objects(path: Path) -> list[dict[str, Any]]:
 def kill_worker(scene: Scene) -> None:
     before = state(scene)["worker_pid"]
     os.kill(before, signal.SIGKILL)
-    until(lambda: state(scene)["worker_pid"] != before)
+    until(lambda: state(scene)["worker_pid"] not in (None, before))
 
 
 # --- rate limit ------------------------------------------------------------------------------------------------------

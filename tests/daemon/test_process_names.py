@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core.sharing import groups_of
-from kcachefs.daemon import registry
+from kcachefs.daemon import serving
 from kcachefs.engines import mounting
 from kcachefs.fleet.deliveries import is_parting
 
@@ -37,5 +37,5 @@ def a_pid(tmp_path: Path) -> Iterator[int]:
 def test_what_proc_tells_is_read(pid: int, tmp_path: Path) -> None:
     assert groups_of(pid) == set(os.getgroups())
     assert not is_parting(pid)
-    assert registry.is_alive(pid)
+    assert serving.looks_like_ours(pid)
     assert [one for one in mounting.users_of(tmp_path) if f"({pid})" in one] == [f"k\ufffd\x1b ({pid}): {tmp_path}"]

@@ -16,6 +16,12 @@ from tests.waiting import PATIENCE
 USER = 2_000_000_000 + os.getpid()
 """Nobody's number, so that nobody's directory is in the way."""
 BASE = Path(f"/tmp/kcachefs-{USER}")
+READ = f"""
+import os
+from kcachefs.daemon import registry
+os.setgroups([]), os.setgid({USER}), os.setuid({USER})
+print(registry.directory(create=False).exists(), registry.all_mounts(), registry.read("/mnt"))
+"""
 ASK = f"""
 import os
 from kcachefs.daemon import registry
@@ -38,14 +44,18 @@ def _nothing_stays() -> Iterator[None]:
 
 def ask() -> Path:
     """The directory that a command of the user uses; both times it asks."""
+    [told] = set(run(ASK).split())
+    return Path(told)
+
+
+def run(code: str) -> str:
     kept = {
         name: value for name, value in os.environ.items() if name not in ("XDG_RUNTIME_DIR", "KCACHEFS_RUNTIME_DIR")
     }
-    command = [sys.executable, "-P", "-c", ASK]
+    command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=kept, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    [told] = set(done.stdout.split())
-    return Path(told)
+    return done.stdout
 
 
 @pytest.mark.parametrize("squat", ["folder", "file", "link"])
@@ -58,6 +68,7 @@ def test_somebody_who_takes_the_name_first_locks_nobody_out(squat: str) -> None:
     else:
         BASE.symlink_to("/tmp")
     (BASE.parent / f"{BASE.name}-0").mkdir()  # not the user's either
+    assert run(READ) == "False [] None\n", "who only reads needs none, and looks into nobody else's"
     used = ask()
     found = used.lstat()
     assert used.parent == BASE.parent

@@ -1,0 +1,132 @@
+"""The supervisor's record of its mount, in the list of mounts: locked as long as the supervisor lives.
+
+The lock tells everybody who shares the runtime directory, in whatever namespace, whether the mount is supervised; the
+kernel drops it with the process. Each version is a new file that is locked before it gets the record's name, so there
+is no moment without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from kcachefs import filelock, pid_namespace
+from kcachefs.daemon import registry, serving
+from kcachefs.daemon.registry import MountConfig, MountState
+from kcachefs.errors import KcachefsError, describe
+
+log = logging.getLogger(__name__)
+
+
+class OwnRecord:
+    """What `kcachefs status` and every other command go by."""
+
+    def __init__(self, config: MountConfig) -> None:
+        self.state = MountState(
+            mountpoint=config.mountpoint,
+            store=config.store,
+            engine=config.engine,
+            supervisor_pid=os.getpid(),
+            worker_pid=0,
+            restarts=0,
+            started=time.time(),
+            log=config.log,
+            policy=config.sharing.policy,
+            locked=True,
+            namespace=pid_namespace.current(),
+            supervisor_ticks=serving.identify(os.getpid()).started,
+        )
+        self._file = -1
+        self._path: Path | None = None
+        self._is_late = False
+        """What it says is not what is written."""
+        self._has_socket = False
+        """The worker that serves has made its control socket."""
+
+    def write(self) -> str:
+        """Returns why it could not be written; then `renew` tries again."""
+        try:
+            path = registry.state_path(self.state.mountpoint, create=True)
+            if not self._is_taken(path):
+                self._write(path)
+        except (KcachefsError, OSError) as error:
+            if not self._is_late:
+                log.error("the state that `kcachefs status` shows could not be written: %s", describe(error))
+            self._is_late = True
+            return describe(error)
+        self._is_late = False
+        return ""
+
+    def write_worker(self, pid: int, version: str) -> str:
+        """The worker that serves from now on, and has just made its socket."""
+        self.state.worker_pid, self.state.version = pid, version
+        self.state.worker_ticks = serving.identify(pid).started
+        failure = self.write()
+        self._has_socket = not failure and registry.socket_path(self.state.mountpoint).exists()
+        return failure
+
+    def renew(self) -> None:
+        """Write it again where it is late, or gone: somebody has cleared the runtime directory away, or moved it."""
+        with contextlib.suppress(KcachefsError):  # the next heartbeat may find the directory usable
+            path = registry.state_path(self.state.mountpoint)
+            if self._is_late or not self._is_ours(path):
+                self.write()
+
+    def lost_socket(self) -> bool:
+        """Whether the worker's control socket is gone. Only another worker can make one; told once for each worker."""
+        with contextlib.suppress(KcachefsError):
+            if self._has_socket and not registry.socket_path(self.state.mountpoint).exists():
+                self._has_socket = False
+                return True
+        return False
+
+    def end(self) -> None:
+        """The mount is gone. If it failed, `kcachefs umount` reads why, and removes the record."""
+        if self.state.failure:
+            self.write()
+        elif self._path is None:
+            registry.remove_socket(self.state.mountpoint)
+        elif self._is_ours(self._path):
+            registry.remove_files(self._path)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _write(self, path: Path) -> None:
+        new = path.with_suffix(".new")
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
+        file = filelock.open_locked(new, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            os.truncate(file, 0)
+            encoded = msgspec.json.encode(self.state)
+            if os.write(file, encoded) < len(encoded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(new))
+            os.replace(new, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            os.close(file)
+            raise
+        if self._path not in (None, path) and self._is_ours(self._path):
+            registry.remove_files(self._path)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._path = file, path
+
+    def _is_taken(self, path: Path) -> bool:
+        """Whether a later mount at the same place has its record there: this one was hidden, and has users left."""
+        return self._file >= 0 and not self._is_ours(path) and registry.is_held(self.state.mountpoint)
+
+    def _is_ours(self, path: Path | None) -> bool:
+        """Whether that is the record as we wrote it last."""
+        try:
+            return path is not None and self._file >= 0 and os.path.samestat(os.fstat(self._file), os.stat(path))
+        except OSError:
+            return False

@@ -1,0 +1,110 @@
+"""Which processes serve a mount, by the numbers that they have here.
+
+A number in a record proves nothing: another process may have it by now, and in another PID namespace, such as a
+container's, it is another process from the start. So a record also says when its processes started and in which
+namespace it counts. What cannot be told from that, the control socket tells: the kernel knows who listens there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kcachefs import pid_namespace
+
+PEER = struct.Struct("iII")
+"""What SO_PEERCRED tells: process, user and group."""
+
+
+class Identity(NamedTuple):
+    """A process, so that it cannot be mistaken for a later one of the same number."""
+
+    pid: int
+    started: int
+    """In clock ticks since the machine started; 0 if it is not known."""
+
+
+def identify(pid: int) -> Identity:
+    """The process that has this number now."""
+    fields = _stat(pid)
+    return Identity(pid, int(fields[19]) if fields else 0)
+
+
+def is_still(process: Identity, counted_in: int) -> bool:
+    """Whether this process runs; its number counts in that namespace."""
+    return bool(process.started) and counted_in == pid_namespace.current() and identify(process.pid) == process
+
+
+def parent_of(pid: int) -> int:
+    """0 if it has ended, or has none that we can see."""
+    fields = _stat(pid) if pid_namespace.current() else []
+    return int(fields[1]) if fields else 0
+
+
+def looks_like_ours(pid: int) -> bool:
+    """Whether a process of that number runs and may be a kcachefs: no proof, but all that older records allow."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"kcachefs" in command and bool(_stat(pid))
+
+
+def listener_at(path: Path) -> int | None:
+    """The process that listens on this socket, 0 if it has no number here; None if none listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            with short_address(path) as address:
+                connection.connect(address)
+        except BlockingIOError:
+            return 0  # somebody listens, but takes no connections: there are too many already
+        except OSError:
+            return None
+        pid: int = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[0]
+        return pid
+
+
+@contextlib.contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """The same file under a name that fits into a socket address, which holds at most 107 bytes."""
+    folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def opened(numbers: Callable[[], tuple[int, ...]]) -> Iterator[list[int]]:
+    """Descriptors of the processes that have these numbers; `numbers` leaves out, or says 0 for, what has ended."""
+    with contextlib.ExitStack() as closing:
+        processes = {}
+        for pid in filter(None, numbers()):
+            with contextlib.suppress(ProcessLookupError):
+                processes[pid] = os.pidfd_open(pid)
+                closing.callback(os.close, processes[pid])
+        # Asked again: until it was opened, a process could end and its number go to another.
+        still = numbers() if processes else ()
+        yield [process for pid, process in processes.items() if pid in still]
+
+
+def send(process: int, number: signal.Signals) -> None:
+    """Signal the process of a descriptor, if it has not ended."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(process, number)
+
+
+def _stat(pid: int) -> list[str]:
+    """What /proc/PID/stat says after the name, from the state on; empty if the process has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return fields if fields[0] not in ("Z", "X") else []
