@@ -217,7 +217,10 @@ class Supervisor:
     def _keep_record(self) -> None:
         self._record.renew()
         may_reload = self._can_fail_over and not self._stopping and self._newcomer is None
-        if may_reload and self._record.lost_socket() and self._is_mounted():
+        if not (may_reload and self._record.lost_socket()):
+            return
+        found = mounting.mounted_at(self._mountpoint)
+        if found is not None and found.device == self._device_number:  # else a later mount makes its own now
             log.warning("the control socket is gone; another worker takes over, and makes one")
             self._reload()
 
@@ -334,13 +337,10 @@ class Supervisor:
 
     def _unmount(self, *, lazy: bool = False) -> None:
         """Unmount, if the mount there is still ours: after `kcachefs umount` another may be there."""
-        if self._is_mounted():
-            mounting.unmount(self._mountpoint, lazy=lazy)
-
-    def _is_mounted(self) -> bool:
         found = mounting.mounted_at(self._mountpoint)
         is_new = self._device >= 0 and not self._device_number  # mounted, and not looked at yet
-        return found is not None and (is_new or found.device == self._device_number)
+        if found is not None and (is_new or found.device == self._device_number):
+            mounting.unmount(self._mountpoint, lazy=lazy)
 
     def _finish(self) -> None:
         """Tell the worker to finish, once; if the kernel has dropped the mount, the worker knows."""
