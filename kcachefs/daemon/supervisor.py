@@ -301,9 +301,8 @@ class Supervisor:
         """Have the newcomer take the worker's place, now that it is warm; keep the worker if the newcomer failed."""
         assert self._newcomer is not None
         if not self._newcomer.is_warm:
-            refusal = self._newcomer.refusal
+            self._note_failed_reload(self._newcomer.refusal.message)
             self._drop_newcomer()
-            self._note_failed_reload(refusal.message)
             return
         if self._standby is not None:
             self._standby.end()

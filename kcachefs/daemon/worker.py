@@ -48,7 +48,7 @@ from kcachefs.daemon.worker_protocol import (
     Refusal,
 )
 from kcachefs.engines import prepare_engine
-from kcachefs.errors import KcachefsError, NoSpace, StoreGone
+from kcachefs.errors import KcachefsError, NoSpace, StoreGone, or_gone
 from kcachefs.store import Options, Store
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
@@ -344,7 +344,15 @@ def main() -> None:
         # While it serves, SIGTERM means finish; it must not kill a worker that is writing everything to disk already.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         worker.run(supervisor)
-    worker.close()
+    try:
+        worker.close()
+    except FileNotFoundError as error:
+        gone = or_gone(error, worker.store.path)
+        if gone is error:
+            raise
+        log.error("nothing was kept: %s", gone)  # and no other worker could do better
+        logging.shutdown()
+        os._exit(REFUSED)
     # After a signal the engine's thread may still wait in the kernel; nothing is left for it to do.
     logging.shutdown()
     os._exit(UNMOUNTED)

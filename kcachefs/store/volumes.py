@@ -98,20 +98,16 @@ class Volumes:
             while written < length:  # a disk that is nearly full takes a part; the next write fails
                 written += os.pwrite(fd.fd, b"".join(parts)[written:], offset + written)
         except OSError as error:
-            self._give_back(number, fd, offset, length)
+            with self._lock:
+                if self._active == number and self._active_size == offset + length:
+                    self._active_size = offset
+                    with contextlib.suppress(OSError):  # a full disk needs what was written of it
+                        os.ftruncate(fd.fd, offset)
+            self.unstage(number)
             raise or_no_space(error, self.path(number)) from error
         with self._lock:  # only now: a sync before the write would have dropped the number without syncing the bytes
             self._unsynced.add(number)
         return number, offset
-
-    def _give_back(self, number: int, fd: Descriptor, offset: int, length: int) -> None:
-        """Free a place that could not be written, and what was written of it: a full disk needs that room."""
-        with self._lock:
-            if self._active == number and self._active_size == offset + length:
-                self._active_size = offset
-                with contextlib.suppress(OSError):
-                    os.ftruncate(fd.fd, offset)
-        self.unstage(number)
 
     def stage(self, number: int) -> None:
         """Keep a volume alive while objects in it wait for their place in the catalog; until `unstage`."""

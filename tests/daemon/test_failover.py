@@ -206,6 +206,18 @@ def test_no_worker_takes_over_with_another_store(base: Path, replaced: Callable[
     assert sorted(base.glob("store/*")) == before
 
 
+def test_the_unmount_of_a_store_that_was_deleted_says_so(base: Path) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        log, supervisor = Path(state(mount).log), state(mount).supervisor_pid
+        (mount.mountpoint / "triton" / "file").write_bytes(b"content")
+        shutil.rmtree(mount.store)
+        mounting.unmount(mount.mountpoint)
+        until_gone(supervisor)
+    assert f"nothing was kept: {mount.store}: the store of this mount is gone" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert not mount.store.exists()
+
+
 def test_a_write_that_failed_does_not_crash_the_worker_at_the_unmount(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         log = Path(state(mount).log)
