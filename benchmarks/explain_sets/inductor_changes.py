@@ -338,7 +338,7 @@ CHANGES = (
                 "split_reductions": False,
             },
         ),
-        all_of("environment", "max_fusion_size is 32", "realize_reads_threshold is 5", "and 1 more"),
+        all_of("environment", "max_fusion_size is 32", "realize_reads_threshold is 5"),
     ),
     _edit(
         "product_turned",
