@@ -39,11 +39,11 @@ def runs(fs: Filesystem, uid: int | None = None) -> dict[int, RunInfo]:
 def made(fs: Filesystem, path: str, seconds: float, *, pid: int = WRITER, uid: int = 0, size: int = 1000) -> None:
     """An entry whose folder was made so many seconds before its file."""
     ino = folder(fs, path, user(uid, pid))
+    file = write(fs, f"{path}/kernel.cubin", os.urandom(size), user(uid, pid))
     with fs.nodes.change() as txn:
         node = fs.nodes.get(ino)
-        node.atime = time.time_ns() - int(seconds * SECOND)
+        node.atime = fs.nodes.get(file).mtime - int(seconds * SECOND)
         fs.nodes.save(txn, ino, node)
-    write(fs, f"{path}/kernel.cubin", os.urandom(size), user(uid, pid))
     fs.settle()
 
 
