@@ -30,8 +30,6 @@ NO_NEW_PRIVILEGES = (
 
 def mount(mountpoint: Path, source: Path, *, allow_other: bool = True) -> int:
     """Mount there and return the /dev/fuse descriptor that serves it."""
-    if not os.path.exists("/dev/fuse"):
-        raise MountDenied(f"{mountpoint}: cannot be mounted: /dev/fuse {'; '.join(NO_DEVICE)}")
     if os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK):
         return _mount_as_root(mountpoint, source, allow_other)
     return _mount_through_fusermount(mountpoint, source, allow_other)
@@ -59,6 +57,7 @@ def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool) -> int:
 def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool) -> int:
     program = shutil.which("fusermount3")
     if program is None:
+        _refuse_without_device(mountpoint)
         raise MountError("fusermount3 is missing; install the package fuse3")
     options = ["default_permissions", "subtype=kcachefs", f"fsname={_escape(str(source))}", "nosuid", "nodev"]
     options += ["allow_other"] * allow_other
@@ -74,6 +73,7 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool)
             errors="replace",
         )
         if done.returncode != 0:
+            _refuse_without_device(mountpoint)  # only now: some clusters put a fusermount3 there that needs none
             raise _refusal(done.stderr, mountpoint)
         _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_LEN(4))
     descriptors = array.array("i")
@@ -81,6 +81,11 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool)
         descriptors.frombytes(data)
     os.set_inheritable(descriptors[0], False)
     return descriptors[0]
+
+
+def _refuse_without_device(mountpoint: Path) -> None:
+    if not os.path.exists("/dev/fuse"):
+        raise MountDenied(f"{mountpoint}: cannot be mounted: /dev/fuse {'; '.join(NO_DEVICE)}")
 
 
 def may_allow_other(configuration: Path = Path("/etc/fuse.conf")) -> bool:

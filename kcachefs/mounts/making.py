@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shlex
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,13 +131,14 @@ def refuse_store_in_use(store: str) -> None:
 def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None]:
     """Create the directory and its parents where they are missing; remove them again if the scope fails.
 
-    Whatever the umask, others reach one that is `shared`.
+    Whatever the umask, others reach one that is `shared`; they see no more of its parents than the way.
     """
     missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for folder in missing if shared else ():
-            folder.chmod(0o755)
+            more = 0o055 if folder == directory else 0o011
+            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | more)
     except PermissionError as error:
         raise MountDenied(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
     except (FileExistsError, NotADirectoryError):

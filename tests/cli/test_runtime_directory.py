@@ -105,7 +105,7 @@ def test_others_reach_a_mount_whose_parents_were_made_for_it(scene: Scene) -> No
             f"{place}.store",
             command=("sh", "-c", 'umask 077; exec "$@"', "sh"),
         )
-    assert _mode(shared.parent) == 0o755
+    assert _mode(shared.parent) == 0o711
     assert _mode(private.parent) == 0o700
 
 
