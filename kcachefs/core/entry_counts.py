@@ -1,7 +1,8 @@
 """When a file counts for its entry: from the transaction that seals it until it goes or is written again.
 
-So the request path writes nothing for it. An entry is listed with its first sealed file, as that file's owner's, and
-leaves with its last; what is unsealed then lists it again when it is sealed.
+So the request path writes nothing for it. An entry is listed with its first sealed file and leaves with its last; what
+is unsealed then lists it again when it is sealed. It is that file's owner's, unless the policy knows better: of several
+users' files, another may have been published first.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
@@ -62,6 +63,8 @@ class EntryCounts:
         self._uses = uses
         self._fresh = fresh
         self._makings = makings
+        self.owner_of: Callable[[int], int | None] = lambda entry: None
+        """Whose an entry is, where a policy knows better than by its first sealed file; None: it does not."""
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
@@ -73,7 +76,22 @@ class EntryCounts:
                 for ino, node in members:  # each may have a name elsewhere, and come to another entry
                     self._count_in(txn, self._new_record(txn, ino, node), [node])
             else:
-                self._count_in(txn, record or self._new_record(txn, *members[0]), [node for _, node in members])
+                nodes = [node for _, node in members]
+                if record is None:
+                    record = self._new_record(txn, *members[0])
+                elif any(node.uid != record.uid for node in nodes):
+                    record = self.attributed(txn, entry, record)
+                self._count_in(txn, record, nodes)
+
+    def attributed(self, txn: Transaction, entry: int, record: EntryRecord) -> EntryRecord:
+        """The record of an entry in which several users may have files, put right if it was another's than it says."""
+        owner = self.owner_of(entry)
+        if owner is None or owner == record.uid:
+            return record
+        new = copy.copy(record)
+        new.uid = owner
+        self._table.put(txn, entry, record, new)
+        return new
 
     def _count_in(self, txn: Transaction, record: EntryRecord | None, nodes: Sequence[Inode]) -> None:
         """Count files for the one entry that all of them belong to."""
@@ -213,7 +231,8 @@ class EntryCounts:
             namespace = self._namespaces.of(root.parent)
         except FsError:
             return None
-        return new_entry(namespace, root.parent, node.uid, root.target, time.time_ns())
+        owner = self.owner_of(node.entry)
+        return new_entry(namespace, root.parent, node.uid if owner is None else owner, root.target, time.time_ns())
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
         """Make a group's record again: it went with another file of the group, and none was sealed."""

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from kcachefs.core.accounts import Accounts
-from kcachefs.core.guests import Guests
+from kcachefs.core.entry_counts import EntryCounts
 from kcachefs.core.history import History
 from kcachefs.core.lru import LruOrder
 from kcachefs.core.namespaces import Namespaces
@@ -83,11 +83,11 @@ class Evictor:
         sealer: Sealer,
         room: Room,
         remover: Remover,
+        counts: EntryCounts,
         temporaries: Temporaries,
         name_gone: Callable[[int, bytes], None],
         history: History,
         accounts: Accounts | None = None,
-        guests: Guests | None = None,
     ) -> None:
         self._store = store
         self._nodes = nodes
@@ -102,7 +102,7 @@ class Evictor:
         self._temporaries = temporaries
         self._name_gone = name_gone
         self._history = history
-        self._guests = guests
+        self._counts = counts
         self._rewritten = RewrittenFiles(sealer, room)
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
@@ -337,9 +337,6 @@ class Evictor:
         `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names
-        guests = self._guests if why in QUOTAS else None
-        if guests is not None and guests.are_among(entry, self._walk.members(entry, names)):
-            return guests.leave_alone(entry, names, doom=doom)
         inodes = self._remover.inodes(entry, names)
         with self._nodes.change() as txn:
             record = self._table.get(entry, txn)
@@ -353,8 +350,9 @@ class Evictor:
                 return False
             if not force and self._is_unfinished(record, inodes):
                 return False
-            if guests is not None and guests.are_among(entry, members):
-                return False  # somebody came just now
+            is_for_users = self._users is not None and why in QUOTAS
+            if is_for_users and self._counts.attributed(txn, entry, record).uid != record.uid:
+                return False  # it is another's than the one's who holds too much
             if doom:
                 self._remover.mark_doomed(members)
             self._tree.remove_all(txn, members)

@@ -18,7 +18,6 @@ from kcachefs.core.arrivals import Arrivals
 from kcachefs.core.caller import Caller
 from kcachefs.core.eviction import Evictor
 from kcachefs.core.file_requests import FileRequests
-from kcachefs.core.guests import Guests
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.layouts import NAMESPACES
 from kcachefs.core.limits import Limits
@@ -84,9 +83,6 @@ class Filesystem(FileRequests):
         self._remover = parts.remover
         self._parts = parts
         self.arrivals = Arrivals(parts, self.name_gone)
-        guests = None
-        if parts.accounts is not None and options.sharing.policy == "publish":
-            guests = Guests(parts, parts.accounts, self.name_gone)
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -98,11 +94,11 @@ class Filesystem(FileRequests):
             parts.sealer,
             parts.room,
             parts.remover,
+            parts.counts,
             parts.temporaries,
             self.name_gone,
             parts.history,
             parts.accounts,
-            guests,
         )
         self.reaper = Reaper(
             parts.nodes,

@@ -1,6 +1,6 @@
 """Who loses entries when users have quotas: those above their own quota, and in a full store those above an equal part.
 
-Called by the evictor, in its thread. Entries go in the order of their last use, only those that the user made. When a
+Called by the evictor, in its thread. Entries go in the order of their last use, only those that are the user's. When a
 user is above the quota with entries that somebody keeps open, these lose their names: otherwise whoever opens a user's
 entries could use up that user's quota with them. For the same reason entries in use take half of a quota at most.
 """

@@ -8,7 +8,8 @@ where it is, so that two who compile the same thing at once both go on; other by
 An entry as a whole closes to others, for a framework may load whatever lies in an entry's folder: a minute after the
 last change of anybody else's file in it, and in any case a quarter of an hour after its first file was sealed. Until
 then others can add, because compilers that work on the same entry at once put its files there one by one. An entry
-belongs to the owner of its oldest file, who may always add to it. Times that users can set decide nothing.
+belongs to who published first in it, whoever made its folder. That user may always add to it, and for no other user's
+quota it is evicted. Times that users can set decide nothing.
 
 A folder is moved by its owner only while nothing in it is anybody else's. Nobody but root makes symbolic links, FIFOs
 or sockets, and nobody is led by a link of somebody else's (unless that is root or the mount's owner): otherwise they
@@ -67,6 +68,7 @@ class Publish(Policy):
         super().__init__(parts)
         self._first: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The first file of an entry."""
+        parts.counts.owner_of = self.owner_of
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -131,6 +133,11 @@ class Publish(Policy):
         is_open = any(abs(now - node.ctime) < OPEN_SECONDS * 1e9 for node in itertools.chain((first,), others))
         return None if is_open else first.uid
 
+    def owner_of(self, entry: int) -> int | None:
+        """Who published first in an entry: for no other user's quota it is evicted, and then as a whole. Any thread."""
+        first = self._first_file(entry)
+        return first.uid if first is not None else None
+
     def _first_file(self, entry: int) -> Inode | None:
         """The first file that was made in an entry, whose owner is the entry's; of a very large entry, one of them."""
         ino = self._first.get(entry) or entry & ~GROUP_BASE  # a group usually has the number of its first file
@@ -138,7 +145,11 @@ class Publish(Policy):
             node = self._nodes.get(ino)
             if node.is_file and node.nlink and node.entry == entry and not self._is_temporary(ino, node):
                 return node
-        found = min(self._files_of(entry), key=lambda row: row[0], default=None)
+        files = list(self._files_of(entry))
+        record = self._table.get(entry)
+        # Numbers tell who was first only until the entry is listed: who comes later may bring a file made before.
+        own = [row for row in files if record is not None and row[1].uid == record.uid]
+        found = min(own or files, key=lambda row: row[0], default=None)
         if found is None:
             return None
         self._first[entry] = found[0]

@@ -128,9 +128,8 @@ def test_a_file_whose_name_the_kernel_may_have_kept_does_not_give_way(engine: st
                 descriptor = os.open(start, os.O_RDWR | os.O_CREAT, 0o644)
                 os.write(descriptor, GOOD)
                 start.stat()
-                source = way(module.parent, start)
-                with contextlib.suppress(PermissionError):
-                    os.rename(source, module)
+                with contextlib.suppress(PermissionError):  # a lock is refused the temporary name already
+                    os.rename(way(module.parent, start), module)
                 os.pwrite(descriptor, EVIL, 0)
                 return module.read_bytes()
 
