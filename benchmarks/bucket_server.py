@@ -98,6 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(path.read_bytes(), path.stat().st_mtime, behaviour=behaviour)
 
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(507)
+
     def _send(self, body: bytes, modified: float = 0.0, *, behaviour: str = "") -> None:
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))

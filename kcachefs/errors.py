@@ -205,6 +205,10 @@ class FleetUnreachable(FleetError):
     errno = errno.EHOSTUNREACH
 
 
+class FleetFails(FleetUnreachable):
+    """The bucket answered that it cannot do this. It may do other things all the same: who has no room can be read."""
+
+
 class FleetTooSlow(FleetUnreachable):
     """The bucket answered, but the transfer would have taken longer than it is worth."""
 

@@ -23,6 +23,7 @@ from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.fleet.bucket import Bucket
+    from kcachefs.fleet.key_index import KeyIndex
     from kcachefs.fleet.pack_records import PackReference, SignedRecord
     from kcachefs.fleet.targets import Target
     from kcachefs.fleet.unpacking import Unpacked
@@ -257,11 +258,11 @@ def pull(
         with bar("fetching", sum(one.size for one in chosen)) as advance:
             try:
                 with stopping:
-                    for number, reference in enumerate(chosen):
-                        if done.left_out:
-                            unfetched = len(chosen) - number
-                            break
-                        bad += _fetch_into(bucket, reference, where, done, stopping)
+                    for reference in chosen:
+                        if done.left_out and not _may_fit(index, reference, where):
+                            unfetched += 1
+                        else:
+                            bad += _fetch_into(bucket, reference, where, done, stopping)
                         advance(reference.size)
             except KeyboardInterrupt:
                 interrupted = True
@@ -302,15 +303,22 @@ def _fetch_into(
     return []
 
 
+def _may_fit(index: KeyIndex | None, reference: PackReference, where: Target[Any]) -> bool:
+    from kcachefs.fleet import unpacking
+
+    return index is None or unpacking.may_fit(reference.plain, index.entry_counts[reference.place], where.room())
+
+
 def _left_out(entries: int, packs: int, where: Target[Any]) -> str:
     """What to say when there was no room for all, and what to do about it."""
     from kcachefs.fleet.targets import MountTarget
 
-    those = counted(entries, "entry", "entries") + (f" and {counted(packs, 'whole pack')}" if packs else "")
+    those = f"{counted(entries, 'entry', 'entries')} left out"
+    those += f" and {counted(packs, 'pack')} not fetched" if packs else ""
     remedy = "mount the store with a larger --max-size, and pull into the mount"
     if isinstance(where, MountTarget):
         remedy = f"raise the limit with: kcachefs set {shlex.quote(str(where.home))} --max-size SIZE"
-    return printable(f"{those} left out, for which there is no room; {remedy}")
+    return printable(f"{those}, for want of room; {remedy}")
 
 
 @contextmanager

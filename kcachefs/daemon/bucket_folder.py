@@ -1,28 +1,52 @@
 """A bucket that is a local folder: whether another folder has taken the place of the one that an agent may write to.
 
 Landlock lets an agent write to the folder that was there when it started, and to no other. A disk that is mounted over
-that folder, or a folder that is made again, can only be written by another agent.
+that folder, or a folder that is made again, can only be written by another agent. But where a bucket was and nothing is
+now, its disk is not mounted: what is written there would be hidden as soon as it is.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 
 from kcachefs import libc
+from kcachefs.errors import FleetMissing
 from kcachefs.fleet import bucket_urls
+from kcachefs.fleet.bucket_layout import OBJECTS, SETTINGS
 
 
 class BucketFolder:
-    """The folder of a bucket, as it was when this was made; of other buckets there is none."""
+    """The folder of a bucket, as it was when this was made; of other buckets there is none. Any thread."""
 
     def __init__(self, url: str) -> None:
         where = bucket_urls.parse(url)
         self.path = where.path if where.scheme == "file" else ""
+        self._url = url
         self._first = self._now()
+        self._held_bucket = self._first is not None and self._holds_bucket()
 
     def is_another(self) -> bool:
         """Whether another folder is there now. While there is none, another agent could do no more than this one."""
-        return (now := self._now()) is not None and now != self._first
+        now = self._now()
+        return now is not None and now != self._first and not self._is_bare(now)
+
+    def check(self) -> None:
+        """Raise FleetMissing if a bucket was there, and there is only an empty folder now."""
+        if self._is_bare(self._now()):
+            remedy = f"mount the disk that it is on, or start anew with: kcachefs fleet init {shlex.quote(self._url)}"
+            raise FleetMissing(f"{self._url}: holds nothing any more; {remedy}")
+
+    def _is_bare(self, now: tuple[int, int, int] | None) -> bool:
+        if now is None:
+            return False
+        if now == self._first:
+            self._held_bucket = self._held_bucket or self._holds_bucket()
+            return False
+        return self._held_bucket and not self._holds_bucket()
+
+    def _holds_bucket(self) -> bool:
+        return any(os.path.exists(os.path.join(self.path, name)) for name in (SETTINGS, OBJECTS))
 
     def _now(self) -> tuple[int, int, int] | None:
         if not self.path:

@@ -75,14 +75,18 @@ class SharedBucket(Bucket):
         scope: str,
         trusted: frozenset[bytes],
         folder: Path,
+        check: Callable[[], None],
         on_loaded: Callable[[], None],
     ) -> None:
+        """`check` raises FleetError if nothing is to be read there, or published, whatever the storage says."""
         super().__init__(storage, scope, trusted, folder)
         self._loading = threading.Lock()
+        self._check = check
         self._on_loaded = on_loaded
 
     def load_index(self) -> Loaded:
         with self._loading:
+            self._check()
             loaded = super().load_index()
         self._on_loaded()
         return loaded
@@ -96,7 +100,12 @@ class Agent:
         self._storage = prepared.storage
         self._bucket_folder = prepared.bucket_folder
         self._bucket = SharedBucket(
-            prepared.storage, prepared.scope, prepared.trusted, prepared.folder, self._index_is_new
+            prepared.storage,
+            prepared.scope,
+            prepared.trusted,
+            prepared.folder,
+            self._bucket_folder.check,
+            self._index_is_new,
         )
         self._uploads = Uploads(self._bucket, prepared.signer, self._fail) if prepared.signer is not None else None
         self._breaker = Breaker()
@@ -189,6 +198,10 @@ class Agent:
     def _watch_folder(self) -> None:
         """End when another folder is in the bucket's place: only another agent can write there."""
         while not self._bucket_folder.is_another():
+            try:
+                self._bucket_folder.check()
+            except FleetMissing as error:
+                self._fail(error)
             time.sleep(FOLDER_SECONDS)
         log.info("%s: is another folder than before; another agent takes over", self._bucket_folder.path)
         logging.shutdown()

@@ -29,7 +29,9 @@ FINISH_SECONDS = 2.0
 """How long an agent may take to end when the mount is gone; the worker has waited for its uploads before."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
 LASTING_SECONDS = 60.0
-"""An agent that lived this long is started again at once."""
+"""An agent that lived this long is started again after the first pause."""
+_TOLD = -1000
+"""In the place of an exit code: we ended it ourselves. No process has this one."""
 
 
 class FleetProcess:
@@ -105,19 +107,23 @@ class FleetProcess:
             code = self._run()
             if self._ending.is_set():
                 return
-            if code == REPLACED or time.monotonic() - began > LASTING_SECONDS:
+            if code == _TOLD or time.monotonic() - began > LASTING_SECONDS:
                 pause = FIRST_PAUSE
-            if code == REPLACED:
+            if code == _TOLD:
                 log.info("another agent takes the place of the fleet's")
                 continue
-            log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
+            if code == REPLACED:
+                # Not at once: on some filesystems the bucket's folder is another one whenever it is looked at.
+                log.info("another agent takes the place of the fleet's in %.1f s", pause)
+            else:
+                log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
             self._ending.wait(pause)
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _run(self) -> int | None:
         """Start an agent and wait until it ends; returns its exit code, None if it could not be started.
 
-        That of one that was told to end is REPLACED.
+        That of one that was told to end is _TOLD.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -139,7 +145,7 @@ class FleetProcess:
             code = process.wait()
             with self._lock:
                 self._process = self._control = None
-        return REPLACED if process is self._told_to_end else code
+        return _TOLD if process is self._told_to_end else code
 
     def _introduce(self) -> None:
         """Give agent and worker a socket to each other. The lock is held."""

@@ -35,7 +35,7 @@ def parse(url: str) -> BucketUrl:
     except ValueError:
         raise _no_bucket(url) from None
     scheme = parts.scheme
-    if "@" in parts.netloc + unquote(parts.query):
+    if "@" in parts.netloc or any(_may_tell_secret(one) for pair in _pairs(parts) for one in pair):
         raise _secret(f"{scheme}://…")
     if scheme not in SCHEMES or not url.startswith(f"{scheme}://"):
         raise _no_bucket(url)
@@ -60,17 +60,29 @@ def endpoint(where: BucketUrl) -> str:
 
 
 def _checked(told: str, address: str) -> str:
-    if "@" in address:
+    if _may_tell_secret(address):
         raise _secret(told.partition("=")[0])
+    if not _is_address(address):
+        raise UsageError(f"{told}: is no endpoint; write http://HOST:PORT or https://HOST")
+    scheme = urlsplit(address).scheme
+    return scheme + address[len(scheme) :]  # in lower case, as obstore wants it
+
+
+def _may_tell_secret(text: str) -> bool:
+    """Whether credentials may be in it. An @ that stands behind the host of an address belongs to a name."""
+    return "@" in text and not _is_address(text)
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is the address of a server, without credentials."""
     try:
-        parts = urlsplit(address)
-        is_right = parts.scheme in ("http", "https") and address.startswith(f"{parts.scheme}://") and parts.hostname
+        parts = urlsplit(text)
         _ = parts.port
     except ValueError:
-        is_right = False
-    if not is_right or not address.isprintable() or " " in address:
-        raise UsageError(f"{told}: is no endpoint; write http://HOST:PORT or https://HOST")
-    return address
+        return False
+    is_http = parts.scheme in ("http", "https") and text[len(parts.scheme) :].startswith("://")
+    is_clean = text.isprintable() and " " not in text and "@" not in parts.netloc
+    return is_http and is_clean and bool(parts.hostname)
 
 
 def _secret(where: str) -> UsageError:
@@ -99,7 +111,7 @@ def _options(url: str, parts: SplitResult) -> dict[str, str]:
     known = _OPTIONS[parts.scheme]
     may = f"there are {' and '.join(known)}" if known else f"{parts.scheme}:// has none"
     options: dict[str, str] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True) or [("", "")]:
+    for name, value in _pairs(parts) or [("", "")]:
         if not name:
             raise UsageError(f"{url}: names no option after the ?; if it is part of a name, write %3F")
         if name not in known:
@@ -108,3 +120,7 @@ def _options(url: str, parts: SplitResult) -> dict[str, str]:
             raise UsageError(f"{url}: {name}: needs one value, like ?{name}=…")
         options[name] = value
     return options
+
+
+def _pairs(parts: SplitResult) -> list[tuple[str, str]]:
+    return parse_qsl(parts.query, keep_blank_values=True)

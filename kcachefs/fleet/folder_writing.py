@@ -75,12 +75,24 @@ def _opened(root: str, folders: Sequence[str]) -> Iterator[tuple[int, os.stat_re
 
 
 def _open_folder(at: int, name: str, rights: os.stat_result) -> int:
+    mode = stat.S_IMODE(rights.st_mode) | 0o700
     try:
         os.mkdir(name, dir_fd=at)
     except FileExistsError:
-        return os.open(name, os.O_PATH | os.O_DIRECTORY, dir_fd=at)
+        there = os.open(name, os.O_PATH | os.O_DIRECTORY, dir_fd=at)
+        found = os.fstat(there)
+        differs = (found.st_gid, stat.S_IMODE(found.st_mode)) != (rights.st_gid, mode)
+        if differs and found.st_uid == os.geteuid():
+            with contextlib.suppress(OSError):  # a link, to what is nobody else's business
+                os.close(_open_and_share(at, name, rights, mode))
+        return there
+    return _open_and_share(at, name, rights, mode)
+
+
+def _open_and_share(at: int, name: str, rights: os.stat_result, mode: int) -> int:
+    """Open a folder that we have made, now or earlier: whoever is killed in between leaves it with other rights."""
     made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
-    _share(made, rights, stat.S_IMODE(rights.st_mode) | 0o700)
+    _share(made, rights, mode)
     return made
 
 

@@ -13,7 +13,9 @@ import os
 import struct
 from array import array
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -147,6 +149,12 @@ class KeyIndex:
     def same_run(self, reference: PackReference) -> list[PackReference]:
         """The other packs that were published together with this one."""
         return [one for one in self.packs if one.run == reference.run and one != reference]
+
+    @cached_property
+    def entry_counts(self) -> Counter[tuple[str, str]]:
+        """How many entries each pack has, by its place."""
+        counts = Counter(number for _, number, is_folder in self.rows() if not is_folder)
+        return Counter({self.packs[number].place: count for number, count in counts.items()})
 
     def rows(self) -> Iterator[tuple[int, int, bool]]:
         """Every key with the number of a pack, and whether it is that of a folder."""

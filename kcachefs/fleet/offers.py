@@ -156,8 +156,11 @@ class Offers:
         self._rest_seconds = 0.0
         self._recall()
         self._enqueue(self._fresh.all())
+        # Also after a fault of late: for a host that goes away this is the last chance. What failed comes last.
+        self._queue.sort(key=self._due)
+        self._not_before.clear()
+        self._held_until = 0.0
         until = time.monotonic() + seconds
-        # Also after a fault of late: for a host that goes away this is the last chance.
         while self._queue and self._client.is_connected and time.monotonic() < until:
             self._hear()
             if not self._offered and not self._offer_next(time.monotonic()):
@@ -243,8 +246,8 @@ class Offers:
         while True:
             if self._offered or not self._client.is_connected or now < self._held_until:
                 return False
-            batch = next((one for one in self._queue if now >= self._not_before.get(one.name, 0.0)), None)
-            if batch is None:
+            batch = min(self._queue, key=self._due, default=None)
+            if batch is None or now < self._due(batch):
                 return False
             self._offered = batch.name
             fd = self._parcel(batch)
@@ -258,6 +261,10 @@ class Offers:
                 os.close(fd)
             self._offered = ""
             return False
+
+    def _due(self, batch: Batch) -> float:
+        """When it may be offered. Whichever is due first comes first, so one that always fails keeps no other back."""
+        return self._not_before.get(batch.name, 0.0)
 
     def _parcel(self, batch: Batch) -> int:
         """The entries of a batch that are still there, with their bytes; -1 if none is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kcachefs.errors import FleetError, FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError
+from kcachefs.errors import FleetError, FleetFails, FleetMissing, FleetRefused, FleetUnreachable, PackError, UsageError
 from kcachefs.printable import printable
 
 _REASON_MAX = 200
@@ -31,6 +31,8 @@ def translated(error: BaseException, what: str) -> Exception:
         return FleetError(f"{what}: the bucket is in another region; set AWS_REGION, or add ?region=… to the URL")
     if isinstance(error, NotSupportedError):
         return FleetError(f"{what}: this store cannot do that: {reason}")
+    if isinstance(error, BaseError) and "status code: " in text:
+        return FleetFails(f"{what}: {reason}")
     if isinstance(error, BaseError | OSError):
         return FleetUnreachable(f"{what}: {reason}")
     if isinstance(error, ValueError):

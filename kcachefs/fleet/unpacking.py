@@ -69,11 +69,15 @@ def unpack(
     try:
         for frame, plain in pack.decoded():
             bring = partial(_bring, plain=plain, target=target, listed=done.listed)
-            entries = frame.entries if evicts else _fitting(frame.entries, target, done)
-            for entry, brought in zip(entries, pool.map(bring, entries), strict=True):
-                done.note(brought)
-                progress(entry)
-            target.settle()
+            left = frame.entries
+            while entries := left if evicts else _fitting(left, target, done):
+                for entry, brought in zip(entries, pool.map(bring, entries), strict=True):
+                    done.note(brought)
+                    progress(entry)
+                target.settle()
+                brought_in = set(map(id, entries))
+                left = [entry for entry in left if id(entry) not in brought_in]
+            done.left_out += len(left)
     finally:
         pool.shutdown(cancel_futures=True)  # what was begun is brought to its end
 
@@ -87,16 +91,27 @@ def gone(pack: Pack, target: Target[Any]) -> int:
     )
 
 
+def may_fit(plain: int, entries: int, room: int) -> bool:
+    """Whether there is room for the smallest of so many entries, which have so many bytes together."""
+    return _needed(plain // max(1, entries)) <= room
+
+
+def _needed(size: int) -> int:
+    """How much room a file takes while it is brought in. While it is sealed, its bytes are there twice."""
+    return 2 * (size + _BLOCK)
+
+
 def _fitting(entries: list[PackedEntry], target: Target[Any], done: Unpacked) -> list[PackedEntry]:
-    """Those for which there is room. While a file is sealed, its bytes are there twice."""
+    """Those for which there is room; once they are sealed, there may be room for more."""
+    if not entries:
+        return []
     fitting, room = [], target.room()
     for entry in entries:
         missing = _missing(entry, done.listed)
-        needed = sum(2 * (file.size + _BLOCK) for file in missing)
+        needed = sum(_needed(file.size) for file in missing)
         if not missing or needed <= room:
             fitting.append(entry)
             room -= needed
-    done.left_out += len(entries) - len(fitting)
     return fitting
 
 

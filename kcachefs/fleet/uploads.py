@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kcachefs.errors import FleetError, FleetUnreachable, KcachefsError, NoSpace
+from kcachefs.errors import FleetError, FleetFails, FleetUnreachable, KcachefsError, NoSpace
 from kcachefs.fleet.agent_protocol import Offer, Taken
 from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.finding import FoundEntry
@@ -90,8 +90,8 @@ class Uploads:
             taken(told)
 
     def _note(self, error: Exception) -> None:
-        """Only what fails whoever asks: who may not write, or whose disk is full, can read all the same."""
-        if isinstance(error, FleetUnreachable):
+        """Only what fails whoever asks: where nothing can be written, others may read all the same."""
+        if isinstance(error, FleetUnreachable) and not isinstance(error, FleetFails):
             self._failed(error)
 
     def _renew(self, used: Sequence[int]) -> None:

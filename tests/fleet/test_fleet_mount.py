@@ -283,8 +283,37 @@ def test_a_folder_that_comes_after_the_agent_is_published_to(
             fill(one.mountpoint)
         assert empty_fleet.packs()
         assert "ERROR" not in log_of(one)
+        assert "another agent takes the place of the fleet's in 0.2 s" in log_of(one), "not at once"
     finally:
         subprocess.run(["umount", "-q", bucket], check=False)
+
+
+def bind(disk: Path, folder: Path) -> None:
+    subprocess.run(["mount", "--bind", disk, folder], check=True)
+
+
+@need_root
+def test_nothing_is_published_where_the_disk_of_the_bucket_should_be(empty_fleet: Fleet) -> None:
+    """The next mount of the disk would hide it."""
+    bucket, disk = empty_fleet.bucket, empty_fleet.folder / "disk"
+    (disk / "v1").mkdir(parents=True)
+    bind(disk, bucket)
+    try:
+        with empty_fleet.publisher("one") as one:
+            first = agent_of(one)
+            until(lambda: subprocess.run(["umount", bucket], capture_output=True).returncode == 0)
+            until(lambda: fleet_of(one)["why"] or is_another_agent(one, first), "the agent has noticed")
+            numbers = fleet_of(one)
+            assert (numbers["state"], "holds nothing any more; mount the disk" in numbers["why"]) == ("closed", True)
+            fill(one.mountpoint)
+        assert os.listdir(bucket) == []
+        queue = json.loads((one.store / "fleet" / "queue.json").read_bytes())
+        assert sum(len(batch["entries"]) for batch in queue) == ENTRIES
+        bind(disk, bucket)
+        with empty_fleet.publisher("one"):
+            until(empty_fleet.packs, "what waited is published")
+    finally:
+        subprocess.run(["umount", "-q", "--lazy", bucket], check=False)
 
 
 def test_a_reload_replaces_the_agent_which_alone_has_the_credentials(

@@ -95,6 +95,24 @@ def test_a_group_that_the_folder_is_not_shared_with_gets_no_rights(tmp_path: Pat
     assert {(oct(one.st_mode), one.st_gid) for one in made} == {("0o40750", 42092), ("0o100640", 42092)}
 
 
+@as_root
+def test_folders_of_ours_that_were_not_shared_yet_are(tmp_path: Path) -> None:
+    """Whoever made them was killed before it gave them their rights, or did not know of any."""
+    url, root, elsewhere = bucket_folder(tmp_path), tmp_path / "bucket", tmp_path / "elsewhere"
+    os.chown(root, 0, GROUP)
+    root.chmod(0o2770)
+    for folder in (root / "v1", root / "v1" / "theirs", elsewhere):
+        folder.mkdir()
+        folder.chmod(0o700)
+        os.chown(folder, 0, 0)
+    os.chown(root / "v1" / "theirs", 42091, 0)
+    (root / "v1" / "link").symlink_to(elsewhere)
+    for name in ("theirs", "link"):
+        open_storage(url).put(f"v1/{name}/one", b"1")
+    found = [path.stat() for path in (root / "v1", root / "v1" / "theirs", elsewhere)]
+    assert [(oct(one.st_mode), one.st_gid) for one in found] == [("0o42770", GROUP), ("0o40700", 0), ("0o40700", 0)]
+
+
 def test_why_a_folder_cannot_be_written_to_is_said(tmp_path: Path) -> None:
     for error, word in ((FleetError, "full"), (FleetRefused, "only be read")):
         folder = tmp_path / word

@@ -28,6 +28,7 @@ from kcachefs.errors import (
     PackError,
     UsageError,
 )
+from kcachefs.fleet import bucket_urls
 from kcachefs.fleet.object_storage import Patience, Storage, open_storage
 from tests.engines.mounting import temporary_folder
 from tests.fleet import servers
@@ -331,6 +332,9 @@ def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
         ("s3://KEY:SECRET@bucket/a", "has an @"),
         ("s3://bucket?endpoint=http://user:SECRET@host", "has an @"),
         ("s3://bucket?endpoint=user:SECRET%40host&nonsense=1", "has an @"),
+        ("s3://bucket?endpoint=http://user:SEC/RET@host", "has an @"),
+        ("s3://bucket?endpoint=http:/user:SECRET@host/a", "has an @"),
+        ("s3://bucket?SECRET@host", "has an @"),
         ("http://user:SECRET@host", "has an @"),
     ],
 )
@@ -338,6 +342,19 @@ def test_what_is_no_bucket_is_wrong_usage(url: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as refused:
         open_storage(url)
     assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("HTTPS://Host/a", "https://Host/a"),
+        ("Http://host:1", "http://host:1"),
+        ("https://x/%40tenant", "https://x/@tenant"),
+    ],
+)
+def test_an_endpoint_is_any_address_of_a_server(given: str, meant: str) -> None:
+    assert bucket_urls.endpoint(bucket_urls.parse(f"s3://bucket?endpoint={given}")) == meant
+    open_storage(f"s3://bucket?endpoint={given}")
 
 
 @pytest.mark.parametrize(("scheme", "name"), [("s3", "AWS_ENDPOINT_URL"), ("az", "AZURE_STORAGE_ENDPOINT")])

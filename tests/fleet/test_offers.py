@@ -151,6 +151,33 @@ def test_after_a_fault_nothing_else_is_offered_for_a_while(tmp_path: Path, in_no
         assert played.client.report().publish_why == ""
 
 
+def test_a_batch_that_always_fails_does_not_keep_the_others_back(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        bad = offer_and_queue_two(fs, played)
+        played.take(bad, is_done=False, is_fault=True)
+        assert played.offers._offer_next(time.monotonic() + offers.RETRY_SECONDS + 1)
+        other, files = played.offered()
+        assert files == {"cupy/kernel.cubin": b"whole", "cupy/other.cubin": b"whole too"}
+        played.take(other, is_done=False, is_fault=True)
+        assert played.offers._offer_next(time.monotonic() + offers.RETRY_SECONDS + 1)
+        assert played.offered()[0] == bad, "the one that failed longest ago"
+
+
+def test_at_the_end_everything_is_offered_once_more_after_a_fault(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        bad = offer_and_queue_two(fs, played)
+        played.take(bad, is_done=False, is_fault=True)
+        ending = threading.Thread(target=played.offers.finish, args=(PATIENCE,))
+        ending.start()
+        other, files = played.offered()
+        assert files == {"cupy/kernel.cubin": b"whole", "cupy/other.cubin": b"whole too"}, "what failed comes last"
+        protocol.send(played.channel, Taken(other.batch, True))
+        assert played.offered()[0] == bad
+        protocol.send(played.channel, Taken(bad.batch, False, "refused", True))
+        ending.join(PATIENCE)
+        assert not ending.is_alive(), "it has failed again"
+
+
 def test_while_the_bucket_is_left_alone_nothing_is_offered_but_at_the_end(tmp_path: Path, in_no_time: None) -> None:
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
         write(fs, "triton/KEY/add.cubin", b"kernel")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.bucket_server import BucketServer
 from kcachefs.errors import FleetError
 from kcachefs.fleet import parcels, signing
 from kcachefs.fleet.agent_protocol import Offer, Taken
@@ -84,6 +85,14 @@ def test_a_bucket_that_refuses_writes_is_still_read(tmp_path: Path, server: Serv
     publishing = Publishing(tmp_path / "fleet", storage(server, server.fresh(), reader=True), secret_in(tmp_path))
     told = publishing.offer()
     assert (told.is_done, told.is_fault, "refuses these credentials" in told.why) == (False, True, True), told
+    assert publishing.faults == []
+
+
+def test_a_bucket_without_room_is_still_read(tmp_path: Path) -> None:
+    with BucketServer(tmp_path / "bucket").running() as full, environment(CREDENTIALS):
+        publishing = Publishing(tmp_path / "fleet", open_storage(full.url), secret_in(tmp_path))
+        told = publishing.offer()
+    assert (told.is_done, told.is_fault, "507 Insufficient Storage" in told.why) == (False, True, True), told
     assert publishing.faults == []
 
 
