@@ -38,9 +38,15 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def restart_in_utf8() -> None:
     """Where this Python takes names for something else, begin the program anew; the environment stays as it is."""
-    if sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions and sys.executable:
+    is_other = sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions
+    if is_other and sys.executable and not _is_read_from_input():
         with contextlib.suppress(OSError):
             os.execv(sys.executable, [sys.executable, *_UTF8, *sys.orig_argv[1:]])
+
+
+def _is_read_from_input() -> bool:
+    """Whether the program comes from standard input, where a second Python would find nothing more of it."""
+    return getattr(sys.modules["__main__"], "__file__", "") == "<stdin>" or hasattr(sys, "ps1")
 
 
 def _flags() -> Iterator[str]:

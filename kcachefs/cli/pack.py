@@ -164,10 +164,10 @@ def verify(
     print(f"signed by {facts['key']}, which is trusted" if facts["key"] else "not signed")
 
 
-def pack_used(where: Path, out: Path, since: float) -> str:
-    """Pack what was used in a mount since then, in seconds since 1970; returns a line about it.
+def pack_used(where: Path, out: Path, since: float) -> tuple[str, list[Skipped]]:
+    """Pack what was used in a mount since then, in seconds since 1970; returns a line about it, and what is left out.
 
-    Raises if some of it could not be read; the others are packed all the same.
+    That may be for `refuse_unread`: what could not be read keeps nothing else from being packed.
     """
     from kcachefs.core.entry_info import EntryInfo
     from kcachefs.fleet.views import FolderView
@@ -176,8 +176,7 @@ def pack_used(where: Path, out: Path, since: float) -> str:
     used = {info.path for info in infos if info.used >= since}
     written = _write(FolderView(where), out, [], only=used)
     _say_all(written.left_out)
-    refuse_unread(written.left_out)
-    return written.line + ("" if written.key else ", not signed")
+    return written.line + ("" if written.key else ", not signed"), written.left_out
 
 
 def refuse_unread(left_out: list[Skipped]) -> None:

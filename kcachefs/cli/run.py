@@ -173,13 +173,17 @@ def _afterwards(failure: str, do: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def _pack(out: Path, mount: Path, began: float) -> int:
-    """Pack what the command used; the exit code that says why that could not be done, after a line about it, or 0."""
+    """Pack what the command used; the exit code that says why not all could be packed, after a line about it, or 0."""
+    failure = "not packed: "
     try:
-        from kcachefs.cli.pack import pack_used
+        from kcachefs.cli.pack import pack_used, refuse_unread
 
-        _say(pack_used(mount, out, began))
+        packed, left_out = pack_used(mount, out, began)
+        _say(packed)
+        failure = ""
+        refuse_unread(left_out)
     except Exception as error:
-        _say(f"not packed: {printable(describe(error))}")
+        _say(f"{failure}{printable(describe(error))}")
         return exit_code_of(error)
     return 0
 

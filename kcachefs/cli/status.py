@@ -40,7 +40,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     for other in others:
         print(printable(other.mountpoint))
         print(printable(f"  store     {other.source}"))
-        print("  unlisted  its daemon has no record here: it is somebody else's, or of the host of this container")
+        print("  unlisted  its daemon has no record here: it is somebody else's, or belongs to this container's host")
     if not (mounts or dead or others):
         print("no mounts; make one with: kcachefs mount")
         return

@@ -174,7 +174,11 @@ def _is_mine_alone(path: Path) -> bool:
 
 def name_of(mountpoint: str) -> str:
     """The name of a mount's files: readable, short enough for a socket address, and unique for each path."""
-    digest = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
+    try:
+        raw = os.fsencode(mountpoint)
+    except UnicodeEncodeError:  # from a record, and this Python's locale cannot express it: there names are UTF-8
+        raw = mountpoint.encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(mountpoint).name)[:32] or 'root'}-{digest}"
 
 

@@ -1,7 +1,7 @@
 """Checks the mounts of the host: whether they answer, allow execution, and are at the path they were filled at.
 
-Asking a mount that does not answer can block forever, so each is asked from a thread that is abandoned when it does not
-come back.
+Asking a mount that does not answer, or the disk of its store, can block forever: so each is asked from a thread that is
+abandoned when it does not come back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
         if trouble is not None:
             yield trouble
             continue
-        if not _answers(where):
+        if not _in_time(partial(os.statvfs, where)):
             yield _silent(mount, dead.get(mount.mountpoint))
             continue
         if "noexec" in mount.options.split(","):
@@ -81,12 +81,13 @@ def _silent(mount: mounting.Mounted, ours: registry.MountState | None) -> Findin
     return Finding(PROBLEM, "mount", said, unmount)
 
 
-def _answers(mountpoint: Path) -> bool:
+def _in_time(question: Callable[[], object]) -> bool:
+    """Whether there is an answer, and no error, before the time is over."""
     answered = threading.Event()
 
     def ask() -> None:
         with contextlib.suppress(OSError):
-            os.statvfs(mountpoint)
+            question()
             answered.set()
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -100,7 +101,15 @@ def _trouble_with_store(mountpoint: Path) -> Finding | None:
     state = registry.read(str(mountpoint))
     if state is None or not state.alive:
         return None
-    store, again = Path(state.store), f"kcachefs umount {mountpoint}; kcachefs mount {mountpoint}"
+    found: list[Finding | None] = []
+    if not _in_time(lambda: found.append(_trouble_with_header(mountpoint, Path(state.store)))):
+        said = f"{mountpoint}: its store {state.store} does not answer"
+        return Finding(PROBLEM, "mount", said, f"look at the disk (dmesg), then kcachefs umount --lazy {mountpoint}")
+    return found[0]
+
+
+def _trouble_with_header(mountpoint: Path, store: Path) -> Finding | None:
+    again = f"kcachefs umount {mountpoint}; kcachefs mount {mountpoint}"
     try:
         with (store / HEADER).open("rb") as header:
             os.posix_fadvise(header.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # ask the disk, not the page cache

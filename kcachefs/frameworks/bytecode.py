@@ -108,7 +108,8 @@ def judge(
         reason = f"usable bytecode lies beside the sources of {good}"
         return Judgement(False, reason, interpreter, distributions)
     projects = [os.curdir, *map(os.path.dirname, scripts), *interpreters.python_path(environ)]
-    if reason := source_times.sameness(distributions, looked_at, filter(None, projects)):
+    library = interpreters.module_of_library(interpreter)
+    if reason := source_times.sameness(distributions, looked_at, filter(None, projects), library):
         return Judgement(False, reason, interpreter, distributions)
     reason = f"no usable bytecode beside the sources of {names}" + (f", and {hindrance}" if hindrance else "")
     return Judgement(True, reason, interpreter, distributions)

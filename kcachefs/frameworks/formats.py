@@ -18,6 +18,10 @@ _UNGUARDED = """# Nothing guards these variables: while the mount is dead, progr
 # kcachefs env --format sh does, if the program is started by a shell that reads it.
 """
 """At the top of the formats that can hold remarks but no conditions."""
+_GOES_STALE = """# This volume is the mount itself: it goes stale when the daemon restarts, until the pod does.
+# Mount in a folder that is called kcachefs and holds nothing else (/srv/kcachefs/cache): a pod then gets that folder.
+"""
+_FOLDER_OF_OURS = "kcachefs"
 _IN_EVERY_MOUNT = ".kcachefs"
 """A folder that is found only while a mount is there and answers."""
 
@@ -62,11 +66,13 @@ def _json(values: dict[str, str], mount: Path) -> str:
 def _k8s(values: dict[str, str], mount: Path) -> str:
     """The parts of a pod that show it the mount at the host's path. JSON strings are valid YAML strings.
 
-    The volume is the folder above the mount: a volume that is the mount itself would stay with a daemon that is gone.
+    The volume is the folder above the mount where that was made for it: one that is the mount itself stays with a
+    daemon that is gone. Any other folder is not ours to give to a pod.
+
     torch in the container looks for its precompiled header in the container's temporary directory (see headers.py),
     so a hook creates the link there. The hook must not fail, or Kubernetes would stop the container.
     """
-    has_folder = mount.parent != Path(mount.anchor)  # else it is the host's root, which is nothing to give to a pod
+    has_folder = _is_made_for(mount)
     path = json.dumps(_text(str(mount.parent if has_folder else mount), "k8s"))
     lines = ["# in the container", "env:"]
     for name, value in values.items():
@@ -76,7 +82,15 @@ def _k8s(values: dict[str, str], mount: Path) -> str:
     lines += [f"      command: {json.dumps(['sh', '-c', _LINK_HEADERS, 'sh', str(mount / headers.NAMESPACE)])}"]
     lines += ["# in the pod", "volumes:", "  - name: kcachefs", "    hostPath:", f"      path: {path}"]
     lines += [f"      type: {'DirectoryOrCreate' if has_folder else 'Directory'}"]
-    return _UNGUARDED + "\n".join(lines) + "\n"
+    return _UNGUARDED + ("" if has_folder else _GOES_STALE) + "\n".join(lines) + "\n"
+
+
+def _is_made_for(mount: Path) -> bool:
+    """Whether the folder above a mount is there for nothing else."""
+    try:
+        return mount.parent.name == _FOLDER_OF_OURS and os.listdir(mount.parent) == [mount.name]
+    except OSError:
+        return False
 
 
 _LINK_HEADERS = (

@@ -26,6 +26,7 @@ _OPTION = r"(?s)-(?!-)([^XWcm]*)([XWcm]?)(.*)"
 """Letters without an argument, then perhaps one that takes the rest, or else the next word."""
 _PATIENCE_SECONDS = 5.0
 _VERSION = r"(\d+)\.(\d+)"
+_LIBRARIES = ("lib", "lib64")
 _METADATA = (".dist-info", ".egg-info")
 
 _ASK = """
@@ -223,6 +224,16 @@ def installed(interpreter: Interpreter) -> list[Installed]:
                     with contextlib.suppress(OSError):
                         found.append(Installed(name, version, folder, entry.path, int(entry.stat().st_mtime)))
     return sorted(found, key=lambda one: one.metadata)
+
+
+def module_of_library(interpreter: Interpreter) -> str | None:
+    """The file of a module that came with that Python; None if its library is at no usual place."""
+    prefixes = [interpreter.prefix]
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        with open(os.path.join(interpreter.prefix, "pyvenv.cfg"), encoding="utf-8") as file:
+            prefixes += [os.path.dirname(home) for home in re.findall(r"(?m)^home *= *(.*\S)", file.read())]
+    places = [os.path.join(one, lib, f"python{interpreter.version}", "os.py") for one in prefixes for lib in _LIBRARIES]
+    return next(filter(os.path.isfile, places), None)
 
 
 def environment_name(interpreter: Interpreter, distributions: Sequence[Installed]) -> str:

@@ -4,18 +4,20 @@ Python uses bytecode if it has the source's time and size, and looks at nothing 
 its files have one time (kaniko --reproducible, BuildKit's rewrite-timestamp, Bazel). Two such images with edits of the
 same size at one path would run each other's bytecode, if they kept it in one place.
 
-Times like 1970 are nobody's true ones, wherever they are. Any other time is told by its being everywhere: an installer
-takes its time, and where one package took less than the seconds that an image's layers keep, others are looked at too.
+Times like 1970 are nobody's true ones, wherever they are. Any other time tells nothing by its being that of many
+packages: layers of images keep whole seconds, and an installer may need no more than one. It has to be that of a source
+that no installer wrote as well: one of Python's own library, or of a project.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import stat
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from kcachefs.frameworks.interpreters import Installed
 
@@ -24,6 +26,7 @@ _YEAR_1980 = 315532800
 _YEAR_2000 = 946684800
 """Bazel's portable time."""
 _DAY = 86400
+_SECOND = 10**9
 _SAME_SHARE = 0.5
 """How much of the packages, by weight, has one time when an image was given one."""
 _INSTALLERS = ("pip", "setuptools", "wheel", "uv")
@@ -33,48 +36,89 @@ _LOOKED_AT = 200
 
 
 def sameness(
-    distributions: Iterable[Installed], sample: Sequence[tuple[Installed, str, int]], projects: Iterable[str]
+    distributions: Sequence[Installed],
+    sample: Sequence[tuple[Installed, str, int]],
+    projects: Iterable[str],
+    library: str | None,
 ) -> str:
     """Why the times here tell nothing; empty if they do.
 
     `sample`: distributions with a source of each and what it counts; `projects`: folders with code that is not
-    installed.
+    installed; `library`: a source that came with Python.
     """
     for one in distributions:
         if _is_made_up(one.installed_at):
-            return _reason(one.name, one.installed_at)
-    for folder in dict.fromkeys(projects):
-        if (found := _made_up_in(folder)) is not None:
-            return _reason(*found)
-    times: Counter[int] = Counter()
-    chosen = [one for one in sample if one[0].name.lower() not in _INSTALLERS] or sample
-    for one, source, weight in chosen:
-        with contextlib.suppress(OSError):
-            moment = os.stat(source).st_mtime_ns
-            if moment == os.stat(one.metadata).st_mtime_ns:
-                times[moment] += weight
-    moment, weight = next(iter(times.most_common(1)), (0, 0))
-    if weight and weight >= _SAME_SHARE * sum(weight for _, _, weight in chosen):
-        return _reason(", ".join(one.name for one, _, _ in chosen[:3]), moment // 10**9)
+            return _made_up(one.metadata, one.installed_at)
+    sites = {os.path.realpath(one.site) for one in distributions}
+    not_installed = [library] if library is not None else []
+    for folder in dict.fromkeys(map(os.path.realpath, projects)):
+        for source in _sources_in(folder):
+            moment = _time_of(source)
+            if moment is not None and _is_made_up(moment // _SECOND):
+                return _made_up(source, moment // _SECOND)
+            if folder not in sites:
+                not_installed.append(source)
+    names, common = _most_common(sample)
+    if witness := next((one for one in not_installed if names and _time_of(one) == common), None):
+        seen = f"{', '.join(names[:3])} and {witness} all have the time {_date(common // _SECOND)}"
+        return f"all files of an image seem to have one time, by which Python cannot tell versions apart: {seen}"
     return ""
 
 
-def _reason(what: str, seconds: int) -> str:
-    date = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
-    return f"all files of an image seem to have one time ({what}: {date}), by which Python cannot tell versions apart"
+def _most_common(sample: Sequence[tuple[Installed, str, int]]) -> tuple[list[str], int]:
+    """The packages that have one time, and that time, where it is that of so many; else none."""
+    chosen = [one for one in sample if one[0].name.lower() not in _INSTALLERS] or sample
+    weights: Counter[int] = Counter()
+    names: dict[int, list[str]] = {}
+    for one, source, weight in chosen:
+        moment = _time_of(source)
+        if moment is not None and moment == _time_of(one.metadata):
+            weights[moment] += weight
+            names.setdefault(moment, []).append(one.name)
+    moment, weight = next(iter(weights.most_common(1)), (0, 0))
+    is_common = weight and weight >= _SAME_SHARE * sum(weight for _, _, weight in chosen)
+    return (names[moment], moment) if is_common else ([], 0)
+
+
+def _sources_in(folder: str) -> Iterator[str]:
+    """The modules and packages of a folder.
+
+    Nothing is looked at that is mounted in it, or that a link leads to: a mount that is dead would never answer.
+    """
+    from kcachefs.engines.mounting import mounts
+
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        mounted = {one.mountpoint for one in mounts()}
+        for entry in islice(entries, _LOOKED_AT):
+            if entry.path in mounted:
+                continue
+            if entry.name.endswith(".py") and entry.is_file(follow_symlinks=False):
+                yield entry.path
+            elif entry.is_dir(follow_symlinks=False):
+                package = os.path.join(entry.path, "__init__.py")
+                with contextlib.suppress(OSError):
+                    if stat.S_ISREG(os.lstat(package).st_mode):
+                        yield package
+
+
+def _time_of(path: str) -> int | None:
+    """In nanoseconds since 1970; None where there is nothing."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _is_made_up(seconds: int) -> bool:
     return seconds < _YEAR_1980 + _DAY or seconds == _YEAR_2000
 
 
-def _made_up_in(folder: str) -> tuple[str, int] | None:
-    """A source or folder in a folder whose time is nobody's true one, and that time."""
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in itertools.islice(entries, _LOOKED_AT):
-            with contextlib.suppress(OSError):
-                if entry.name.endswith(".py") or entry.is_dir(follow_symlinks=False):
-                    seconds = int(entry.stat().st_mtime)
-                    if _is_made_up(seconds):
-                        return entry.path, seconds
-    return None
+def _made_up(what: str, seconds: int) -> str:
+    return (
+        f"{what} has the time {_date(seconds)}, which builders of images give to all files, and by which Python cannot "
+        "tell versions apart"
+    )
+
+
+def _date(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import kcachefs
 from tests.cli.scene import HELPER, Scene, scene
 
 pytestmark = pytest.mark.mount
@@ -44,6 +46,15 @@ def test_a_mount_elsewhere_is_no_reason_to_fail(place: Scene) -> None:
     assert "does not answer" not in looked.out
     assert "Traceback" not in looked.err
     assert f"{place.folder}/ü" in place.must("--complete", "umount", f"{place.folder}/", command=COMMAND)
+
+
+@pytest.mark.parametrize("options", [(), ("-",)])
+def test_a_program_that_is_read_from_standard_input_runs(place: Scene, options: tuple[str, ...]) -> None:
+    program = "import sys; sys.argv = ['kcachefs', '--version']; from kcachefs.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-P", *options], input=program, env=place.environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"kcachefs {kcachefs.__version__}\n", "")
 
 
 def test_names_of_entries_are_told_and_understood(place: Scene) -> None:

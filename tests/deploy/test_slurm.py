@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,16 +23,16 @@ pytestmark = pytest.mark.mount
 class Node:
     """A node whose settings point into a scene."""
 
-    def __init__(self, place: Scene) -> None:
+    def __init__(self, place: Scene, cache: Path | None = None) -> None:
         self.scene = place
-        self.cache = place.mountpoint
+        self.cache = cache or place.mountpoint
         self.scripts = place.folder / "slurm"
         shutil.copytree(DEPLOY / "slurm", self.scripts)
         settings = self.scripts / "settings.sh"
         text = settings.read_text()
         for there, here in (
             ("PATH=", f"PATH={place.folder / 'bin'}:"),
-            ("cache=/srv/kcachefs/cache", f"cache={self.cache}"),
+            ("cache=/srv/kcachefs/cache", f"cache={shlex.quote(str(self.cache))}"),
             ("store=/var/cache/kcachefs", f"store={place.store}"),
             ("jobs=/run/kcachefs-jobs", f"jobs={place.folder / 'jobs'}"),
         ):
@@ -95,14 +96,34 @@ def test_the_first_job_mounts_and_the_last_unmounts(node: Node) -> None:
 
 def test_a_task_gets_the_variables_as_slurm_reads_them(node: Node) -> None:
     node.run("prolog", 1)
-    lines = node.run("task_prolog", 1).splitlines()
-    given = dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
-    assert len(given) == len(lines)
-    above = str(node.cache.parent)
-    bound = {"APPTAINER_BIND": above, "SINGULARITY_BIND": above}
-    assert given == environment(node.cache, of_this_python=False) | bound
+    given = exported(node.run("task_prolog", 1))
+    assert "TORCH_EXTENSIONS_DIR" in given
+    assert given == environment(node.cache) | bound(node.cache)
     node.run("epilog", 1)
     assert node.run("task_prolog", 1) == ""
+
+
+def test_a_task_binds_the_folder_above_the_cache_only_if_that_was_made_for_it() -> None:
+    with scene() as place:
+        node = Node(place, place.folder / "kcachefs" / "it's the cache")
+        (node.cache / ".kcachefs").mkdir(parents=True)
+        (node.cache / ".kcachefs" / "stats.json").touch()
+        (place.folder / "bin" / "kcachefs").write_text("#!/bin/sh\n")  # nothing but what is bound is to be shown
+        assert exported(node.run("task_prolog", 1)) == bound(node.cache.parent)
+        (node.cache.parent / "private").touch()
+        assert exported(node.run("task_prolog", 1)) == bound(node.cache)
+
+
+def exported(text: str) -> dict[str, str]:
+    """The variables that Slurm finds in what a TaskProlog prints."""
+    lines = text.splitlines()
+    given = dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+    assert len(given) == len(lines)
+    return given
+
+
+def bound(folder: Path) -> dict[str, str]:
+    return {"APPTAINER_BIND": str(folder), "SINGULARITY_BIND": str(folder)}
 
 
 def test_a_job_whose_cache_cannot_be_mounted_runs_all_the_same(node: Node) -> None:

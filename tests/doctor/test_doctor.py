@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from kcachefs.daemon import registry
-from kcachefs.doctor import host, places
+from kcachefs.doctor import host, places, present_mounts
+from kcachefs.engines.mounting import mounted_at
 from kcachefs.frameworks import headers
+from kcachefs.store.places import HEADER
 from tests.disks import ext4, need_root
 from tests.engines.mounting import Mount, kill
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
@@ -221,6 +223,23 @@ def test_a_store_that_is_gone_or_on_a_dead_disk_is_found(base: Path) -> None:
     assert "Traceback" not in log.read_text()
     said = f"eviction failed and will be tried again: {mount.store}: the store of this mount is gone"
     assert log.read_text().count(said) == 1
+
+
+def test_a_store_that_never_answers_keeps_nobody_waiting(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(present_mounts, "ANSWER_SECONDS", 0.1)
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        header, away = mount.store / HEADER, base / "away"
+        header.rename(away)
+        os.mkfifo(header)  # whose reader waits for a writer
+        try:
+            found = mounted_at(mount.mountpoint)
+            assert found is not None
+            [told] = present_mounts.mounts([found])
+            assert told.message.endswith(f"its store {mount.store} does not answer")
+            assert (told.level, bool(told.remedy)) == ("problem", True)
+        finally:
+            os.close(os.open(header, os.O_RDWR))
+            away.replace(header)
 
 
 @as_root

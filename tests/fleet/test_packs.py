@@ -83,11 +83,13 @@ def test_a_pack_stays_where_nothing_can_be_read(base: Path) -> None:
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_packed(base: Path) -> None:
+    """Also by a run that packs what it used, which says that there is a pack."""
     store, contents = base / "store", [os.urandom(5000) for _ in range(3)]
     with Mount(base / "one", store, "direct") as one:
         for number, content in enumerate(contents):
             (one.mountpoint / "triton" / f"KEY{number}").mkdir()
             (one.mountpoint / "triton" / f"KEY{number}" / "add.cubin").write_bytes(content)
+            (one.mountpoint / "triton" / f"KEY{number}" / "add.json").write_text(str(number))
         settled(one)
     [volume] = (store / "volumes").iterdir()
     flip(volume, volume.read_bytes().index(contents[1]), 5000)
@@ -95,6 +97,14 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_packed(base: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert "left out because reading failed: 1 entry" in done.stderr
     assert [one["path"] for one in told("pack", "ls", base / "all.kcp")["entries"]] == ["triton/KEY0", "triton/KEY2"]
+    with Mount(base / "one", store, "direct") as one:
+        use = ("sh", "-c", 'cat "$TRITON_CACHE_DIR"/*/add.json')
+        done = kcachefs("run", "--mount", one.mountpoint, "--pack", base / "used.kcp", "--", *use, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "packed 2 entries" in done.stderr
+    assert "kcachefs: left out because reading failed: 1 entry" in done.stderr
+    assert "not packed" not in done.stderr
+    assert told("pack", "ls", base / "used.kcp") == told("pack", "ls", base / "all.kcp")
 
 
 def test_what_a_small_quota_evicts_again_is_told(base: Path) -> None:

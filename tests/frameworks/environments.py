@@ -60,6 +60,20 @@ class Environment:
         for number, path in enumerate(sorted(self.site.glob("*.dist-info")), 1):
             os.utime(path, (seconds + number * step, seconds + number * step))
 
+    def with_library(self, folder: Path, seconds: int) -> None:
+        """Have it use a Python's library there, one module of which has that time; the others are links."""
+        library = folder / "lib" / self.site.parent.name
+        library.mkdir(parents=True)
+        real = Path(os.__file__).parent
+        for path in real.iterdir():
+            if path.name not in ("os.py", "site-packages", "dist-packages", "__pycache__"):
+                (library / path.name).symlink_to(path)
+        shutil.copy(real / "os.py", library)
+        os.utime(library / "os.py", (seconds, seconds))
+        configuration = self.folder / "pyvenv.cfg"
+        text = re.sub("(?m)^home = .*", f"home = {folder / 'bin'}", configuration.read_text())
+        configuration.write_text(text)
+
     def copied_to(self, folder: Path) -> Environment:
         """The same at another place."""
         shutil.copytree(self.folder, folder, symlinks=True)

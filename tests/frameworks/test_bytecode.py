@@ -17,11 +17,13 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core.uses import HEARTBEAT_SECONDS
+from kcachefs.engines import mounting
 from kcachefs.frameworks import bytecode, interpreters, source_times
 from kcachefs.session import account
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import KCACHEFS, kcachefs
 from tests.frameworks.environments import IMPORTS, Environment, compiled, entries, half_imported, plain, variables
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.mount
 NOBODY = 65534
@@ -120,11 +122,13 @@ def test_an_image_whose_files_have_one_time_does_not_run_another_images_code(
         image = environment.copied_to(base / f"image {number}")
         (image.site / "project.py").write_text(f"RATE = {number}\n")
         image.set_times(moment, step=0)
+        image.with_library(base / f"library {number}", moment)
         with image.shown_at(shown) as there:
             reason = judged(there).reason
             said.append(there.run("import project; print(project.RATE)", env=variables(mount, there)).stdout)
     assert said == ["1\n", "2\n"]
-    assert "one time" in reason
+    seen = {0: ("1970-01-01 00:00:00", ".dist-info"), 1_700_000_000: ("2023-11-14 22:13:20", "rich", "os.py")}
+    assert all(part in reason for part in seen[moment]), reason
 
 
 def test_a_project_whose_files_have_no_true_time_is_not_kept_in_the_mount(
@@ -133,13 +137,15 @@ def test_a_project_whose_files_have_no_true_time_is_not_kept_in_the_mount(
     """A layer of its own, over packages with times of their own."""
     project = base / "project"
     (project / "package").mkdir(parents=True)
+    (project / "package" / "__init__.py").touch()
     (project / "train.py").touch()
+    os.utime(project / "package", (0, 0))  # tells nothing: Python does not look at it
     script = str(project / "train.py")
     assert judged(environment, script).is_used
     assert judged(environment, "-m", "package", PYTHONPATH=str(project)).is_used
     for moment in (946_684_800, 315_532_800, 1, 0):
-        os.utime(project / "package", (moment, moment))
-        assert str(project) in judged(environment, script).reason
+        os.utime(project / "package" / "__init__.py", (moment, moment))
+        assert str(project / "package" / "__init__.py") in judged(environment, script).reason
     assert not judged(environment, "-m", "package", PYTHONPATH=str(project)).is_used
     assert judged(environment, script, wish="on").is_used
     monkeypatch.chdir(project)
@@ -149,8 +155,29 @@ def test_a_project_whose_files_have_no_true_time_is_not_kept_in_the_mount(
 def test_packages_that_were_installed_in_few_seconds_are_kept(base: Path, environment: Environment) -> None:
     """Layers of images keep whole seconds, and all sources of a wheel have the time at which it was unpacked."""
     quick = environment.copied_to(base / "venv")
-    quick.set_times(1_700_000_000, step=1)
-    assert judged(quick).is_used
+    for step in (1, 0):
+        quick.set_times(1_700_000_000, step=step)
+        assert judged(quick).is_used
+    assert judged(quick, PYTHONPATH=str(quick.site)).is_used, "no project, but the packages themselves"
+    (base / "train.py").touch()
+    assert judged(quick, str(base / "train.py")).is_used
+    os.utime(base / "train.py", (1_700_000_000, 1_700_000_000))
+    assert str(base / "train.py") in judged(quick, str(base / "train.py")).reason
+
+
+def test_a_dead_mount_in_a_project_keeps_nobody_waiting(base: Path, environment: Environment) -> None:
+    project = base / "project"
+    (project / "data").mkdir(parents=True)
+    (project / "link.py").symlink_to(project / "data" / "train.py")
+    unanswered = mounting.mount(project / "data", base)
+    try:
+        thread = threading.Thread(target=judged, args=(environment, str(project / "train.py")), daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    finally:
+        os.close(unanswered)
+        mounting.unmount(project / "data", lazy=True)
 
 
 @pytest.mark.parametrize("python", [sys.executable, "/usr/bin/python3"])
@@ -159,7 +186,9 @@ def test_the_times_of_real_installations_tell_versions_apart(python: str) -> Non
     if interpreter is None:
         pytest.skip(f"{python} is not there")
     found = interpreters.installed(interpreter)
-    assert source_times.sameness(found, bytecode.sample(found), []) == ""
+    library = interpreters.module_of_library(interpreter)
+    assert library is not None
+    assert source_times.sameness(found, bytecode.sample(found), [], library) == ""
 
 
 def test_an_eviction_in_the_middle_of_an_import_harms_nobody(mount: Mount, environment: Environment) -> None:
@@ -502,6 +531,6 @@ def test_doctor_says_which_and_why(environment: Environment, base: Path) -> None
     assert "no usable bytecode beside the sources of" in told(f"{environment.folder / 'bin'}:{os.environ['PATH']}")
     good = Environment(base / "venv")
     good.set_times(0, step=0)
-    assert "have one time" in told(f"{good.folder / 'bin'}:{os.environ['PATH']}")
+    assert "1970-01-01 00:00:00" in told(f"{good.folder / 'bin'}:{os.environ['PATH']}")
     good.compile()
     assert "left to Python: usable" in told(f"{good.folder / 'bin'}:{os.environ['PATH']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,14 +73,37 @@ def test_json_and_the_pod_hold_the_same_strings(hostile: Mount) -> None:
     assert dict(zip(names, values, strict=False)) == {k: v.replace("$(", "$$(") for k, v in wanted.items()}
 
 
-def test_a_pods_volume_is_the_folder_above_the_mount(hostile: Mount) -> None:
-    """One that is the mount itself would not show the next daemon's."""
+def test_a_pods_volume_is_the_mount_and_nothing_beside_it(hostile: Mount) -> None:
     pod = kcachefs("env", "--mount", hostile.mountpoint, "--format", "k8s").stdout.splitlines()
+    assert volume_of(pod) == (str(hostile.mountpoint), "Directory")
+    assert any("/srv/kcachefs/cache" in line for line in pod if line.startswith("# "))
+
+
+def test_a_pods_volume_is_the_folder_above_the_mount_where_that_was_made_for_it(base: Path) -> None:
+    """One that is the mount itself would not show the next daemon's."""
+    mount = base / "kcachefs" / "cache"
+    mount.mkdir(parents=True)
+
+    def shown() -> tuple[str, str]:
+        return volume_of(render({}, "k8s", mount).decode().splitlines())
+
+    assert shown() == (str(mount.parent), "DirectoryOrCreate")
+    assert b"goes stale" not in render({}, "k8s", mount)
+    (mount.parent / "private").touch()
+    assert shown() == (str(mount), "Directory")
+
+
+@pytest.mark.parametrize("mount", ["/mnt/kcache", "/run/kcachefs", "/kcachefs"])
+def test_a_pod_never_gets_a_folder_of_the_host(mount: str) -> None:
+    assert volume_of(render({}, "k8s", Path(mount)).decode().splitlines()) == (mount, "Directory")
+
+
+def volume_of(pod: list[str]) -> tuple[str, str]:
+    """What a pod's volume shows, at the same path, and of which type that has to be."""
     at = pod.index("    hostPath:")
-    for line in (pod[at + 1], next(line for line in pod if "mountPath" in line)):
-        assert json.loads(line.partition(": ")[2]) == str(hostile.mountpoint.parent)
-    assert pod[at + 2] == "      type: DirectoryOrCreate"
+    [path] = {json.loads(line.partition(": ")[2]) for line in pod if re.match(" *(path|mountPath): ", line)}
     assert "    mountPropagation: HostToContainer" in pod
+    return path, pod[at + 2].removeprefix("      type: ")
 
 
 @pytest.mark.parametrize("format", ["docker", "k8s"])
