@@ -222,11 +222,6 @@ def remove_files(record: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def remove_socket(mountpoint: str) -> None:
-    """Make way for the next worker's control socket: a worker can make one and remove nothing."""
-    socket_path(mountpoint).unlink(missing_ok=True)
-
-
 def read(mountpoint: str) -> MountState | None:
     """The state of the mount there, or None if this user has no mount there."""
     try:

@@ -188,7 +188,7 @@ class Supervisor:
             if event is WorkerEvent.HEARTBEAT:
                 self._crash_loop.note_heartbeat()
                 self._keep_standby(self._worker)
-                self._keep_record()
+                self._keep_record(self._worker)
             elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
             elif event is WorkerEvent.NEWCOMER:
@@ -214,15 +214,16 @@ class Supervisor:
         if wanted and worker.seconds_served > STANDBY_SECONDS and self._standby_pause.is_over:
             self._standby = self._start()
 
-    def _keep_record(self) -> None:
+    def _keep_record(self, worker: WorkerProcess) -> None:
         self._record.renew()
-        may_reload = self._can_fail_over and not self._stopping and self._newcomer is None
-        if not (may_reload and self._record.lost_socket()):
+        if self._stopping or not self._record.lost_socket():
             return
         found = mounting.mounted_at(self._mountpoint)
         if found is not None and found.device == self._device_number:  # else a later mount makes its own now
-            log.warning("the control socket is gone; another worker takes over, and makes one")
-            self._reload()
+            bound = self._record.make_socket()
+            if bound is not None:
+                with bound:
+                    worker.send_control_socket(bound)
 
     def _start(self) -> WorkerProcess | None:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
@@ -238,7 +239,7 @@ class Supervisor:
     def _begin(self, worker: WorkerProcess | None, *, resumed: bool) -> Refusal | None:
         if worker is None:
             return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
-        registry.remove_socket(self._config.mountpoint)
+        self._record.make_way()
         state = self._state
         refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads))
         if refusal is None:
