@@ -152,6 +152,8 @@ def _unsquatted(path: Path, *, create: bool) -> Path:
     def mine() -> list[Path]:
         return [one for one in (path, *sorted(path.parent.glob(f"{path.name}-*"))) if _is_mine_alone(one)]
 
+    if _is_mine_alone(path):
+        return path  # a look at all of /tmp takes long where it is full
     if found := mine():
         return found[0]
     if not os.path.lexists(path):
