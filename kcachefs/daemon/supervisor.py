@@ -161,9 +161,12 @@ class Supervisor:
             self._fleet.start()
         while True:
             code = self._watch()
-            if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
+            if code == REFUSED:
+                self._state.failure = f"{self._config.store}: was deleted, or moved away, while it was mounted"
+                return 3
+            if code == UNMOUNTED or (self._stopping and code < 0):
                 log.info("unmounted %s", self._config.mountpoint)
-                return 0 if code != REFUSED else 3
+                return 0
             if not self._can_fail_over:
                 log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
                 self._state.failure = f"the worker ended ({exit_reason(code)})"
