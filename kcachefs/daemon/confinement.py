@@ -34,9 +34,9 @@ _KERNEL = ("/proc", "/sys/fs/cgroup")
 def confine(store: Path, sockets: Path | None) -> list[str]:
     """Give up everything but the store and what serving it needs, for good; returns what could not be given up.
 
-    `store` must exist. In `sockets`, if there is such a folder, the worker can make sockets and nothing else. Everything
-    that serving imports from outside of kcachefs and the standard library must be imported already. Needs no_new_privs,
-    and like it is per thread: call this before the first thread is started.
+    `store` must exist. In `sockets`, if there is such a folder, the worker can make sockets and nothing else.
+    Everything that serving imports from outside of kcachefs and the standard library must be imported already. Needs
+    no_new_privs, and like it is per thread: call this before the first thread is started.
     """
     _load_early()
     gaps = []

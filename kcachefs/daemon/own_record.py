@@ -53,16 +53,21 @@ class OwnRecord:
         self._told_no_socket = False
 
     def write(self) -> str:
-        """Returns why it could not be written; then `renew` tries again."""
+        """Returns why it could not be written, and what to do; then `renew` tries again."""
         try:
             path = registry.state_path(self.state.mountpoint, create=True)
             if not self._is_taken(path):
-                self._write(path)
+                try:
+                    self._write(path)
+                except OSError as error:
+                    error.filename = error.filename or str(path)
+                    if error.errno not in _FULL or not self._overwrite(path):
+                        raise
         except (KcachefsError, OSError) as error:
             if not self._is_late:
                 log.error("the state that `kcachefs status` shows could not be written: %s", describe(error))
             self._is_late = True
-            return describe(error)
+            return _with_advice(error)
         self._is_late = False
         return ""
 
@@ -149,6 +154,19 @@ class OwnRecord:
             os.close(self._file)
         self._file, self._path = file, path
 
+    def _overwrite(self, path: Path) -> bool:
+        """Write it in place, where there is no room for another file; False if it does not fit.
+
+        In one call, and padded instead of cut, so that nobody reads a part of it.
+        """
+        if not self._is_ours(path):
+            return False
+        found = os.fstat(self._file)
+        encoded = msgspec.json.encode(self.state).ljust(found.st_size)
+        if len(encoded) > found.st_blocks * 512:
+            return False
+        return os.pwrite(self._file, encoded, 0) == len(encoded)
+
     def _is_taken(self, path: Path) -> bool:
         """Whether a later mount at the same place has its record there: this one was hidden, and has users left."""
         return self._file >= 0 and not self._is_ours(path) and registry.is_held(self.state.mountpoint)
@@ -171,6 +189,14 @@ class OwnRecord:
             return path is not None and self._file >= 0 and os.path.samestat(os.fstat(self._file), os.stat(path))
         except OSError:
             return False
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _with_advice(error: Exception) -> str:
+    advice = "make room there, or set" if isinstance(error, OSError) and error.errno in _FULL else "set"
+    return describe(error) if isinstance(error, KcachefsError) else f"{describe(error)}; {advice} KCACHEFS_RUNTIME_DIR"
 
 
 def _identify(path: Path) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from kcachefs.daemon import logs, registry
+from kcachefs.daemon import logs
 from kcachefs.daemon.crash_loop import CrashLoop, StandbyPause
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
@@ -251,7 +251,7 @@ class Supervisor:
                 self._fleet.connect(worker.agents)
             unwritten = self._record.write_worker(worker.pid, worker.version)
             if unwritten and not resumed:
-                return Refusal(4, f"{registry.directory()}: {unwritten}; make room there, or set KCACHEFS_RUNTIME_DIR")
+                return Refusal(4, unwritten)
             if self._stopping:
                 self._finish()
             return None

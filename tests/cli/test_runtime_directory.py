@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kcachefs.daemon.registry import name_of
 from kcachefs.daemon.serving import listener_at
 from tests.cli.scene import KCACHEFS, Scene, kill_and_wait
 from tests.disks import need_root, tmpfs
@@ -49,11 +50,22 @@ def test_a_full_runtime_directory_hides_nothing(scene: Scene) -> None:
         disk.fill()
         told = json.loads(scene.must("reload", scene.mountpoint, "--json"))
         assert [one["worker_pid"] for one in scene.status()] == [told["worker_pid"]] != [told["former_worker_pid"]]
-        assert json.loads(record.read_text())["worker_pid"] == told["former_worker_pid"]
+        assert json.loads(record.read_text())["worker_pid"] == told["worker_pid"]
+        away = scene.store.rename(scene.folder / "away")
+        scene.run("reload", scene.mountpoint).refused_with(4, "the old one keeps serving", str(scene.store), "gone")
+        away.rename(scene.store)
         assert list(scene.runtime.glob("*.new")) == []
         disk.make_room()
-        until(lambda: json.loads(record.read_text())["worker_pid"] == told["worker_pid"])
         scene.umount()
+
+
+def test_who_cannot_write_the_record_is_told_why(scene: Scene) -> None:
+    in_the_way = scene.runtime / f"{name_of(str(scene.mountpoint))}.new"
+    scene.runtime.mkdir(mode=0o700)
+    in_the_way.mkdir()
+    outcome = scene.run("mount", scene.mountpoint)
+    outcome.refused_with(4, f"{in_the_way}: Is a directory; set KCACHEFS_RUNTIME_DIR")
+    assert scene.daemons() == []
 
 
 def test_a_hidden_daemon_leaves_the_record_of_the_next_mount(scene: Scene) -> None:
