@@ -31,12 +31,12 @@ _KERNEL = ("/proc", "/sys/fs/cgroup")
 """Who a caller is, how busy the machine is, and how much of it is ours."""
 
 
-def confine(store: Path, sockets: Path) -> list[str]:
+def confine(store: Path, sockets: Path | None) -> list[str]:
     """Give up everything but the store and what serving it needs, for good; returns what could not be given up.
 
-    `store` must exist. In `sockets`, a folder, the worker can make sockets and nothing else. Everything that serving
-    imports from outside of kcachefs and the standard library must be imported already. Needs no_new_privs, and like it
-    is per thread: call this before the first thread is started.
+    `store` must exist. In `sockets`, if there is such a folder, the worker can make sockets and nothing else.
+    Everything that serving imports from outside of kcachefs and the standard library must be imported already. Needs
+    no_new_privs, and like it is per thread: call this before the first thread is started.
     """
     _load_early()
     gaps = []
@@ -72,10 +72,11 @@ def confine_agent(folder: Path, bucket: str, log: str) -> list[str]:
     return []
 
 
-def _restrict_files(store: Path, sockets: Path) -> None:
+def _restrict_files(store: Path, sockets: Path | None) -> None:
     with landlock.Ruleset() as rules:
         rules.allow(store, landlock.READ | landlock.WRITE)
-        rules.allow(sockets, Right.MAKE_SOCK)
+        if sockets is not None:
+            rules.allow(sockets, Right.MAKE_SOCK)
         for path in {*_KERNEL, *_SYSTEM, *_python_files()}:
             rules.allow(path, landlock.READ)
         rules.enforce()

@@ -61,23 +61,33 @@ class Reply(msgspec.Struct):
 
 
 class ControlSocket:
-    """Replies on the socket at `path`, where nothing may be yet. Every connection has a thread of its own."""
+    """Replies on a bound socket. Every connection has a thread of its own."""
 
-    def __init__(self, path: Path, administration: Administration) -> None:
-        self._listener = _listener(path)
+    def __init__(self, administration: Administration) -> None:
+        self._listener: socket.socket | None = None
         self._administration = administration
         self._places = threading.Semaphore(CONNECTIONS_MAX)
         self._turns = threading.Semaphore(AT_ONCE)
         self._closing = False
         self._thread = threading.Thread(target=self._accept, name="kcachefs-control", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def listen(self, bound: socket.socket) -> None:
+        """Take requests at this socket from now on, and no longer at the one before."""
+        bound.listen()  # here, so that the kernel names this process to those who ask who listens
+        former, self._listener = self._listener, bound
+        if former is None:
+            self._thread.start()
+        else:
+            with contextlib.suppress(OSError):
+                former.shutdown(socket.SHUT_RDWR)  # wakes `_accept`, which closes it
 
     def close(self) -> None:
         """Take no more requests, and return when those at hand are done with."""
         self._closing = True
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes `_accept`
+        if self._listener is None:
+            return
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `_accept`
         self._places.release()
         self._thread.join()
         self._listener.close()
@@ -88,16 +98,20 @@ class ControlSocket:
     def _accept(self) -> None:
         while not self._closing:
             self._places.acquire()
+            listener = self._listener
+            assert listener is not None
             try:
-                self._serve_next()
+                self._serve_next(listener)
             except (OSError, RuntimeError) as error:  # no descriptor or no thread to be had
                 self._places.release()
-                if not self._closing:
+                if listener is not self._listener:
+                    listener.close()
+                elif not self._closing:
                     log.error("a connection to the control socket failed: %s", error)
                     time.sleep(RETRY_SECONDS)
 
-    def _serve_next(self) -> None:
-        connection, _ = self._listener.accept()
+    def _serve_next(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
         try:
             threading.Thread(target=self._serve, args=(connection,), name="kcachefs-command", daemon=True).start()
         except RuntimeError:
@@ -129,22 +143,6 @@ class ControlSocket:
             rest = memoryview(msgspec.json.encode(reply) + b"\n")
             while rest:  # not `sendall`, whose time is up though the client goes on reading
                 rest = rest[connection.send(rest) :]
-
-
-def _listener(path: Path) -> socket.socket:
-    """A socket for its owner only. By the umask: a confined worker cannot change modes."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        with short_address(path) as address:
-            listener.bind(address)
-        listener.listen()
-    except BaseException:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
 
 
 def _may_ask(connection: socket.socket) -> bool:

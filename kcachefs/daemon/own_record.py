@@ -12,6 +12,7 @@ import errno
 import fcntl
 import logging
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -47,30 +48,35 @@ class OwnRecord:
         self._path: Path | None = None
         self._is_late = False
         """What it says is not what is written."""
-        self._has_socket = False
-        """The worker that serves has made its control socket."""
+        self._socket: tuple[int, ...] | None = None
+        """The file that is the control socket of the worker that serves, as far as it is known."""
+        self._told_no_socket = False
 
     def write(self) -> str:
-        """Returns why it could not be written; then `renew` tries again."""
+        """Returns why it could not be written, and what to do; then `renew` tries again."""
         try:
             path = registry.state_path(self.state.mountpoint, create=True)
             if not self._is_taken(path):
-                self._write(path)
+                try:
+                    self._write(path)
+                except OSError as error:
+                    error.filename = error.filename or str(path)
+                    if error.errno not in _FULL or not self._overwrite(path):
+                        raise
         except (KcachefsError, OSError) as error:
             if not self._is_late:
                 log.error("the state that `kcachefs status` shows could not be written: %s", describe(error))
             self._is_late = True
-            return describe(error)
+            return _with_advice(error)
         self._is_late = False
         return ""
 
     def write_worker(self, pid: int, version: str) -> str:
-        """The worker that serves from now on, and has just made its socket."""
+        """The worker that serves from now on."""
         self.state.worker_pid, self.state.version = pid, version
         self.state.worker_ticks = serving.identify(pid).started
-        failure = self.write()
-        self._has_socket = not failure and registry.socket_path(self.state.mountpoint).exists()
-        return failure
+        self._socket = None
+        return self.write()
 
     def renew(self) -> None:
         """Write it again where it is late, or gone: somebody has cleared the runtime directory away, or moved it."""
@@ -79,20 +85,48 @@ class OwnRecord:
             if self._is_late or not self._is_ours(path):
                 self.write()
 
+    def make_way(self) -> None:
+        """Remove the control socket of the last worker: a worker can make one and remove nothing."""
+        try:
+            path = registry.state_path(self.state.mountpoint)
+            if not self._is_taken(path):
+                path.with_suffix(".sock").unlink(missing_ok=True)
+        except (KcachefsError, OSError) as error:
+            log.error("the control socket of the last worker cannot be removed: %s", describe(error))
+
     def lost_socket(self) -> bool:
-        """Whether the worker's control socket is gone. Only another worker can make one; told once for each worker."""
-        with contextlib.suppress(KcachefsError):
-            if self._has_socket and not registry.socket_path(self.state.mountpoint).exists():
-                self._has_socket = False
-                return True
-        return False
+        """Whether commands do not reach the worker that serves, and reach that of no later mount either."""
+        try:
+            record = registry.state_path(self.state.mountpoint)
+            return not self._is_taken(record) and not self._is_our_socket(record.with_suffix(".sock"))
+        except (KcachefsError, OSError):
+            return False  # the next heartbeat may find the directory usable
+
+    def make_socket(self) -> socket.socket | None:
+        """Another control socket in place of the lost one, for the worker to listen; None if none can be made now.
+
+        The worker cannot make it: it is confined to the directory that was there when it started.
+        """
+        try:
+            path = registry.socket_path(self.state.mountpoint)
+            path.unlink(missing_ok=True)
+            made = serving.bind(path)
+            self._socket = _identify(path)
+        except (KcachefsError, OSError) as error:
+            if not self._told_no_socket:
+                log.error("the control socket is gone, and no other can be made: %s", describe(error))
+            self._told_no_socket = True
+            return None
+        log.warning("the control socket was gone; there is another")
+        self._told_no_socket = False
+        return made
 
     def end(self) -> None:
         """The mount is gone. If it failed, `kcachefs umount` reads why, and removes the record."""
         if self.state.failure:
             self.write()
         elif self._path is None:
-            registry.remove_socket(self.state.mountpoint)
+            self.make_way()
         elif self._is_ours(self._path):
             registry.remove_files(self._path)
         if self._file >= 0:
@@ -120,9 +154,34 @@ class OwnRecord:
             os.close(self._file)
         self._file, self._path = file, path
 
+    def _overwrite(self, path: Path) -> bool:
+        """Write it in place, where there is no room for another file; False if it does not fit.
+
+        In one call, and padded instead of cut, so that nobody reads a part of it.
+        """
+        if not self._is_ours(path):
+            return False
+        found = os.fstat(self._file)
+        encoded = msgspec.json.encode(self.state).ljust(found.st_size)
+        if len(encoded) > found.st_blocks * 512:
+            return False
+        return os.pwrite(self._file, encoded, 0) == len(encoded)
+
     def _is_taken(self, path: Path) -> bool:
         """Whether a later mount at the same place has its record there: this one was hidden, and has users left."""
         return self._file >= 0 and not self._is_ours(path) and registry.is_held(self.state.mountpoint)
+
+    def _is_our_socket(self, path: Path) -> bool:
+        try:
+            found = _identify(path)
+        except FileNotFoundError:
+            return False
+        if found == self._socket:
+            return True
+        listener = serving.listener_at(path)  # asked once: each time costs the worker a thread
+        if listener == self.state.worker_pid:
+            self._socket = found
+        return listener in (self.state.worker_pid, 0)
 
     def _is_ours(self, path: Path | None) -> bool:
         """Whether that is the record as we wrote it last."""
@@ -130,3 +189,16 @@ class OwnRecord:
             return path is not None and self._file >= 0 and os.path.samestat(os.fstat(self._file), os.stat(path))
         except OSError:
             return False
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _with_advice(error: Exception) -> str:
+    advice = "make room there, or set" if isinstance(error, OSError) and error.errno in _FULL else "set"
+    return describe(error) if isinstance(error, KcachefsError) else f"{describe(error)}; {advice} KCACHEFS_RUNTIME_DIR"
+
+
+def _identify(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_ctime_ns

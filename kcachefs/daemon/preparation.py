@@ -13,6 +13,7 @@ from kcachefs.daemon import privileges, registry
 from kcachefs.daemon.confinement import confine
 from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
+from kcachefs.errors import KcachefsError
 from kcachefs.store.header import make_directory, read_header, refuse_another
 
 NICENESS = -5
@@ -34,7 +35,8 @@ def raise_descriptor_limit() -> None:
 class Preparation(NamedTuple):
     """What a worker did before it gave up the right to."""
 
-    control_socket: Path
+    control_socket: Path | None
+    """Where it may make one; None where there is no usable directory for it."""
     gaps: list[str]
     """What it could not give up."""
 
@@ -49,11 +51,17 @@ def prepare(config: MountConfig, mounted: float | None) -> Preparation:
     if config.fleet is not None:
         importlib.import_module("kcachefs.fleet.offers")  # mounts without a fleet do without its code
     refuse_free_threading()
-    store, control_socket = Path(config.store), registry.socket_path(config.mountpoint, create=True)
+    store = Path(config.store)
+    control_socket: Path | None = None
+    try:
+        control_socket = registry.socket_path(config.mountpoint, create=True)
+    except (KcachefsError, OSError):
+        if mounted is None:
+            raise
     privileges.drop()
     if mounted is not None:
         refuse_another(store, mounted)
     make_directory(store)
     with contextlib.suppress(FileNotFoundError):  # a new store
         read_header(store)
-    return Preparation(control_socket, confine(store, control_socket.parent))
+    return Preparation(control_socket, confine(store, control_socket and control_socket.parent))

@@ -152,6 +152,8 @@ def _unsquatted(path: Path, *, create: bool) -> Path:
     def mine() -> list[Path]:
         return [one for one in (path, *sorted(path.parent.glob(f"{path.name}-*"))) if _is_mine_alone(one)]
 
+    if _is_mine_alone(path):
+        return path  # a look at all of /tmp takes long where it is full
     if found := mine():
         return found[0]
     if not os.path.lexists(path):
@@ -224,11 +226,6 @@ def remove_files(record: Path) -> None:
     """Remove a record, and the control socket beside it."""
     for path in (record, record.with_suffix(".sock")):
         path.unlink(missing_ok=True)
-
-
-def remove_socket(mountpoint: str) -> None:
-    """Make way for the next worker's control socket: a worker can make one and remove nothing."""
-    socket_path(mountpoint).unlink(missing_ok=True)
 
 
 def read(mountpoint: str) -> MountState | None:

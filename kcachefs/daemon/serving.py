@@ -71,6 +71,21 @@ def listener_at(path: Path) -> int | None:
         return pid
 
 
+def bind(path: Path) -> socket.socket:
+    """A socket for its owner only, where nothing may be yet. By the umask: a confined worker cannot change modes."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        with short_address(path) as address:
+            bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    finally:
+        os.umask(before)
+    return bound
+
+
 @contextlib.contextmanager
 def short_address(path: Path) -> Iterator[str]:
     """The same file under a name that fits into a socket address, which holds at most 107 bytes."""

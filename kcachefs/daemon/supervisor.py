@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from kcachefs.daemon import logs, registry
+from kcachefs.daemon import logs
 from kcachefs.daemon.crash_loop import CrashLoop, StandbyPause
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
@@ -161,9 +161,12 @@ class Supervisor:
             self._fleet.start()
         while True:
             code = self._watch()
-            if code in (UNMOUNTED, REFUSED) or (self._stopping and code < 0):
+            if code == REFUSED:
+                self._state.failure = f"{self._config.store}: was deleted, or moved away, while it was mounted"
+                return 3
+            if code == UNMOUNTED or (self._stopping and code < 0):
                 log.info("unmounted %s", self._config.mountpoint)
-                return 0 if code != REFUSED else 3
+                return 0
             if not self._can_fail_over:
                 log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
                 self._state.failure = f"the worker ended ({exit_reason(code)})"
@@ -188,7 +191,7 @@ class Supervisor:
             if event is WorkerEvent.HEARTBEAT:
                 self._crash_loop.note_heartbeat()
                 self._keep_standby(self._worker)
-                self._keep_record()
+                self._keep_record(self._worker)
             elif event is WorkerEvent.WAKEUP and self._reload_requested:
                 self._reload()
             elif event is WorkerEvent.NEWCOMER:
@@ -214,15 +217,16 @@ class Supervisor:
         if wanted and worker.seconds_served > STANDBY_SECONDS and self._standby_pause.is_over:
             self._standby = self._start()
 
-    def _keep_record(self) -> None:
+    def _keep_record(self, worker: WorkerProcess) -> None:
         self._record.renew()
-        may_reload = self._can_fail_over and not self._stopping and self._newcomer is None
-        if not (may_reload and self._record.lost_socket()):
+        if self._stopping or not self._record.lost_socket():
             return
         found = mounting.mounted_at(self._mountpoint)
         if found is not None and found.device == self._device_number:  # else a later mount makes its own now
-            log.warning("the control socket is gone; another worker takes over, and makes one")
-            self._reload()
+            bound = self._record.make_socket()
+            if bound is not None:
+                with bound:
+                    worker.send_control_socket(bound)
 
     def _start(self) -> WorkerProcess | None:
         """A new worker, or None if the system cannot start one now: the mount goes on without a standby."""
@@ -238,7 +242,7 @@ class Supervisor:
     def _begin(self, worker: WorkerProcess | None, *, resumed: bool) -> Refusal | None:
         if worker is None:
             return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
-        registry.remove_socket(self._config.mountpoint)
+        self._record.make_way()
         state = self._state
         refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads))
         if refusal is None:
@@ -247,7 +251,7 @@ class Supervisor:
                 self._fleet.connect(worker.agents)
             unwritten = self._record.write_worker(worker.pid, worker.version)
             if unwritten and not resumed:
-                return Refusal(4, f"{registry.directory()}: {unwritten}; make room there, or set KCACHEFS_RUNTIME_DIR")
+                return Refusal(4, unwritten)
             if self._stopping:
                 self._finish()
             return None

@@ -12,6 +12,7 @@ import contextlib
 import gc
 import logging
 import os
+import select
 import signal
 import socket
 import sys
@@ -25,7 +26,7 @@ import msgspec
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.sealing import REST_SECONDS
-from kcachefs.daemon import logs, memory
+from kcachefs.daemon import logs, memory, serving
 from kcachefs.daemon.chores import Chores, growth_of
 from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.control import ControlSocket
@@ -89,7 +90,7 @@ class Worker:
         request_buffer: int,
         relay: socket.socket,
         agents: socket.socket,
-        control_socket: Path,
+        control_socket: Path | None,
         began: Beginning,
     ) -> None:
         opening = Options(volume_size=volume_size(config), mounted=began.started, resumed=began.resumed)
@@ -110,7 +111,8 @@ class Worker:
             self._kernel,
         )
         self.commands = Commands(self.fs, config, began)
-        self._socket = control_socket
+        self._socket, self._resumed = control_socket, began.resumed
+        self._control = ControlSocket(self.commands)
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
         self._wakeups, self._wakeup = socket.socketpair()
@@ -140,10 +142,10 @@ class Worker:
 
     def run(self, supervisor: socket.socket) -> None:
         """Serve until the mount is gone or a signal asks to finish."""
-        chores, control = Chores(), ControlSocket(self._socket, self.commands)
+        chores = Chores()
+        self._make_socket()
         with self._signals():
             self._start(chores)
-            control.start()
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
             self._idle_work.start()
             if self._fleet is not None:
@@ -152,9 +154,19 @@ class Worker:
             self._wait(supervisor)
             self.engine.stop()
             chores.stop()
-            control.close()
+            self._control.close()
         if self._failure is not None:
             raise self._failure
+
+    def _make_socket(self) -> None:
+        """Make the control socket. A successor serves without if it cannot: the supervisor may send it one later."""
+        try:
+            if self._socket is not None:
+                self._control.listen(serving.bind(self._socket))
+        except OSError as error:
+            if not self._resumed:
+                raise
+            log.warning("serving without a control socket: %s: %s", self._socket, error.strerror)
 
     def _start(self, chores: Chores) -> None:
         chores.repeat(0, "sealing", self._seal)
@@ -219,23 +231,40 @@ class Worker:
         A heartbeat is due every second, unless the engine is still at the request of the last look.
         """
         request: object = None
-        self._wakeups.settimeout(min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4))
+        seconds = min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4)
+        poll = select.poll()
+        poll.register(self._wakeups, select.POLLIN)
+        poll.register(supervisor, select.POLLIN)
         while True:
-            try:
-                number = self._wakeups.recv(1)[0]
-            except TimeoutError:
-                self._wakeups.settimeout(min(HEARTBEAT_SECONDS, self._hang_seconds / 4))
+            ready = {descriptor for descriptor, _ in poll.poll(seconds * 1000)}
+            if supervisor.fileno() in ready and not self._take_socket(supervisor):
+                poll.unregister(supervisor)
+            if not ready:
+                seconds = min(HEARTBEAT_SECONDS, self._hang_seconds / 4)
                 last, request = request, self.engine.request_at_hand()
                 if request is None or request is not last:
                     with contextlib.suppress(OSError):  # a worker goes on without a supervisor
                         supervisor.sendall(HEARTBEAT)
+            if self._wakeups.fileno() not in ready:
                 continue
+            number = self._wakeups.recv(1)[0]
             if number == signal.SIGUSR2:
                 self._hand_over()
             if number == signal.SIGTERM:
                 log.info("told to finish")
             if number in (signal.SIGTERM, ENGINE_ENDED):
                 return
+
+    def _take_socket(self, supervisor: socket.socket) -> bool:
+        """Take the control socket that the supervisor sends in place of a lost one; False if the supervisor is gone."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(supervisor, 256, 1)
+            for descriptor in descriptors:
+                self._control.listen(socket.socket(fileno=descriptor))
+        except OSError as error:
+            log.error("no control socket could be taken: %s", error)
+            return False
+        return bool(message)
 
     def _hand_over(self) -> None:
         """Exit at once, as if killed: what was acknowledged is safe, and the kernel resends the rest."""

@@ -16,7 +16,7 @@ import msgspec
 from kcachefs import own_python
 from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import GONE, READY, START_SECONDS, WARM, Beginning, Refusal
+from kcachefs.daemon.worker_protocol import CONTROL, GONE, READY, START_SECONDS, WARM, Beginning, Refusal
 
 _SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
 """How the variables begin in which a bucket's credentials are looked for."""
@@ -100,7 +100,6 @@ class WorkerProcess:
 
     def begin(self, beginning: Beginning) -> Refusal | None:
         """Tell it to serve and wait until it does; returns a refusal if it cannot."""
-        line = b""
         if not self.wait_until_warm():
             return self.refusal
         notification_relay.start(self._notifications, self._device)
@@ -164,6 +163,11 @@ class WorkerProcess:
         """Send it the log's new file. It looks for one when it gets SIGHUP; it cannot open files by itself."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._log_files, [b"log"], [file])
+
+    def send_control_socket(self, bound: socket.socket) -> None:
+        """Have it take commands there."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._socket, [CONTROL + b"\n"], [bound.fileno()])
 
     def end(self, seconds: float = 0.0) -> int:
         """Give it `seconds` to exit by itself, then kill it; returns its exit code."""

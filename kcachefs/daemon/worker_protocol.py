@@ -10,6 +10,7 @@ of the socket.
     begin 1 … ──▶                           1: it takes over from a worker that died
                  ◀── ready VERSION          or: EXIT-CODE MESSAGE
                  ◀── .                      every second
+    control   ──▶                           with a socket to take commands at, when its own is lost
 
 docs/protocols.md describes this in full, with the descriptors that a worker inherits and the signals it obeys.
 """
@@ -32,6 +33,7 @@ GONE = 79
 WARM = b"warm"
 READY = b"ready"
 BEGIN = b"begin"
+CONTROL = b"control"
 HEARTBEAT = b".\n"
 START_SECONDS = 120.0
 """How long a worker may take to start, or to open its store, before it counts as hung."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -236,6 +237,14 @@ def test_what_could_not_be_written_is_told(scene: Scene) -> None:
         scene.run("umount", scene.mountpoint).refused_with(3, "is unmounted, but not everything is on disk", str(store))
         assert scene.daemons() == []
         assert os.listdir(scene.runtime) == []
+
+
+def test_that_the_store_was_deleted_is_told(scene: Scene) -> None:
+    (scene.mount() / "file").write_text("text")
+    shutil.rmtree(scene.store)
+    scene.run("umount", scene.mountpoint).refused_with(3, "is unmounted, but", f"{scene.store}: was deleted")
+    assert scene.is_over()
+    assert os.listdir(scene.runtime) == []
 
 
 def test_the_only_mount_needs_no_name(scene: Scene) -> None:

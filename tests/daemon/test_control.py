@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kcachefs.daemon import control
+from kcachefs.daemon import control, serving
 from kcachefs.daemon.control import AT_ONCE, CONNECTIONS_MAX, ControlSocket
 from kcachefs.errors import DaemonError
 from tests.waiting import PATIENCE, until
@@ -53,8 +53,8 @@ def commands() -> Commands:
 @pytest.fixture(name="open_socket")
 def an_open_socket(tmp_path: Path, commands: Any) -> Iterator[tuple[Path, ControlSocket]]:
     path = tmp_path / "control.sock"
-    served = ControlSocket(path, commands)
-    served.start()
+    served = ControlSocket(commands)
+    served.listen(serving.bind(path))
     try:
         yield path, served
     finally:

@@ -101,7 +101,8 @@ def test_the_exit_codes_and_times_are_those_of_the_code() -> None:
 
 def test_the_messages_are_those_of_the_code() -> None:
     words = {message.partition(" ")[0] for message in first_column("Messages")}
-    spoken = (worker_protocol.WARM, worker_protocol.BEGIN, worker_protocol.READY, worker_protocol.HEARTBEAT)
+    names = ("WARM", "BEGIN", "READY", "CONTROL", "HEARTBEAT")
+    spoken: list[bytes] = [getattr(worker_protocol, name) for name in names]
     assert words == {word.decode().strip() for word in spoken} | {"CODE"}
     assert worker_protocol.Refusal(3, "why").to_line() == b"3 why\n"
 

@@ -82,4 +82,5 @@ def test_somebody_who_takes_the_name_first_locks_nobody_out(squat: str) -> None:
 
 def test_without_a_squatter_the_name_is_the_plain_one() -> None:
     assert ask() == BASE
-    assert ask() == BASE
+    watch = "import sys; sys.addaudithook(lambda event, of: event == 'os.scandir' and sys.exit('looks around in /tmp'))"
+    assert run(f"{ASK}\n{watch}\nprint(registry.directory())").split() == [str(BASE)] * 3
