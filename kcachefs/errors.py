@@ -235,9 +235,11 @@ class FleetMissing(FleetError):
 
 def or_gone(error: Exception, store: Path) -> Exception:
     """A StoreGone if `error` says that a file is missing, and all of the store is, else `error` itself."""
-    if isinstance(error, FileNotFoundError) and not store.exists():
-        return StoreGone(f"{store}: the store of this mount is gone; put it back, or unmount, and mount again")
-    return error
+    return gone(store) if isinstance(error, FileNotFoundError) and not store.exists() else error
+
+
+def gone(store: Path) -> StoreGone:
+    return StoreGone(f"{store}: the store of this mount is gone; put it back, or unmount, and mount again")
 
 
 def or_no_space(error: OSError, thing: object) -> Exception:

@@ -60,8 +60,9 @@ def prepare(config: MountConfig, mounted: float | None) -> Preparation:
             raise
     privileges.drop()
     if mounted is not None:
-        refuse_another(store, mounted)
+        refuse_another(store, mounted)  # and one that this code does not know
     make_directory(store)
-    with contextlib.suppress(FileNotFoundError):  # a new store
-        read_header(store)
+    if mounted is None:
+        with contextlib.suppress(FileNotFoundError):  # a new store
+            read_header(store)
     return Preparation(control_socket, confine(store, control_socket and control_socket.parent))

@@ -22,6 +22,7 @@ from kcachefs.errors import (
     StoreGone,
     StoreReadOnly,
     StoreVersionError,
+    gone,
     or_no_space,
 )
 from kcachefs.store.descriptor import replace_file, sync_directory
@@ -122,13 +123,14 @@ def refuse_another(path: Path, mounted: float) -> None:
     The kernel still knows files of that mount by the numbers of their inodes. In any other store, one that was made in
     its place or brought back from a backup, the same numbers are other files.
     """
-    advice = "or unmount, and mount again"
     try:
         header = read_header(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreGone(f"{path}: the store of this mount is gone; put it back, {advice}") from None
+        raise gone(path) from None
     if header.mounted not in (None, mounted):
-        raise StoreGone(f"{path}: is not the store that this mount began with; put that back, {advice}")
+        raise StoreGone(
+            f"{path}: is not the store that this mount began with; put that back, or unmount, and mount again"
+        )
 
 
 def read_header(path: Path) -> Header:
