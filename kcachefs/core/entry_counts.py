@@ -1,8 +1,8 @@
 """When a file counts for its entry: from the transaction that seals it until it goes or is written again.
 
 So the request path writes nothing for it. An entry is listed with its first sealed file and leaves with its last; what
-is unsealed then lists it again when it is sealed. It is that file's owner's, unless the policy knows better: of several
-users' files, another may have been published first.
+is unsealed then lists it again when it is sealed. It is that file's owner's, unless `publishers.py` knows better:
+of several users' files, another may have been published first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
@@ -20,6 +20,7 @@ from kcachefs.core.makings import Makings
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.placement import Placement
+from kcachefs.core.publishers import Publishers
 from kcachefs.core.uses import Uses
 from kcachefs.errors import FsError
 from kcachefs.store import Store
@@ -53,6 +54,7 @@ class EntryCounts:
         uses: Uses,
         makings: Makings,
         fresh: FreshEntries,
+        publishers: Publishers | None,
     ) -> None:
         self._catalog = store.catalog
         self._objects = store.objects
@@ -63,8 +65,8 @@ class EntryCounts:
         self._uses = uses
         self._fresh = fresh
         self._makings = makings
-        self.owner_of: Callable[[int], int | None] = lambda entry: None
-        """Whose an entry is, where a policy knows better than by its first sealed file; None: it does not."""
+        self._publishers = publishers
+        """Who knows better than by its first sealed file whose an entry is; None: nobody."""
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
@@ -85,7 +87,7 @@ class EntryCounts:
 
     def attributed(self, txn: Transaction, entry: int, record: EntryRecord) -> EntryRecord:
         """The record of an entry in which several users may have files, put right if it was another's than it says."""
-        owner = self.owner_of(entry)
+        owner = self._publishers.owner_of(entry) if self._publishers is not None else None
         if owner is None or owner == record.uid:
             return record
         new = copy.copy(record)
@@ -231,7 +233,7 @@ class EntryCounts:
             namespace = self._namespaces.of(root.parent)
         except FsError:
             return None
-        owner = self.owner_of(node.entry)
+        owner = self._publishers.owner_of(node.entry) if self._publishers is not None else None
         return new_entry(namespace, root.parent, node.uid if owner is None else owner, root.target, time.time_ns())
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import stat
 import time
-from collections.abc import Callable
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.arrivals import Arrivals
@@ -53,7 +52,13 @@ COUNT_SECONDS = 0.2
 class Filesystem(FileRequests):
     """One mounted tree over one store."""
 
-    def __init__(self, store: Store, options: FsOptions = FsOptions(), kernel: Kernel | None = None) -> None:  # noqa: B008
+    def __init__(
+        self,
+        store: Store,
+        options: FsOptions = FsOptions(),  # noqa: B008
+        kernel: Kernel | None = None,
+        about: About | None = None,
+    ) -> None:
         parts = Parts(store, options, kernel or Kernel())
         parts.tree.make_root(options.uid, options.gid)
         quotas = None
@@ -63,7 +68,7 @@ class Filesystem(FileRequests):
         report = ReportFolder(options.uid, options.gid)
         report.files |= {b"stats.json": lambda caller: as_json(self.report_for(caller)), b"metrics": self._metrics_for}
         report.slow_files[b"settled.json"] = self._settled_for
-        self.about: Callable[[], About | None] = lambda: None
+        self._about = about
         """What the daemon says of itself in the metrics."""
         self._remote: Remote | None = None
         super().__init__(parts, make_policy(parts), report, quotas)
@@ -74,6 +79,7 @@ class Filesystem(FileRequests):
         self.history = parts.history
         self.runs = parts.runs
         self.profiles = parts.profiles
+        self.read_ahead = parts.read_ahead
         self.makings = parts.makings
         self.fresh = parts.fresh
         self.temporaries = parts.temporaries
@@ -195,11 +201,11 @@ class Filesystem(FileRequests):
     def _metrics_for(self, caller: Caller) -> bytes:
         gid = self.options.metrics_gid
         is_member = gid is not None and caller.is_known and (caller.gid == gid or gid in groups_of(caller.pid))
-        return self.metrics() if is_member else as_metrics(self.report_for(caller), self.about())
+        return self.metrics() if is_member else as_metrics(self.report_for(caller), self._about)
 
     def metrics(self) -> bytes:
         """Those of the whole mount, a moment old at most."""
-        return as_metrics(self._report_of(None), self.about())
+        return as_metrics(self._report_of(None), self._about)
 
     def _settled_for(self, caller: Caller) -> bytes:
         """The statistics with everything counted that the caller did until now."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ from kcachefs.core.insight_info import BASES, LONGEST_SECONDS, MadeEntry
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.runs import Covered, Runs
+from kcachefs.core.start_profiles import StartProfiles
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
@@ -55,14 +56,21 @@ class Hit(NamedTuple):
 class Makings:
     """How the entries of one filesystem were made."""
 
-    def __init__(self, store: Store, nodes: Nodes, namespaces: Namespaces, history: History, runs: Runs) -> None:
+    def __init__(
+        self,
+        store: Store,
+        nodes: Nodes,
+        namespaces: Namespaces,
+        history: History,
+        runs: Runs,
+        profiles: StartProfiles,
+    ) -> None:
         self._catalog = store.catalog
         self._nodes = nodes
         self._namespaces = namespaces
         self._history = history
         self._runs = runs
-        self.on_use: Callable[[int, int], None] = lambda run, entry: None
-        """Is told of each entry that a run made or hit. It must be quick."""
+        self._profiles = profiles
 
     def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
         raw = (source or self._catalog).get(making_key(entry))
@@ -118,7 +126,7 @@ class Makings:
         self, txn: Transaction, entry: int, record: EntryRecord, node: Inode, run: int, is_miss: bool
     ) -> MakingRecord:
         making = MakingRecord(self._began(entry, record), _ended(node), run=run)
-        self.on_use(run, entry)
+        self._profiles.note(run, entry)
         if is_miss:
             is_remade = self._history.was_evicted_for_room(record)
             self._tally(txn, record, run, misses=1, remade=int(is_remade))
@@ -234,7 +242,7 @@ class Makings:
         """Count what these hits saved: graphs first, because a graph's kernels count with it."""
         for hit in found:
             for _, process in hit.hits:
-                self.on_use(self._runs.of(process), hit.entry)
+                self._profiles.note(self._runs.of(process), hit.entry)
         makings = [(self.get(hit.entry), hit) for hit in found]
         makings.sort(key=lambda pair: pair[0] is None or pair[0].basis != ARTEFACT)
         for making, (_, record, hits) in makings:

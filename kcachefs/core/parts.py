@@ -18,6 +18,8 @@ from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.options import FsOptions
 from kcachefs.core.placement import Placement
+from kcachefs.core.publishers import Publishers
+from kcachefs.core.read_ahead import ReadAhead
 from kcachefs.core.removal import Remover
 from kcachefs.core.replay import ReplayGuard
 from kcachefs.core.room import Room
@@ -49,13 +51,25 @@ class Parts:
         self.placement = Placement(self.nodes, self.namespaces, self.table)
         self.temporaries = Temporaries(store)
         self.history = History(store, self.namespaces)
-        self.runs = Runs(store)
-        self.makings = Makings(store, self.nodes, self.namespaces, self.history, self.runs)
+        self.profiles = StartProfiles(store)
+        self.runs = Runs(store, self.profiles)
+        self.makings = Makings(store, self.nodes, self.namespaces, self.history, self.runs, self.profiles)
         future = FutureUses(store, self.nodes, self.table)
         self.uses = Uses(self.nodes, self.table, self.runs, self.makings, future)
         self.fresh = FreshEntries()
+        self.walk = Walk(store, self.nodes, self.table)
+        self.read_ahead = ReadAhead(store, self.nodes, self.walk, self.profiles)
+        self.publishers = Publishers(self.nodes, self.table, self.temporaries, self.walk)
         self.counts = EntryCounts(
-            store, self.nodes, self.namespaces, self.placement, self.table, self.uses, self.makings, self.fresh
+            store,
+            self.nodes,
+            self.namespaces,
+            self.placement,
+            self.table,
+            self.uses,
+            self.makings,
+            self.fresh,
+            self.publishers if options.sharing.policy == "publish" else None,
         )
         self.membership = Membership(
             store, self.nodes, self.namespaces, self.placement, self.counts, self.temporaries, self.uses
@@ -78,9 +92,6 @@ class Parts:
             self.replay,
         )
         self.distrust = Distrust(store, self.nodes, self.tree)
-        self.walk = Walk(store, self.nodes, self.tree, self.table)
-        self.profiles = StartProfiles(store, self.nodes, self.walk)
-        self.runs.on_begin, self.makings.on_use = self.profiles.run_began, self.profiles.note
         self.syncer = Syncer(
             store,
             self.nodes,

@@ -19,12 +19,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.insight_info import RunInfo
 from kcachefs.core.processes import Process, Story, tell
+from kcachefs.core.start_profiles import StartProfiles
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Store
 from kcachefs.store.header import boot_id
@@ -63,8 +64,9 @@ class _Run:
 class Runs:
     """The runs of one filesystem."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, profiles: StartProfiles) -> None:
         self._ring = store.history.runs
+        self._profiles = profiles
         self._known: BoundedDict[int, tuple[int, float]] = BoundedDict(_REMEMBERED)
         """The run of a thread, 0 while nobody knows, and when it was last asked for."""
         self._queue: queue.SimpleQueue[tuple[int, Story | None]] = queue.SimpleQueue()
@@ -79,8 +81,6 @@ class Runs:
         """Runs that became part of another one."""
         self._boot = 0
         self._newest = 0
-        self.on_begin: Callable[[int, Story], None] = lambda run, story: None
-        """Is told of each new run. It must be quick."""
 
     # --- who asks: the catalog's lock is held -------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Runs:
         number = self._newest = max(self._newest + 1, self._ring.next_number)
         self._keep(number, _Run(record, frozenset(story.ancestors), is_changed=True))
         self._write(number)
-        self.on_begin(number, story)
+        self._profiles.run_began(number, story)
         return number
 
     def _take_over(self, number: int, story: Story) -> int:

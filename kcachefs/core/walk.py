@@ -8,12 +8,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from kcachefs.core.nodes import Nodes
-from kcachefs.core.tree import Tree
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import Inode, name_of, names_prefix, unpack_name
+from kcachefs.store.records import Inode, name_key, name_of, names_prefix, unpack_name
 
 _BATCH = 256
 """Inodes read at a time, while requests wait."""
@@ -28,10 +27,9 @@ Name = tuple[int, bytes]
 class Walk:
     """Finds everything under a folder or in an entry."""
 
-    def __init__(self, store: Store, nodes: Nodes, tree: Tree, table: EntryTable) -> None:
+    def __init__(self, store: Store, nodes: Nodes, table: EntryTable) -> None:
         self._catalog = store.catalog
         self._nodes = nodes
-        self._tree = tree
         self._table = table
 
     def below(self, ino: int) -> Iterator[Member]:
@@ -62,7 +60,7 @@ class Walk:
     def members(self, entry: int, names: list[Name] | None = None) -> Iterator[Member]:
         """Everything that belongs to an entry, folders before what is in them. `names`: what `top_names` said."""
         for parent, name in self.top_names(entry) if names is None else names:
-            ino = self._tree.find(parent, name)
+            ino = self._find(parent, name)
             if ino is None or (ino != entry if entry < GROUP_BASE else not self._belongs(ino, entry)):
                 continue  # it is gone, and another may have its name
             yield ino, parent, name
@@ -115,9 +113,7 @@ class Walk:
         if entry < GROUP_BASE:
             rows = self._catalog.scan(names_prefix(entry))
             return {name_of(key)[1]: unpack_name(raw)[0] for key, raw in rows}
-        return {
-            name: ino for parent, name in self.top_names(entry) if (ino := self._tree.find(parent, name)) is not None
-        }
+        return {name: ino for parent, name in self.top_names(entry) if (ino := self._find(parent, name)) is not None}
 
     def names_of(self, inodes: Iterable[int]) -> dict[int, list[Name]]:
         """The names of inodes, each in the folder of its newest name, which is searched once. Hold no lock."""
@@ -132,6 +128,10 @@ class Walk:
                 if ino in found:
                     found[ino].append((folder, name))
         return found
+
+    def _find(self, parent: int, name: bytes) -> int | None:
+        raw = self._catalog.get(name_key(parent, name))
+        return unpack_name(raw)[0] if raw is not None else None
 
     def _belongs(self, ino: int, entry: int) -> bool:
         with contextlib.suppress(FsError):

@@ -6,31 +6,19 @@ from typing import Any
 
 import msgspec
 
-from kcachefs import __version__
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
 from kcachefs.core.insight import Insight
-from kcachefs.core.metrics import About
 from kcachefs.daemon.live_settings import LiveSettings
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import Beginning
 
 
 class Commands(Insight):
     """Commands on a running mount."""
 
-    def __init__(self, fs: Filesystem, config: MountConfig, began: Beginning) -> None:
+    def __init__(self, fs: Filesystem, config: MountConfig) -> None:
         super().__init__(fs)
         self._settings = LiveSettings(config)
-        about = About(
-            version=__version__,
-            engine=config.engine,
-            policy=config.sharing.policy,
-            started=began.started,
-            restarts=began.restarts,
-            reloads=began.reloads,
-        )
-        fs.about = lambda: about
         fs.report.slow_files |= {
             b"entries.json": self._entries_for,
             b"made.json": self._made_for,

@@ -45,7 +45,13 @@ class Log:
     """The log of this process and the thread that answers its signals. `start` makes it."""
 
     def __init__(
-        self, path: str, source: str, signals: frozenset[int] = SIGNALS, files: socket.socket | None = None
+        self,
+        path: str,
+        source: str,
+        signals: frozenset[int],
+        files: socket.socket | None,
+        on_reopened: Callable[[int], None],
+        on_signal: Callable[[int], None],
     ) -> None:
         self._path = path
         self._files = files
@@ -53,10 +59,8 @@ class Log:
         self.signals = signals
         self._started = time.monotonic()
         self.limit = RateLimit(PER_MINUTE, MINUTE)
-        self.on_reopened: Callable[[int], None] = lambda file: None
-        """Called with the descriptor of a new log file."""
-        self.on_signal: Callable[[int], None] = lambda number: None
-        """Called with every signal after it was answered here."""
+        self._on_reopened = on_reopened
+        self._on_signal = on_signal
         self.state: Callable[[], Facts] = dict
         """What SIGUSR1 logs besides the stacks. Must take no lock: all threads may be waiting for that one."""
 
@@ -75,7 +79,7 @@ class Log:
                 else:
                     self.dump()
                 if received is not None:
-                    self.on_signal(received.si_signo)
+                    self._on_signal(received.si_signo)
             except Exception:  # the next signal must still be answered
                 log.exception("a signal could not be answered")
 
@@ -92,7 +96,7 @@ class Log:
         sys.stderr.flush()
         for standard in (1, 2):
             os.dup2(file, standard)
-        self.on_reopened(file)
+        self._on_reopened(file)
         os.close(file)
         log.info("reopened the log")
 
@@ -125,13 +129,17 @@ def start(
     level: str = "info",
     hangup: bool = True,
     files: socket.socket | None = None,
+    on_reopened: Callable[[int], None] = lambda file: None,
+    on_signal: Callable[[int], None] = lambda number: None,
 ) -> Log:
     """Log to standard error, which is the file at `path`, as `source`, and answer signals.
 
     `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal was closed. `files` is for a process
-    that cannot open files: it receives the new one before each SIGHUP.
+    that cannot open files: it receives the new one before each SIGHUP. The log's own thread calls `on_reopened` with
+    the descriptor of a new log file, and `on_signal` with every signal after it was answered here.
     """
-    log_of_process = Log(path, source, SIGNALS if hangup else SIGNALS - {signal.SIGHUP}, files)
+    signals = SIGNALS if hangup else SIGNALS - {signal.SIGHUP}
+    log_of_process = Log(path, source, signals, files, on_reopened, on_signal)
     handler = _StandardErrorHandler(log_of_process.limit)
     handler.setFormatter(JsonFormatter(source) if log_format == "json" else TextFormatter(source))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

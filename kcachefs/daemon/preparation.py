@@ -15,6 +15,7 @@ from kcachefs.daemon.interpreter import refuse_free_threading
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.errors import KcachefsError
 from kcachefs.store.header import make_directory, read_header, refuse_another
+from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 NICENESS = -5
 """What the scheduler is told, if we may. The lowest is -20, and programs have 0."""
@@ -66,3 +67,11 @@ def prepare(config: MountConfig, mounted: float | None) -> Preparation:
         with contextlib.suppress(FileNotFoundError):  # a new store
             read_header(store)
     return Preparation(control_socket, confine(store, control_socket and control_socket.parent))
+
+
+def volume_size(config: MountConfig) -> int:
+    """How large a volume may be: small enough that compacting one hardly matters to the quota and the disk."""
+    existing = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
+    disk = os.statvfs(existing)
+    room = min(config.limits.max_size, disk.f_blocks * disk.f_frsize)
+    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, room // 64))

@@ -122,13 +122,17 @@ class Supervisor:
         in_terminal = foreground and logs.has_terminal()
         if in_terminal:
             signal.signal(signal.SIGHUP, self._stop)
-        level = self._config.log_level
+        config = self._config
         own_log = logs.start(
-            self._config.log, "supervisor", self._config.log_format, level=level, hangup=not in_terminal
+            config.log,
+            "supervisor",
+            config.log_format,
+            level=config.log_level,
+            hangup=not in_terminal,
+            on_reopened=self._send_log,
+            on_signal=self._forward_signal,
         )
         own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
-        own_log.on_reopened = self._send_log
-        own_log.on_signal = self._forward_signal
 
     def _send_log(self, file: int) -> None:
         """Runs in the log's own thread."""

@@ -25,6 +25,7 @@ import msgspec
 
 from kcachefs import __version__
 from kcachefs.core import Filesystem, FsOptions
+from kcachefs.core.metrics import About
 from kcachefs.core.sealing import REST_SECONDS
 from kcachefs.daemon import logs, memory, serving
 from kcachefs.daemon.chores import Chores, growth_of
@@ -32,7 +33,7 @@ from kcachefs.daemon.commands import Commands
 from kcachefs.daemon.control import ControlSocket
 from kcachefs.daemon.idle_work import IdleWork
 from kcachefs.daemon.live_settings import as_changed
-from kcachefs.daemon.preparation import prepare, raise_descriptor_limit, raise_priority
+from kcachefs.daemon.preparation import prepare, raise_descriptor_limit, raise_priority, volume_size
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import (
     BEGIN,
@@ -51,7 +52,6 @@ from kcachefs.daemon.worker_protocol import (
 from kcachefs.engines import prepare_engine
 from kcachefs.errors import KcachefsError, NoSpace, StoreGone, or_gone
 from kcachefs.store import Options, Store
-from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,8 +109,9 @@ class Worker:
                 resumed=began.resumed,
             ),
             self._kernel,
+            _about(config, began),
         )
-        self.commands = Commands(self.fs, config, began)
+        self.commands = Commands(self.fs, config)
         self._socket, self._resumed = control_socket, began.resumed
         self._control = ControlSocket(self.commands)
         self._hang_seconds = config.hang_seconds
@@ -134,7 +135,7 @@ class Worker:
             if config.fleet.publishes:
                 self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()
-        self.fs.profiles.start()
+        self.fs.read_ahead.start()
         if began.resumed:
             self.fs.history.note_takeover(f"restart {began.restarts}")
         self.engine = make_engine(self.fs)
@@ -309,14 +310,6 @@ def _ignore(number: int, frame: object) -> None:
     """For signals whose numbers `Worker._wakeups` receives."""
 
 
-def volume_size(config: MountConfig) -> int:
-    """How large a volume may be: small enough that compacting one hardly matters to the quota and the disk."""
-    existing = next(path for path in (Path(config.store), *Path(config.store).parents) if path.exists())
-    disk = os.statvfs(existing)
-    room = min(config.limits.max_size, disk.f_blocks * disk.f_frsize)
-    return max(256 << 10, min(DEFAULT_VOLUME_SIZE, room // 64))
-
-
 def wait_to_begin(supervisor: socket.socket) -> Beginning:
     """Report that we are warm and wait until we are told to begin. Exits if the supervisor does."""
     line = b""
@@ -333,6 +326,17 @@ def refuse(supervisor: socket.socket, error: KcachefsError | OSError) -> NoRetur
     with contextlib.suppress(OSError):
         supervisor.sendall(Refusal.from_error(error).to_line())
     sys.exit(GONE if isinstance(error, StoreGone) else REFUSED)
+
+
+def _about(config: MountConfig, began: Beginning) -> About:
+    return About(
+        version=__version__,
+        engine=config.engine,
+        policy=config.sharing.policy,
+        started=began.started,
+        restarts=began.restarts,
+        reloads=began.reloads,
+    )
 
 
 def main() -> None:

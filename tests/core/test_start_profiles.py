@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem, start_profiles
+from kcachefs.core import Filesystem, read_ahead
 from kcachefs.core.processes import Process, Story
 from kcachefs.core.start_profiles import StartProfiles, hash_of
 from kcachefs.store import fsck
@@ -97,7 +97,7 @@ def test_a_sweep_reads_every_stored_byte_of_a_profile_once(tmp_path: Path, monke
             actual(volume, offset, length)
 
         monkeypatch.setattr(fs.store.objects.volumes, "will_need", noted)
-        done = fs.profiles.sweep(hash_of("train.py"))
+        done = fs.read_ahead.sweep(hash_of("train.py"))
         records = [fs.store.objects.record(fs.nodes.get(find(fs, f"triton/K{n}/k.cubin")).digest) for n in range(3)]
         assert 9 << 20 <= done == sum(length for _, _, length in read)
         assert all(length <= 1 << 20 for _, _, length in read)
@@ -109,9 +109,9 @@ def test_a_sweep_reads_every_stored_byte_of_a_profile_once(tmp_path: Path, monke
                 if volume == record.volume
             )
             assert covered == record.length
-        monkeypatch.setattr(start_profiles, "SWEEP_MAX", 2 << 20)
-        assert fs.profiles.sweep(hash_of("train.py")) == 2 << 20
-        assert fs.profiles.sweep(hash_of("nobody")) == 0
+        monkeypatch.setattr(read_ahead, "SWEEP_MAX", 2 << 20)
+        assert fs.read_ahead.sweep(hash_of("train.py")) == 2 << 20
+        assert fs.read_ahead.sweep(hash_of("nobody")) == 0
 
 
 def test_names_and_entries_are_bounded_and_the_oldest_goes(tmp_path: Path) -> None:
@@ -190,4 +190,4 @@ def test_ranks_that_start_together_are_swept_for_once(tmp_path: Path) -> None:
         profiles: StartProfiles = fs.profiles
         for run in range(1, 9):
             profiles.run_began(run, story("python train.py", run))
-        assert profiles._queue.qsize() == 1
+        assert profiles.starting.qsize() == 1

@@ -34,9 +34,7 @@ import itertools
 import logging
 import stat
 import time
-from collections.abc import Iterator
 
-from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import UNKNOWN, Caller
 from kcachefs.core.layouts import Kind, is_temporary
 from kcachefs.core.parts import Parts
@@ -44,7 +42,7 @@ from kcachefs.core.policies.policy import Policy
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.inode_numbers import GROUP_BASE, VIRTUAL_BASE
 from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
@@ -54,9 +52,8 @@ OPEN_SECONDS, OPEN_AT_MOST_SECONDS = 60.0, 900.0
 COMPARED_MAX = 16 << 20
 """Larger files count as the same by their digests alone: comparing them would keep everybody waiting."""
 LOOKED_AT = 1000
-"""Files of an entry, and of a folder that is moved, that are looked at: more would keep everybody waiting."""
+"""Files of a folder that is moved that are looked at: more would keep everybody waiting."""
 _CHUNK = 1 << 20
-_REMEMBERED = 16384
 
 
 class Publish(Policy):
@@ -66,9 +63,8 @@ class Publish(Policy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._first: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
-        """The first file of an entry."""
-        parts.counts.owner_of = self.owner_of
+        self._publishers = parts.publishers
+        self._is_temporary = parts.publishers.is_temporary
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 
@@ -96,21 +92,6 @@ class Publish(Policy):
             raise FsError(errno.EACCES, f"the link is user {owner}'s")
         return super().readlink(caller, ino)
 
-    def _is_temporary(self, ino: int, node: Inode) -> bool:
-        """Whether it has a temporary name, or is in a folder that has one."""
-        temporary = self._temporaries.inodes
-        if ino in temporary:
-            return True
-        above = node.parent
-        while temporary and above != ROOT_INO:
-            if above in temporary:
-                return True
-            found = self._nodes.get(above)
-            if found.entry == 0:
-                return False
-            above = found.parent
-        return False
-
     # --- who ----------------------------------------------------------------------------------------------------------
 
     def _refusal(self, caller: Caller, what: str, owner: int) -> FsError:
@@ -119,7 +100,7 @@ class Publish(Policy):
 
     def _is_closed(self, caller: Caller, entry: int) -> int | None:
         """The owner of an entry that the caller may not add to; None if it may."""
-        first = self._first_file(entry)
+        first = self._publishers.first_file(entry)
         if first is None or _owns(caller, first.uid):
             return None
         if first.flags & Inode.ADOPTED:
@@ -129,36 +110,9 @@ class Publish(Policy):
         # A time far in the future, when the clock was ahead, is no recent one either.
         if abs(now - sealed) >= OPEN_AT_MOST_SECONDS * 1e9:
             return first.uid
-        others = (node for _, node in self._files_of(entry) if not _owns(caller, node.uid))
+        others = (node for _, node in self._publishers.files_of(entry) if not _owns(caller, node.uid))
         is_open = any(abs(now - node.ctime) < OPEN_SECONDS * 1e9 for node in itertools.chain((first,), others))
         return None if is_open else first.uid
-
-    def owner_of(self, entry: int) -> int | None:
-        """Who published first in an entry: for no other user's quota it is evicted, and then as a whole. Any thread."""
-        first = self._first_file(entry)
-        return first.uid if first is not None else None
-
-    def _first_file(self, entry: int) -> Inode | None:
-        """The first file that was made in an entry, whose owner is the entry's; of a very large entry, one of them."""
-        ino = self._first.get(entry) or entry & ~GROUP_BASE  # a group usually has the number of its first file
-        with contextlib.suppress(FsError):
-            node = self._nodes.get(ino)
-            if node.is_file and node.nlink and node.entry == entry and not self._is_temporary(ino, node):
-                return node
-        files = list(self._files_of(entry))
-        record = self._table.get(entry)
-        # Numbers tell who was first only until the entry is listed: who comes later may bring a file made before.
-        own = [row for row in files if record is not None and row[1].uid == record.uid]
-        found = min(own or files, key=lambda row: row[0], default=None)
-        if found is None:
-            return None
-        self._first[entry] = found[0]
-        return found[1]
-
-    def _files_of(self, entry: int) -> Iterator[tuple[int, Inode]]:
-        for ino, node in self._walk.some_files(entry, LOOKED_AT):
-            if not self._is_temporary(ino, node):
-                yield ino, node
 
     # --- adding -------------------------------------------------------------------------------------------------------
 
