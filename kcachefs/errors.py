@@ -206,7 +206,7 @@ class FleetUnreachable(FleetError):
 
 
 class FleetFails(FleetUnreachable):
-    """The bucket answered that it cannot do this. It may do other things all the same: who has no room can be read."""
+    """The bucket answered with an error. Other requests may still succeed: a full bucket can be read."""
 
 
 class FleetTooSlow(FleetUnreachable):

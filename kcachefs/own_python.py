@@ -37,7 +37,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def restart_in_utf8() -> None:
-    """Where this Python takes names for something else, begin the program anew; the environment stays as it is."""
+    """Begin the program anew if this Python's filesystem encoding is not UTF-8; the environment stays as it is."""
     is_other = sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions
     if is_other and sys.executable and not _is_read_from_input():
         with contextlib.suppress(OSError):
@@ -50,7 +50,7 @@ def _is_read_from_input() -> bool:
 
 
 def _flags() -> Iterator[str]:
-    """Whoever isolates the command means its daemon too."""
+    """A daemon is as isolated as the command that starts it."""
     if sys.flags.isolated:
         yield "-I"
         return

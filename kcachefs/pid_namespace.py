@@ -1,4 +1,4 @@
-"""The PID namespace whose numbers of processes we see: in a container, the same number is another process."""
+"""The PID namespace of this process: in another one, such as a container's, the same number is another process."""
 
 from __future__ import annotations
 

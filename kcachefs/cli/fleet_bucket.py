@@ -194,7 +194,6 @@ def push(
         if not entries:
             refuse_unread(left_out)
             raise UsageError("there is nothing to publish; see: kcachefs ls")
-        not_found = len(left_out)
         publisher = Publisher(bucket, signer)
         with bar("publishing", sum(one.bytes for one in entries)) as advance:
 
@@ -215,8 +214,7 @@ def push(
         facts |= {"lost": done.lost, "renewed": again, "waiting": waiting, "left_out": lines}
         print_json({**facts, "scope": bucket.layout.scope})
     else:
-        entered = len(entries) - done.present - len(done.waiting) - (len(left_out) - not_found)
-        print(brought_in(entered, "published", config.format_size(published), done.present, interrupted=False))
+        print(brought_in(done.entered, "published", config.format_size(published), done.present, interrupted=False))
         if done.lost:
             print(f"{counted(done.lost, 'pack')} lost by the bucket; what was in them is published again")
         if again:

@@ -167,7 +167,7 @@ def verify(
 def pack_used(where: Path, out: Path, since: float) -> tuple[str, list[Skipped]]:
     """Pack what was used in a mount since then, in seconds since 1970; returns a line about it, and what is left out.
 
-    That may be for `refuse_unread`: what could not be read keeps nothing else from being packed.
+    The list may be passed to `refuse_unread`: what could not be read keeps nothing else from being packed.
     """
     from kcachefs.core.entry_info import EntryInfo
     from kcachefs.fleet.views import FolderView

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kcachefs import __version__
 from kcachefs.cli import target
 from kcachefs.cli.printing import print_json
 from kcachefs.errors import DaemonError, MountError
@@ -37,8 +36,8 @@ def reload(
         pids = {"worker_pid": now.worker_pid, "former_worker_pid": before.worker_pid}
         print_json({"mountpoint": mountpoint, **pids, "version": now.version})
     else:
-        taken_over = f"process {now.worker_pid} (kcachefs {now.version}) took over from {before.worker_pid}"
-        print(f"{printable(mountpoint)}: {taken_over}")
+        version = f" (kcachefs {now.version})" if now.version else ""
+        print(f"{printable(mountpoint)}: process {now.worker_pid}{version} took over from {before.worker_pid}")
 
 
 def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
@@ -70,7 +69,7 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         if worker in (0, former):
             unwritten_until = time.monotonic() + UNWRITTEN_SECONDS
         elif time.monotonic() > unwritten_until:
-            return before, msgspec.structs.replace(now, worker_pid=worker, version=__version__)
+            return before, msgspec.structs.replace(now, worker_pid=worker, version="")
         if now.reloads_failed > before.reloads_failed:
             why = f": {now.reload_refusal}" if now.reload_refusal else f"; see {now.log}"
             raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving{why}")

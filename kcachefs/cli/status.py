@@ -32,21 +32,21 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print_json({"mounts": rows})
         return
     for state in dead:
-        print(state.mountpoint)
-        print(f"  store     {state.store}")
-        print(f"  dead      its daemon is gone; repair: {registry.repair(state)}")
-        print(f"  log       {state.log}")
+        print(printable(state.mountpoint))
+        print(printable(f"  store     {state.store}"))
+        print(printable(f"  dead      its daemon is gone; repair: {registry.repair(state)}"))
+        print(printable(f"  log       {state.log}"))
     others = unlisted()
     for other in others:
         print(printable(other.mountpoint))
         print(printable(f"  store     {other.source}"))
-        print("  unlisted  its daemon has no record here: it is somebody else's, or belongs to this container's host")
+        print("  unlisted  its daemon has no record here: it is another user's, or was mounted outside this container")
     if not (mounts or dead or others):
         print("no mounts; make one with: kcachefs mount")
         return
     for state in mounts:
-        print(state.mountpoint)
-        print(f"  store     {state.store}")
+        print(printable(state.mountpoint))
+        print(printable(f"  store     {state.store}"))
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
         if (numbers := _numbers(state)) is None:

@@ -94,7 +94,7 @@ class Stopping:
     def _ask(self, number: int, frame: object) -> None:
         self._asked = True
         if self._is_at_once:
-            self._is_at_once = False  # the next one must not end what cleans up
+            self._is_at_once = False  # the next signal must not interrupt the clean-up
             raise KeyboardInterrupt
 
     @contextmanager

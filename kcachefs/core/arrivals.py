@@ -149,7 +149,7 @@ class Arrivals:
             if txn.get(name_key(parent, name)) is not None:
                 return False
             top = self._add_folder(txn, parent, name)
-            self._add_files(txn, top, {(): top}, entry.files, staged)
+            self._add_files(txn, {(): top}, entry.files, staged)
             if not is_asked:
                 self._make_cold(txn, top)
         return True
@@ -162,7 +162,7 @@ class Arrivals:
             for start in range(0, len(entry.files), PIECE_FILES):
                 piece = entry.files[start : start + PIECE_FILES]
                 with _Staging(self._objects, piece) as staged, self._nodes.change() as txn:
-                    self._add_files(txn, top, folders, piece, staged)
+                    self._add_files(txn, folders, piece, staged)
             self._tree.rename(self._owner, parent, staging, parent, name, RENAME_NOREPLACE)
         except BaseException as error:
             self._discard(parent, staging)
@@ -188,7 +188,6 @@ class Arrivals:
     def _add_files(
         self,
         txn: Transaction,
-        top: int,
         folders: dict[tuple[bytes, ...], int],
         files: Sequence[ArrivingFile],
         staged: _Staging,

@@ -1,8 +1,8 @@
 """When a file counts for its entry: from the transaction that seals it until it goes or is written again.
 
 So the request path writes nothing for it. An entry is listed with its first sealed file and leaves with its last; what
-is unsealed then lists it again when it is sealed. It is that file's owner's, unless `publishers.py` knows better:
-of several users' files, another may have been published first.
+is unsealed then lists it again when it is sealed. It belongs to that file's owner, unless
+`publishers.py` says that another user published first.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class EntryCounts:
         self._fresh = fresh
         self._makings = makings
         self._publishers = publishers
-        """Who knows better than by its first sealed file whose an entry is; None: nobody."""
+        """Says whose an entry is; None: it belongs to the owner of its first sealed file."""
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
         """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
 
@@ -86,7 +86,7 @@ class EntryCounts:
                 self._count_in(txn, record, nodes)
 
     def attributed(self, txn: Transaction, entry: int, record: EntryRecord) -> EntryRecord:
-        """The record of an entry in which several users may have files, put right if it was another's than it says."""
+        """The record of an entry in which several users may have files, with the right owner."""
         owner = self._publishers.owner_of(entry) if self._publishers is not None else None
         if owner is None or owner == record.uid:
             return record

@@ -63,7 +63,7 @@ PROBE_SECONDS = 0.5
 BATCH = 32
 """Entries probed at a time."""
 QUOTAS = ("quota", "user quota")
-"""Why an entry goes because somebody holds too much."""
+"""The reasons of evictions that a quota causes."""
 BRISK_MARK = (1.0 + HIGH_WATER) / 2
 """Above this mark writers are faster than a gentle eviction: it hurries, before they have to wait for it."""
 
@@ -352,7 +352,7 @@ class Evictor:
                 return False
             is_for_users = self._users is not None and why in QUOTAS
             if is_for_users and self._counts.attributed(txn, entry, record).uid != record.uid:
-                return False  # it is another's than the one's who holds too much
+                return False  # it belongs to somebody other than the user over quota
             if doom:
                 self._remover.mark_doomed(members)
             self._tree.remove_all(txn, members)

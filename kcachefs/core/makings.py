@@ -266,7 +266,7 @@ class Makings:
             return None
         own = self._covered(making)
         if run and own.run == run:
-            return 0  # a cold start does that too, with any cache: its compilers make what it loads
+            return 0  # its own compilers made it: a cold start would have loaded it as well
         if making.basis == ARTEFACT:
             self._runs.cover(run, own)
         elif (

@@ -1,4 +1,4 @@
-"""Whose an entry is under the policy `publish`: whoever published first in it, whoever made its folder."""
+"""Whose an entry is under the policy `publish`: the user's who published in it first, whoever made its folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Publishers:
                 return node
         files = list(self.files_of(entry))
         record = self._table.get(entry)
-        # Numbers tell who was first only until the entry is listed: who comes later may bring a file made before.
+        # Inode numbers give the order only until the entry is listed: a later user may move an older file into it.
         own = [row for row in files if record is not None and row[1].uid == record.uid]
         found = min(own or files, key=lambda row: row[0], default=None)
         if found is None:

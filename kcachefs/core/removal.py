@@ -112,7 +112,7 @@ class Remover:
             doom(self._nodes.get(ino))
 
     def take_rest(self, entry: int, names: list[Name], inodes: Iterable[int]) -> None:
-        """Remove what of an entry did not go in one transaction, and let go of what nobody uses of its inodes.
+        """Remove the rest of an entry that did not fit into one transaction, and let go of inodes that nobody uses.
 
         A worker that took over does not know which those are until it asks. Their bytes would count as used meanwhile,
         and more entries would go in their place.

@@ -65,7 +65,7 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     slack_bytes: int = 0
     """The part that nothing is in: deleted objects, and what is kept for files to come."""
     room_bytes: int | None = None
-    """What it takes before anything is evicted for it, by the quota and the disk; None by older daemons."""
+    """Bytes that can be added before anything is evicted, by the quota and the disk; None from older daemons."""
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):
@@ -98,7 +98,7 @@ class FleetNumbers(msgspec.Struct, kw_only=True):
     queue: int = 0
     """Entries that wait to be published."""
     publish_why: str = ""
-    """Why what was offered last is not published; empty if it is."""
+    """Why the last offer was not published; empty if it was."""
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ class RewrittenFiles:
     def seal(self) -> None:
         """Seal those that rest, and for which the disk has room until their old bytes are given back.
 
-        Not one that a write waits with: it would be brought back at once, and so on for each further write.
+        Not a file with a write that waits: the write would unseal it at once, and so would each further one.
         Not at every turn: one that fails would be read again and again. The chore that seals quiet files tells of it.
         """
         if time.monotonic() < self._not_before:

@@ -52,7 +52,7 @@ class Room:
         self.barred: frozenset[int] = frozenset()
         """Accounts above an equal part of a full store, with nothing left that can be evicted."""
         self.waiting: list[tuple[int, int]] = []
-        """The files that writes wait with, and their owners, once for each write."""
+        """The file and its owner for every write that waits for room."""
 
     def used_bytes(self) -> int:
         """Stored bytes on disk, everything counted."""

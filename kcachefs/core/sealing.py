@@ -39,7 +39,7 @@ HOLE_MIN = 256 << 20
 TOGETHER_MAX = 8
 """At most this many files are sealed in one transaction. Most belong to one entry, whose books then change once."""
 FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 4.0
-"""How long sealing pauses when the disk is full, and where it stays full: each try takes numbers and room in vain."""
+"""How long sealing pauses after a full disk, at first and at most: each attempt uses up numbers and space."""
 SMALL = FRAME_SIZE
 """Larger files are sealed alone: the others of a transaction would wait until they are stored."""
 FINISH_SECONDS = 5.0
@@ -90,7 +90,7 @@ class Sealer:
 
     @property
     def is_pausing(self) -> bool:
-        """Whether the disk was full a moment ago: who can wait does. An unmount cannot."""
+        """Whether the disk was full a moment ago. Callers that can wait should; an unmount cannot."""
         return time.monotonic() < self._not_before
 
     def is_pressing(self) -> bool:

@@ -17,7 +17,7 @@ from kcachefs.fleet.bucket_layout import OBJECTS, SETTINGS
 
 
 class BucketFolder:
-    """The folder of a bucket, as it was when this was made; of other buckets there is none. Any thread."""
+    """The local folder that is the bucket, as it was when this was made; nothing for other buckets. Any thread."""
 
     def __init__(self, url: str) -> None:
         where = bucket_urls.parse(url)

@@ -57,7 +57,7 @@ def confine(store: Path, sockets: Path | None) -> list[str]:
 def confine_agent(folder: Path, bucket: str, log: str) -> list[str]:
     """The same for a fleet's agent: it reaches the network and reads what its user can, and writes to its own folder.
 
-    A bucket that is a local folder is written to as well, and so is the log. If it is none, `bucket` is empty.
+    A bucket that is a local folder is written to as well, and so is the log. For other buckets `bucket` is empty.
     """
     if landlock.version() < LANDLOCK_MIN:
         return [NO_LANDLOCK_FOR_AGENT]

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 _LINE_MAX = 1 << 20
 _MALFORMED = "the request is malformed: "
 _UNKNOWN = ": no such command; use one of "
-"""With these words a daemon of any version refuses what it does not know yet, or any more."""
+"""How a daemon of any version words its refusal of a command, or an argument, that it does not know."""
 AT_ONCE = 40
 """How many requests are carried out at a time."""
 CONNECTIONS_MAX = 64
@@ -73,7 +73,7 @@ class ControlSocket:
 
     def listen(self, bound: socket.socket) -> None:
         """Take requests at this socket from now on, and no longer at the one before."""
-        bound.listen()  # here, so that the kernel names this process to those who ask who listens
+        bound.listen()  # in this process, so that the kernel names it to those who ask who listens
         former, self._listener = self._listener, bound
         if former is None:
             self._thread.start()

@@ -1,4 +1,4 @@
-"""What a supervisor does about workers, and workers that stand by, which die one after the other."""
+"""Slows a supervisor down whose workers, or workers that stand by, keep dying."""
 
 from __future__ import annotations
 

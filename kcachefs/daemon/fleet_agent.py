@@ -203,7 +203,7 @@ class Agent:
             except FleetMissing as error:
                 self._fail(error)
             time.sleep(FOLDER_SECONDS)
-        log.info("%s: is another folder than before; another agent takes over", self._bucket_folder.path)
+        log.info("%s: was replaced by another folder; another agent takes over", self._bucket_folder.path)
         logging.shutdown()
         os._exit(REPLACED)
 
@@ -273,7 +273,7 @@ class Agent:
             if self._breaker.open_for:
                 self._send(Lost(reference, self._breaker.why, self._breaker.open_for))
                 return False
-            # Also of what nobody waits for yet: somebody may, before it is here.
+            # What is fetched ahead has a deadline, too: somebody may begin to wait for it.
             path = self._bucket.fetch_pack(reference, self._patience(reference, began - asked))
             try:
                 # First: a worker that is new and asks now gets it once more, instead of never.

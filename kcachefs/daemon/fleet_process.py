@@ -110,11 +110,11 @@ class FleetProcess:
             if code == _TOLD or time.monotonic() - began > LASTING_SECONDS:
                 pause = FIRST_PAUSE
             if code == _TOLD:
-                log.info("another agent takes the place of the fleet's")
+                log.info("starting the fleet's agent again")
                 continue
             if code == REPLACED:
                 # Not at once: on some filesystems the bucket's folder is another one whenever it is looked at.
-                log.info("another agent takes the place of the fleet's in %.1f s", pause)
+                log.info("starting the fleet's agent again in %.1f s", pause)
             else:
                 log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
             self._ending.wait(pause)

@@ -1,8 +1,8 @@
 """The supervisor's record of its mount, in the list of mounts: locked as long as the supervisor lives.
 
 The lock tells everybody who shares the runtime directory, in whatever namespace, whether the mount is supervised; the
-kernel drops it with the process. Each version is a new file that is locked before it gets the record's name, so there
-is no moment without.
+kernel drops it with the process. Each version is a new file that is locked before it gets the record's name, so the
+record is never unlocked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OwnRecord:
         self._file = -1
         self._path: Path | None = None
         self._is_late = False
-        """What it says is not what is written."""
+        """The file is out of date."""
         self._socket: tuple[int, ...] | None = None
         """The file that is the control socket of the worker that serves, as far as it is known."""
         self._told_no_socket = False
@@ -86,7 +86,7 @@ class OwnRecord:
                 self.write()
 
     def make_way(self) -> None:
-        """Remove the control socket of the last worker: a worker can make one and remove nothing."""
+        """Remove the control socket of the last worker: a confined worker can make a socket, and cannot remove one."""
         try:
             path = registry.state_path(self.state.mountpoint)
             if not self._is_taken(path):
@@ -95,7 +95,7 @@ class OwnRecord:
             log.error("the control socket of the last worker cannot be removed: %s", describe(error))
 
     def lost_socket(self) -> bool:
-        """Whether commands do not reach the worker that serves, and reach that of no later mount either."""
+        """Whether the control socket is missing or not ours, and not that of a later mount either."""
         try:
             record = registry.state_path(self.state.mountpoint)
             return not self._is_taken(record) and not self._is_our_socket(record.with_suffix(".sock"))
@@ -103,7 +103,7 @@ class OwnRecord:
             return False  # the next heartbeat may find the directory usable
 
     def make_socket(self) -> socket.socket | None:
-        """Another control socket in place of the lost one, for the worker to listen; None if none can be made now.
+        """A new control socket for the worker to listen on, in place of the lost one; None if it cannot be made now.
 
         The worker cannot make it: it is confined to the directory that was there when it started.
         """
@@ -114,10 +114,10 @@ class OwnRecord:
             self._socket = _identify(path)
         except (KcachefsError, OSError) as error:
             if not self._told_no_socket:
-                log.error("the control socket is gone, and no other can be made: %s", describe(error))
+                log.error("the control socket is missing and cannot be made again: %s", describe(error))
             self._told_no_socket = True
             return None
-        log.warning("the control socket was gone; there is another")
+        log.warning("the control socket was missing and has been made again")
         self._told_no_socket = False
         return made
 
@@ -157,7 +157,7 @@ class OwnRecord:
     def _overwrite(self, path: Path) -> bool:
         """Write it in place, where there is no room for another file; False if it does not fit.
 
-        In one call, and padded instead of cut, so that nobody reads a part of it.
+        In one call, and padded rather than truncated, so that nobody reads half a record.
         """
         if not self._is_ours(path):
             return False

@@ -61,7 +61,7 @@ def prepare(config: MountConfig, mounted: float | None) -> Preparation:
             raise
     privileges.drop()
     if mounted is not None:
-        refuse_another(store, mounted)  # and one that this code does not know
+        refuse_another(store, mounted)  # or has a format that this code does not know
     make_directory(store)
     if mounted is None:
         with contextlib.suppress(FileNotFoundError):  # a new store

@@ -140,7 +140,7 @@ def directory(*, create: bool = True) -> Path:
 
 _ANYBODYS = Path("/tmp")
 _NOWHERE = Path("/proc/kcachefs")
-"""Not there, and nobody can make it: for who has no runtime directory, and only reads."""
+"""A path that cannot exist, for readers that have no runtime directory."""
 
 
 def _unsquatted(path: Path, *, create: bool) -> Path:
@@ -238,7 +238,7 @@ def read(mountpoint: str) -> MountState | None:
 
 @contextlib.contextmanager
 def daemon_of(mountpoint: str) -> Iterator[list[int]]:
-    """Descriptors of the supervisor and the worker of a mount of this user, of those that live and are seen here."""
+    """Descriptors of the supervisor and the worker of a mount of this user, where they are alive and visible here."""
 
     def numbers() -> tuple[int, ...]:
         state = read(mountpoint)

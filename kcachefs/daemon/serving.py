@@ -1,4 +1,4 @@
-"""Which processes serve a mount, by the numbers that they have here.
+"""Which processes serve a mount, by their numbers in our PID namespace.
 
 A number in a record proves nothing: another process may have it by now, and in another PID namespace, such as a
 container's, it is another process from the start. So a record also says when its processes started and in which
@@ -48,7 +48,7 @@ def parent_of(pid: int) -> int:
 
 
 def looks_like_ours(pid: int) -> bool:
-    """Whether a process of that number runs and may be a kcachefs: no proof, but all that older records allow."""
+    """Whether a process of that number runs and may be a kcachefs: no proof, but all that an older record offers."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -72,7 +72,7 @@ def listener_at(path: Path) -> int | None:
 
 
 def bind(path: Path) -> socket.socket:
-    """A socket for its owner only, where nothing may be yet. By the umask: a confined worker cannot change modes."""
+    """A socket for its owner only; the path must be free. By the umask: a confined worker cannot change modes."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

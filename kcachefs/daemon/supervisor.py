@@ -28,7 +28,7 @@ from kcachefs.daemon.own_record import OwnRecord
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
 from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess, exit_reason
-from kcachefs.daemon.worker_protocol import READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
+from kcachefs.daemon.worker_protocol import GONE, READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
 from kcachefs.errors import MountBusy, MountError, describe
@@ -165,7 +165,7 @@ class Supervisor:
             self._fleet.start()
         while True:
             code = self._watch()
-            if code == REFUSED:
+            if code in (GONE, REFUSED):  # REFUSED: a worker of an older version
                 self._state.failure = f"{self._config.store}: was deleted, or moved away, while it was mounted"
                 return 3
             if code == UNMOUNTED or (self._stopping and code < 0):
@@ -209,7 +209,7 @@ class Supervisor:
                 code = self._worker.wait()
                 if code == REPLACED:
                     self._handing_over = True
-                elif code not in (UNMOUNTED, REFUSED):
+                elif code not in (UNMOUNTED, GONE, REFUSED):
                     self._note_death(code)
                 return code
 

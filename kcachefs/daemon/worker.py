@@ -160,7 +160,7 @@ class Worker:
             raise self._failure
 
     def _make_socket(self) -> None:
-        """Make the control socket. A successor serves without if it cannot: the supervisor may send it one later."""
+        """Make the control socket. A successor that cannot serves without it: the supervisor may send one later."""
         try:
             if self._socket is not None:
                 self._control.listen(serving.bind(self._socket))
@@ -263,7 +263,7 @@ class Worker:
             for descriptor in descriptors:
                 self._control.listen(socket.socket(fileno=descriptor))
         except OSError as error:
-            log.error("no control socket could be taken: %s", error)
+            log.error("the control socket could not be taken over: %s", error)
             return False
         return bool(message)
 
@@ -383,9 +383,9 @@ def main() -> None:
         gone = or_gone(error, worker.store.path)
         if gone is error:
             raise
-        log.error("nothing was kept: %s", gone)  # and no other worker could do better
+        log.error("the last changes could not be written: %s", gone)  # and no other worker could do better
         logging.shutdown()
-        os._exit(REFUSED)
+        os._exit(GONE)
     # After a signal the engine's thread may still wait in the kernel; nothing is left for it to do.
     logging.shutdown()
     os._exit(UNMOUNTED)

@@ -28,7 +28,7 @@ REPLACED = 75
 REFUSED = 78
 """Its exit code when it could not begin, for example because the store cannot be opened."""
 GONE = 79
-"""The same when the store is gone that the mount began with: no other worker could begin either."""
+"""Its exit code when the store that the mount began with is gone: no other worker could do better."""
 
 WARM = b"warm"
 READY = b"ready"
@@ -67,7 +67,7 @@ class Refusal(NamedTuple):
     exit_code: int
     message: str
     is_final: bool = False
-    """Whether it is no use to ask another worker."""
+    """Whether no other worker could do better."""
 
     def to_line(self) -> bytes:
         return f"{self.exit_code} {self.message}\n".encode()

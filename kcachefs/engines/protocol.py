@@ -160,7 +160,6 @@ INTERRUPT_IN = struct.Struct("<Q")
 
 INVAL_INODE_OUT = struct.Struct("<Qqq")
 INVAL_ENTRY_OUT = struct.Struct("<QII")
-DELETE_OUT = struct.Struct("<QQII")
 
 MAX_REQUEST = 1 << 20
 """The most bytes that one READ carries, and that a WRITE may."""

@@ -8,7 +8,7 @@
             ◀── Lost                      the pack cannot be had, or not now
     Refresh ──▶                           something was missing: look for a newer index
     Offer, with a descriptor ──▶          entries to publish
-            ◀── Taken                     they are in the bucket, or will never be
+            ◀── Taken                     whether they are in the bucket, will never be, or are to be offered again
     Used ──▶                              entries that must not age out of the bucket
 
 The worker has no network, and the agent has no mount. Either may die at any time: the supervisor starts another agent

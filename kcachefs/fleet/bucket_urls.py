@@ -86,8 +86,8 @@ def _is_address(text: str) -> bool:
 
 
 def _secret(where: str) -> UsageError:
-    """Says not what was given: it would be in logs, too."""
-    return UsageError(f"{where}: has an @; credentials are not for a URL, which everybody sees: use the environment")
+    """Does not repeat what was given: it would end up in logs."""
+    return UsageError(f"{where}: has an @; everybody sees a URL, so put credentials into the environment instead")
 
 
 def _no_bucket(url: str) -> UsageError:

@@ -25,7 +25,7 @@ SETTLE_SECONDS = 1.0
 """How long to wait before reading a claim back, for those who wrote at the same moment."""
 _CLAIM_MAX = 4096
 _HASTY = Patience(first_byte=2.0, overall=2.0)
-"""For who fails already, perhaps because the bucket does not answer."""
+"""For what follows a failure: the bucket may not answer at all."""
 
 
 class Claims:

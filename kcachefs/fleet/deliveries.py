@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
-from kcachefs.fleet.key_index import key_of_entry
+from kcachefs.fleet.key_index import key_of_names
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
 
@@ -219,8 +219,7 @@ class Deliveries:
 
 def entry_key(entry: ParcelEntry) -> int:
     """The key of an entry in an index."""
-    path = tuple(part.encode() for part in entry.path)
-    return key_of_entry(entry.namespace.encode(), path, entry.group.encode())
+    return key_of_names(entry.namespace, entry.path, entry.group)
 
 
 def is_parting(pid: int) -> bool:

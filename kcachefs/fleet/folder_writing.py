@@ -1,6 +1,6 @@
 """Writes into a bucket that is a folder, and gives everything there the rights of the folder itself.
 
-So whoever may write into the folder may write everywhere in it, where obstore goes by the umask of who came first.
+So whoever may write into the folder may write everywhere in it. obstore would go by the umask of the first writer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def join_group(url: str) -> None:
     """As root, join the group of a bucket that is a folder: without capabilities only a member can give it rights."""
     where = bucket_urls.parse(url)
     if where.scheme == "file" and os.geteuid() == 0:
-        with contextlib.suppress(OSError):  # it is not there, or we are root of less than the host
+        with contextlib.suppress(OSError):  # it is not there, or we are root in a user namespace
             os.setgroups([*os.getgroups(), os.stat(where.path).st_gid])
 
 
@@ -83,7 +83,7 @@ def _open_folder(at: int, name: str, rights: os.stat_result) -> int:
         found = os.fstat(there)
         differs = (found.st_gid, stat.S_IMODE(found.st_mode)) != (rights.st_gid, mode)
         if differs and found.st_uid == os.geteuid():
-            with contextlib.suppress(OSError):  # a link, to what is nobody else's business
+            with contextlib.suppress(OSError):  # it is a link: its target stays as it is
                 os.close(_open_and_share(at, name, rights, mode))
         return there
     return _open_and_share(at, name, rights, mode)

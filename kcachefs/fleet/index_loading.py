@@ -27,7 +27,7 @@ from kcachefs.fleet.object_storage import PAGE, Storage, Stored
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
 
 _DAYS_MAX = 1000
-"""More days than this nobody has who does not want to keep others busy."""
+"""More days than this can only be meant to keep readers busy."""
 
 log = logging.getLogger(__name__)
 

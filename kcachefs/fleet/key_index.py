@@ -44,6 +44,11 @@ def key_of_entry(namespace: bytes, path: tuple[bytes, ...], group: bytes = b"") 
     return _hash(b"group" if group else b"tree", namespace, *path, *((group,) if group else ()))
 
 
+def key_of_names(namespace: str, path: Iterable[str], group: str) -> int:
+    """The same by names as Python has them."""
+    return key_of_entry(namespace.encode(), tuple(map(os.fsencode, path)), os.fsencode(group))
+
+
 def key_of_folder(namespace: bytes, path: tuple[bytes, ...]) -> int:
     """The key of a folder that holds entries and is none."""
     return _hash(b"folder", namespace, *path)
@@ -71,7 +76,7 @@ def keys_of_entries(entries: Iterable[PackedEntry]) -> tuple[set[int], set[int]]
     keys, folders = set(), set()
     for entry in entries:
         namespace, path = entry.namespace.encode(), tuple(map(os.fsencode, entry.path))
-        keys.add(key_of_entry(namespace, path, os.fsencode(entry.group)))
+        keys.add(key_of_names(entry.namespace, entry.path, entry.group))
         above = path if entry.group else path[:-1]
         folders |= {key_of_folder(namespace, above[:end]) for end in range(1, len(above) + 1)}
     return keys, folders

@@ -25,7 +25,7 @@ from kcachefs.fleet import parcels
 from kcachefs.fleet.agent_protocol import Offer, Taken, Used
 from kcachefs.fleet.client import FleetClient
 from kcachefs.fleet.finding import FoundEntry, find_entry
-from kcachefs.fleet.key_index import key_of_entry
+from kcachefs.fleet.key_index import key_of_names
 from kcachefs.fleet.options import FleetOptions
 from kcachefs.fleet.parcels import ParcelEntry, ParcelFile
 from kcachefs.fleet.views import StoreView
@@ -92,7 +92,7 @@ class Offers:
         self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
         self._not_before: dict[str, float] = {}
         self._held_until = 0.0
-        """Until then nothing is offered: the last offer failed, and not by itself."""
+        """Until then nothing is offered: the last offer failed because of the bucket or the disk."""
         self._rest_seconds = QUIET_SECONDS
         """How long an empty file stays before it is taken to be whole; 0 once nobody can write any more."""
         self._refused: set[int] = set()
@@ -143,8 +143,7 @@ class Offers:
                     continue
                 place = _place(self._fs.namespaces.path_of(record), entry)
                 if place is not None:
-                    path = tuple(map(os.fsencode, place.path))
-                    keys.append(key_of_entry(place.namespace.encode(), path, os.fsencode(place.group)))
+                    keys.append(key_of_names(place.namespace, place.path, place.group))
         for start in range(0, len(keys), USED_AT_ONCE):
             self._client.send(Used(keys[start : start + USED_AT_ONCE]))
 
@@ -167,7 +166,7 @@ class Offers:
                 break  # the rest was refused for now
             time.sleep(0.02)
         if self._queue:
-            log.info("%d batches of entries are published with the next mount", len(self._queue))
+            log.info("%d batches of entries will be published by the next mount", len(self._queue))
 
     # --- the queue ----------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.bucket_layout import day_of
 from kcachefs.fleet.claims import Claims
 from kcachefs.fleet.finding import FoundEntry, Say
-from kcachefs.fleet.key_index import KeyIndex, key_of_entry, keys_of_entries, packed_keys
+from kcachefs.fleet.key_index import KeyIndex, key_of_names, keys_of_entries, packed_keys
 from kcachefs.fleet.pack_records import PACK_MAX, PackRecord, PackReference, SignedRecord
 from kcachefs.fleet.signing import Signer
 from kcachefs.fleet.views import View
@@ -50,6 +50,8 @@ class Published(NamedTuple):
     """Entries that the bucket had already."""
     waiting: list[FoundEntry]
     """Entries that somebody else is publishing now: try again after `claims.CLAIM_SECONDS`."""
+    entered: int = 0
+    """Entries that are in the new packs."""
     lost: int = 0
     """Packs that should have held some of the entries, and are gone while their records are not."""
 
@@ -85,7 +87,7 @@ class Publisher:
         index = KeyIndex.open(self._bucket.index_path)
         missing = [one for one in entries if index is None or index.find(key_of(one)) is None]
         progress(sum(one.bytes for one in entries) - sum(one.bytes for one in missing))
-        total, packs, waiting, today = sum(one.bytes for one in missing) or 1, [], [], ""
+        total, packs, entered, waiting, today = sum(one.bytes for one in missing) or 1, [], 0, [], ""
         for group in _groups(missing):
             # Nodes that compiled almost the same agree on the least key of it most of the time.
             with self.claims.taken(f"{min(map(key_of, group)):016x}") as now:
@@ -95,11 +97,14 @@ class Publisher:
                     continue
                 took = compile_ms * sum(one.bytes for one in group) // total
                 today = day_of(now)
-                packs += self._put(view, group, today, run, took, level, say, progress)
+                put = self._put(view, group, today, run, took, level, say, progress)
+                if put is not None:
+                    packs.append(put[0])
+                    entered += put[1]
         if packs:
             self._bucket.load_index()
             snapshotting.make_due(self._bucket, self.claims, self.signer, today)
-        return Published(packs, len(entries) - len(missing), waiting)
+        return Published(packs, len(entries) - len(missing), waiting, entered)
 
     def publish_patiently(
         self,
@@ -126,7 +131,8 @@ class Publisher:
             left = until - time.monotonic()
             time.sleep(max(0.0, min(left, _LOOK_AGAIN)))
             again = self.publish(view, done.waiting, run=run, level=level, say=say)
-            done = Published(done.packs + again.packs, done.present + again.present, again.waiting)
+            present, entered = done.present + again.present, done.entered + again.entered
+            done = Published(done.packs + again.packs, present, again.waiting, entered)
             if left <= 0:
                 break
         return done._replace(lost=lost)
@@ -134,7 +140,7 @@ class Publisher:
     def _forget_lost(self, entries: Sequence[FoundEntry]) -> int:
         """Take packs out of the index that hold some of the entries and are gone; returns how many.
 
-        A mount finds that out when it fetches a pack; who only publishes would never.
+        A mount finds that out when it fetches a pack; a host that only publishes never would.
         """
         asked: set[PackReference] = set()
         lost = 0
@@ -189,17 +195,18 @@ class Publisher:
         level: int,
         say: Say,
         progress: Callable[[int], None],
-    ) -> list[PackReference]:
+    ) -> tuple[PackReference, int] | None:
+        """Make a pack and put it into the bucket; returns it and how many entries it holds. None if there is none."""
         path = self._bucket.folder / f"publishing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
         try:
             made = making.make(view, group, path, level=level, signer=self.signer, say=say, progress=progress)
             if not made.entries:
-                return []
+                return None
             if path.stat().st_size > PACK_MAX:
                 say(Skipped(f"a pack of {len(made.entries)} entries is too large for a fleet"))
-                return []
+                return None
             took = compile_ms or writing_ms(file.mtime for entry in made.entries for file in entry.files)
-            return [self.put_pack(path, day, run=run, compile_ms=took).reference]
+            return self.put_pack(path, day, run=run, compile_ms=took).reference, len(made.entries)
         finally:
             path.unlink(missing_ok=True)
 
@@ -224,8 +231,7 @@ def new_run() -> str:
 
 def key_of(found: FoundEntry) -> int:
     """The key of an entry of a tree."""
-    path = tuple(map(os.fsencode, found.path_in))
-    return key_of_entry(found.namespace.encode(), path, os.fsencode(found.group))
+    return key_of_names(found.namespace, found.path_in, found.group)
 
 
 def _groups(entries: Sequence[FoundEntry]) -> Iterator[list[FoundEntry]]:

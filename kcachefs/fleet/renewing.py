@@ -1,7 +1,7 @@
 """Publishes again what is still used, before the bucket's own rule deletes it. Needs no right to delete.
 
-A pack of which most is used is copied inside the bucket, with its record. Of other packs the used entries are taken out
-and put into a new pack, so that what nobody uses ages and goes.
+A pack is copied inside the bucket, with its record, if at least half of it is used. Of other packs the used entries are
+taken out and put into a new pack, so that what nobody uses ages and goes.
 """
 
 from __future__ import annotations

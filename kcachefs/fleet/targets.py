@@ -233,7 +233,7 @@ class StoreTarget:
 
 
 def _umask() -> int:
-    """Of this process. Asking the other way means to change it for a moment, for all threads."""
+    """Of this process. os.umask() can only tell it by changing it for a moment, for all threads."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
         return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o777)
 

@@ -92,7 +92,7 @@ def gone(pack: Pack, target: Target[Any]) -> int:
 
 
 def may_fit(plain: int, entries: int, room: int) -> bool:
-    """Whether there is room for the smallest of so many entries, which have so many bytes together."""
+    """Whether an entry of average size would fit."""
     return _needed(plain // max(1, entries)) <= room
 
 

@@ -8,7 +8,7 @@ Nobody waits for a look at every module. The distributions with the longest list
 each, the one that every import of it runs. Each counts by the length of its list. Bytecode is usable if Python itself
 would use it: it has the source's time and size, or is based on a hash.
 
-In one place for all images it is safe where times tell versions apart: see `source_times.py`.
+Images can share one place for it only if the times of sources tell versions apart: see `source_times.py`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Python uses bytecode if it has the source's time and size, and looks at nothing 
 its files have one time (kaniko --reproducible, BuildKit's rewrite-timestamp, Bazel). Two such images with edits of the
 same size at one path would run each other's bytecode, if they kept it in one place.
 
-Times like 1970 are nobody's true ones, wherever they are. Any other time tells nothing by its being that of many
-packages: layers of images keep whole seconds, and an installer may need no more than one. It has to be that of a source
-that no installer wrote as well: one of Python's own library, or of a project.
+Times such as 1970 are never real. Any other time proves nothing merely because many packages share it: layers of images
+keep whole seconds, and an installer may need no more than one. A source that no installer wrote, of Python's own
+library or of a project, must have that time as well.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from itertools import islice
 from kcachefs.frameworks.interpreters import Installed
 
 _YEAR_1980 = 315532800
-"""The first time that a zip file can hold; on the clock of a place west of Greenwich some hours later."""
+"""The first time that a zip file can hold; up to a day later in time zones west of Greenwich."""
 _YEAR_2000 = 946684800
 """Bazel's portable time."""
 _DAY = 86400
 _SECOND = 10**9
 _SAME_SHARE = 0.5
-"""How much of the packages, by weight, has one time when an image was given one."""
+"""If more than this share of the packages (by weight) has one time, the image was stamped with it."""
 _INSTALLERS = ("pip", "setuptools", "wheel", "uv")
 """Come with Python, in a layer that may have kept its times."""
 _LOOKED_AT = 200
@@ -66,7 +66,7 @@ def sameness(
 
 
 def _most_common(sample: Sequence[tuple[Installed, str, int]]) -> tuple[list[str], int]:
-    """The packages that have one time, and that time, where it is that of so many; else none."""
+    """The packages that share the most common time, and that time; none if they are too small a share."""
     chosen = [one for one in sample if one[0].name.lower() not in _INSTALLERS] or sample
     weights: Counter[int] = Counter()
     names: dict[int, list[str]] = {}

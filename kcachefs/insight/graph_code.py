@@ -21,7 +21,7 @@ def code_causes(new: Graph, old: Graph, *, resized: bool) -> list[Cause]:
     """The first operation that differs. `resized`: other inputs were found, from which other sizes follow."""
     ours, theirs = new.nodes[:_COMPARED_MAX], old.nodes[:_COMPARED_MAX]
     if [node.operation for node in ours] == [node.operation for node in theirs]:
-        return _arguments(new, old, ours, theirs, resized=resized)
+        return _arguments(new, ours, theirs, resized=resized)
     if _is_part(ours, theirs):
         return [_part(new, old, ours, theirs)]
     matcher = difflib.SequenceMatcher(
@@ -56,7 +56,7 @@ def _where(graph: Graph, node: Node, before: str = "") -> str:
     return f" at {before}{shown(place)} `{clipped(text, 70)}`"
 
 
-def _arguments(new: Graph, old: Graph, ours: list[Node], theirs: list[Node], *, resized: bool) -> list[Cause]:
+def _arguments(new: Graph, ours: list[Node], theirs: list[Node], *, resized: bool) -> list[Cause]:
     for now, was in zip(ours, theirs, strict=True):
         if now.arguments == was.arguments:
             continue

@@ -14,7 +14,7 @@ IS_NEW = Cause(Kind.NEW, "new: no graph like it was compiled here before")
 _ALIKE_MIN = 0.3
 """Less than this share of operations in common, and a graph is called new."""
 _STRANGERS_ALIKE_MIN = 0.85
-"""The same for a graph of another program: small graphs are soon alike."""
+"""The same for a graph of another program: small graphs easily look alike."""
 
 
 def explain_all(new: Sequence[Graph], older: Sequence[Graph]) -> list[tuple[Graph, Graph | None, list[Cause]]]:
@@ -43,7 +43,7 @@ def explain(new: Graph, older: Sequence[Graph]) -> tuple[Graph | None, list[Caus
 
 
 def causes(new: Graph, old: Graph) -> list[Cause]:
-    """What differs. That it would have been found otherwise is a guess where the old graph is another program's."""
+    """What differs. These are only guesses if the older graph comes from another program."""
     found = differences(new, old)
     if are_strangers(files_of(new), files_of(old)):
         return [replace(one, certain=False) for one in found]

@@ -17,7 +17,7 @@ from kcachefs.insight.sketches import KernelSketch
 AT_ONCE = Cause(Kind.NEW, "several processes compiled it at once: none could find it yet")
 _COMPARED = 50
 _KERNEL_SECONDS = 60.0
-"""How long a kernel takes to compile at most: it does not say when it was begun."""
+"""The longest that a kernel takes to compile; kernels do not record when they were begun."""
 _SAVED_SECONDS = 1.0
 """How long after it was compiled a graph is written at most."""
 
@@ -27,7 +27,7 @@ def with_rewriting(
 ) -> list[Cause]:
     """The causes of an entry that was written again by a run that `started` then; `own` are those of its first making.
 
-    Of what was not there yet when it was compiled for the second time, its own causes are all that is to be told.
+    If the first copy was not finished when the second was begun, only the causes of the first apply.
     """
     if started is not None and _is_begun_before_its_end(entry, started, reader):
         return [*own, AT_ONCE]

@@ -126,7 +126,7 @@ _FILES_MAX = 50
 
 
 def _spread(ingredients: Iterable[str]) -> bytes:
-    """Hundreds of ingredients, each `NAME=DIGEST`, in a few bytes, of which about as many differ as ingredients do."""
+    """Hundreds of `NAME=DIGEST`, folded into a few bytes: about as many bytes differ as ingredients do."""
     found = bytearray(_SPREAD)
     for one in ingredients:
         name = one.partition("=")[0]
@@ -135,7 +135,7 @@ def _spread(ingredients: Iterable[str]) -> bytes:
 
 
 def files_of(graph: Graph) -> set[str]:
-    """The names of the files that a graph's operations come from: a program's own, and those of libraries but torch."""
+    """The names of the files that a graph's operations come from: its program's, and libraries' other than torch's."""
     return {
         os.path.basename(file)
         for file in {place.file for place, _ in graph.places.values()}
@@ -195,6 +195,6 @@ def graph_distance(new: GraphSketch, old: GraphSketch) -> float:
     settings = sum(x != y for x, y in zip(new.settings, old.settings, strict=False))
     inputs = len(set(new.inputs) ^ set(old.inputs)) / max(1, len(new.inputs))
     score = 6 * (1 - alike(new, old)) + (new.code != old.code) + 2 * (new.kind != old.kind) + apart / 2 + inputs
-    score += 0.5 * settings / (settings + 10)  # however many differ, less than another group would count
+    score += 0.5 * settings / (settings + 10)  # however many differ, they count less than one differing group
     score += are_strangers(new.files, old.files)
     return round(score, 4)

@@ -59,7 +59,7 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
         walk.dependencies.let_go(function)
         if len(_memo) >= _MEMO_LIMIT:
             _memo.clear()
-        # As in by_identity.py, no function of ours is called back: it could be at the interpreter's end.
+        # As in by_identity.py, the callback is no function of ours: it may run when the interpreter ends.
         forget = functools.partial(_memo.pop, number)
         _memo[number] = (weakref.ref(function, forget), walk.dependencies, key)
     return key

@@ -85,7 +85,7 @@ def _mount_of_the_system() -> str:
 
 
 def not_ours(mountpoint: Path, what: str) -> MountDenied:
-    """What to say who may not do something with a mount of which their list of mounts knows nothing."""
+    """The error for a mount that is not in this user's list of mounts."""
     found = mounting.mounted_at(mountpoint)
     if found is not None and found.owner == os.getuid():
         return MountDenied(

@@ -131,7 +131,7 @@ def refuse_store_in_use(store: str) -> None:
 def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None]:
     """Create the directory and its parents where they are missing; remove them again if the scope fails.
 
-    Whatever the umask, others reach one that is `shared`; they see no more of its parents than the way.
+    Whatever the umask, others reach one that is `shared`; its parents they can pass through and not list.
     """
     missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     try:

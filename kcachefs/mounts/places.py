@@ -78,7 +78,7 @@ def check_places(mountpoint: str, store: str) -> None:
     """Raise UsageError if a store cannot be mounted there."""
     for path in (mountpoint, store):
         if not path.isascii() and sys.getfilesystemencoding() != "utf-8":
-            raise UsageError(f"{path!r}: this Python takes names for something else than UTF-8; set PYTHONUTF8=1")
+            raise UsageError(f"{path!r}: Python's filesystem encoding is not UTF-8; set PYTHONUTF8=1")
         try:
             path.encode()
         except UnicodeEncodeError:

@@ -48,8 +48,8 @@ class Header(msgspec.Struct, kw_only=True):
     doubtful: bool = False
     """The machine went down while the store was open, and nobody has looked at the unsealed files since."""
     mounted: float | None = None
-    """When the last mount of the store began, in seconds since 1970; 0 if it never was mounted. None says nothing: the
-    store is from a version that did not write this down."""
+    """When the last mount of the store began, in seconds since 1970; 0 if it never was mounted; None if
+    a version without this field wrote it."""
 
 
 def make_directory(path: Path) -> None:
@@ -118,7 +118,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def refuse_another(path: Path, mounted: float) -> None:
-    """Raise unless the store at `path` is the one that the mount had which began at that time.
+    """Raise unless the store at `path` is the one that was mounted at that time.
 
     The kernel still knows files of that mount by the numbers of their inodes. In any other store, one that was made in
     its place or brought back from a backup, the same numbers are other files.

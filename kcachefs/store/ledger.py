@@ -186,9 +186,9 @@ class Ledger:
                 self._volumes.remove(number)
 
     def _remove_empty(self) -> None:
-        """Strike closed volumes that hold nothing: while they were in use, something was about to be put there.
+        """Remove the records of closed volumes that hold nothing. They were kept while a write to them was pending.
 
-        Only what the file itself shows to be empty: a repair may have records that count nothing yet.
+        Only those whose file is empty: during a repair, objects may not have been counted yet.
         """
         empty = [key for key, raw in self._catalog.walk(b"v") if raw is not None and self._is_empty(key, raw)]
         if empty:

@@ -85,7 +85,7 @@ class Volumes:
         """Write an object's parts at the end of the active volume; returns the volume and the offset.
 
         The place is taken under the lock and written outside it, so that appenders do not wait for the disk in turn.
-        A write that fails gives its place back, or leaves a gap if somebody has taken the next one: dead space like any
+        A failed write gives its place back, or leaves a gap if a later write already follows it: dead space like any
         other.
         """
         length = sum(map(len, parts))

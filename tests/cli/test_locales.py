@@ -86,7 +86,5 @@ def test_the_library_lives_with_mounts_whose_names_it_cannot_read(place: Scene) 
     )
     ended = place.run("-c", script, place.folder, place.mountpoint, "né", command=(sys.executable, "-P"))
     assert ended.out == f"{place.mountpoint}\n", ended
-    assert ended.err.splitlines()[-1].endswith(
-        "this Python takes names for something else than UTF-8; set PYTHONUTF8=1"
-    )
+    assert ended.err.splitlines()[-1].endswith("Python's filesystem encoding is not UTF-8; set PYTHONUTF8=1")
     assert not Path(place.folder / "né").exists()

@@ -213,7 +213,7 @@ def test_the_unmount_of_a_store_that_was_deleted_says_so(base: Path) -> None:
         shutil.rmtree(mount.store)
         mounting.unmount(mount.mountpoint)
         until_gone(supervisor)
-    assert f"nothing was kept: {mount.store}: the store of this mount is gone" in log.read_text()
+    assert f"the last changes could not be written: {mount.store}: the store of this mount is gone" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert not mount.store.exists()
 

@@ -283,7 +283,7 @@ def test_a_folder_that_comes_after_the_agent_is_published_to(
             fill(one.mountpoint)
         assert empty_fleet.packs()
         assert "ERROR" not in log_of(one)
-        assert "another agent takes the place of the fleet's in 0.2 s" in log_of(one), "not at once"
+        assert "starting the fleet's agent again in 0.2 s" in log_of(one), "not at once"
     finally:
         subprocess.run(["umount", "-q", bucket], check=False)
 

@@ -8,15 +8,15 @@ where it is, so that two who compile the same thing at once both go on; other by
 An entry as a whole closes to others, for a framework may load whatever lies in an entry's folder: a minute after the
 last change of anybody else's file in it, and in any case a quarter of an hour after its first file was sealed. Until
 then others can add, because compilers that work on the same entry at once put its files there one by one. An entry
-belongs to who published first in it, whoever made its folder. That user may always add to it, and for no other user's
-quota it is evicted. Times that users can set decide nothing.
+belongs to the user who published in it first, whoever made its folder. That user may always add to it, and of all
+users' quotas only theirs can evict it. Times that users can set decide nothing.
 
 A folder is moved by its owner only while nothing in it is anybody else's. Nobody but root makes symbolic links, FIFOs
 or sockets, and nobody is led by a link of somebody else's (unless that is root or the mount's owner): otherwise they
 would redirect what others open.
 
 What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone. A lock
-never gets another name than a lock's, not even a temporary one: who has opened or mapped it could go on writing. (To
+can only be renamed to another lock's name: a process that has it open or mapped could still write to it. (To
 judge each open instead, as `read_only.py` does, would make each open of every file a request.)
 
 How. Folders appear open to all and files readable by all and writable by their owner; the kernel enforces that. What
