@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kcachefs.errors import FleetRefused, FleetUnreachable, UsageError
-from kcachefs.fleet import packfile, snapshots
+from kcachefs.fleet import packfile, publishing, snapshots
 from kcachefs.fleet.bucket_layout import Layout, day_before, day_of
 from kcachefs.fleet.index_loading import RecordReader
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry
@@ -165,6 +165,19 @@ def test_a_key_that_the_node_does_not_trust_itself_publishes_nothing(tmp_path: P
     node = Node(tmp_path / "one", bucket_folder(tmp_path), secret)
     with pytest.raises(UsageError, match="is not among those that are trusted"):
         Publisher(node.bucket, Signer(other))
+
+
+def test_a_pack_that_is_too_large_counts_none_of_its_entries_as_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path / "one", bucket_folder(tmp_path), secret_in(tmp_path))
+    fill(tmp_path / "caches", size=100)
+    with monkeypatch.context() as patched:
+        patched.setattr(publishing, "PACK_MAX", 10)
+        done = node.publish(tmp_path / "caches")
+    assert (done.packs, done.entered) == ([], 0)
+    done = node.publish(tmp_path / "caches")
+    assert (len(done.packs), done.entered) == (1, ENTRIES)
 
 
 # --- days and snapshots -----------------------------------------------------------------------------------------------
