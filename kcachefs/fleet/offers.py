@@ -30,6 +30,7 @@ from kcachefs.fleet.options import FleetOptions
 from kcachefs.fleet.parcels import ParcelEntry, ParcelFile
 from kcachefs.fleet.views import StoreView
 from kcachefs.frameworks.copying import Skipped
+from kcachefs.store.descriptor import replace_file
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import TENANTS, Content, Inode
 
@@ -343,11 +344,9 @@ class Offers:
             return []
 
     def _write(self) -> None:
-        part = self._path.with_name(".queue.json.new")
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            part.write_bytes(msgspec.json.encode(self._queue))
-            os.replace(part, self._path)
+            replace_file(self._path, msgspec.json.encode(self._queue), sync=False)
         except OSError as error:
             log.error("the queue of entries to publish cannot be kept: %s", error)
 

@@ -170,13 +170,14 @@ def test_a_key_that_the_node_does_not_trust_itself_publishes_nothing(tmp_path: P
 def test_a_pack_that_is_too_large_counts_none_of_its_entries_as_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(tmp_path / "one", bucket_folder(tmp_path), secret_in(tmp_path))
+    url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
     fill(tmp_path / "caches", size=100)
     with monkeypatch.context() as patched:
         patched.setattr(publishing, "PACK_MAX", 10)
-        done = node.publish(tmp_path / "caches")
+        done = Node(tmp_path / "one", url, secret).publish(tmp_path / "caches")
     assert (done.packs, done.entered) == ([], 0)
-    done = node.publish(tmp_path / "caches")
+    shutil.rmtree(tmp_path / "bucket" / LAYOUT.claims)
+    done = Node(tmp_path / "two", url, secret).publish(tmp_path / "caches")
     assert (len(done.packs), done.entered) == (1, ENTRIES)
 
 
