@@ -76,14 +76,13 @@ class EntryCounts:
             record = self._table.get(entry, txn)
             if record is None and entry >= GROUP_BASE:
                 for ino, node in members:  # each may have a name elsewhere, and come to another entry
-                    self._count_in(txn, self._new_record(txn, ino, node), [node])
+                    self._count_in(txn, self._new_record(txn, ino, node), [(ino, node)])
             else:
-                nodes = [node for _, node in members]
                 if record is None:
                     record = self._new_record(txn, *members[0])
-                elif any(node.uid != record.uid for node in nodes):
+                elif any(node.uid != record.uid for _, node in members):
                     record = self.attributed(txn, entry, record)
-                self._count_in(txn, record, nodes)
+                self._count_in(txn, record, members)
 
     def attributed(self, txn: Transaction, entry: int, record: EntryRecord) -> EntryRecord:
         """The record of an entry in which several users may have files, with the right owner."""
@@ -95,23 +94,21 @@ class EntryCounts:
         self._table.put(txn, entry, record, new)
         return new
 
-    def _count_in(self, txn: Transaction, record: EntryRecord | None, nodes: Sequence[Inode]) -> None:
+    def _count_in(self, txn: Transaction, record: EntryRecord | None, members: Sequence[tuple[int, Inode]]) -> None:
         """Count files for the one entry that all of them belong to."""
+        nodes = [node for _, node in members]
         if record is None:  # their entry is gone and cannot be made again
             for node in nodes:
                 node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock
             return
         entry = nodes[0].entry
         self._uses.sealed(entry)
-        misses = [not self._is_adopted(node) for node in nodes]
-        if any(misses):
+        are_new = [not self._is_adopted(node) for node in nodes]
+        if any(are_new):
             self._fresh.note(entry)
-        maker, writer = self._uses.makers(entry)
-        is_rewrite = self._makings.files_sealed(
-            txn, entry, record, nodes, is_miss=misses[0], maker=maker, writer=writer
-        )
-        is_miss = is_rewrite or (misses[0] and not record.used)
-        self._table.add_files(txn, entry, record, self._held_by_owner(txn, nodes), is_miss=is_miss)
+        makers = self._uses.makers(entry, (ino for ino, _ in members))
+        misses = self._makings.files_sealed(txn, entry, record, nodes, makers, is_miss=are_new[0])
+        self._table.add_files(txn, entry, record, self._held_by_owner(txn, nodes), misses=misses)
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
         """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""

@@ -16,11 +16,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.core.history import History
 from kcachefs.core.insight_info import BASES, LONGEST_SECONDS, MadeEntry
 from kcachefs.core.namespaces import Namespaces
@@ -41,8 +42,19 @@ PAUSE_NS = 600 * 10**9
 _TOLERANCE_NS = 500_000_000
 """How much a kernel's making may stick out of its graph's: the graph is written a moment after it was compiled."""
 
+_REMEMBERED = 16384
+
 Hits = Counter[tuple[int, int]]
 """How often an entry was hit, by user and process."""
+
+
+class Makers(NamedTuple):
+    """The threads that made an entry whose files were sealed; None for those that nobody knows any more."""
+
+    entry: int | None
+    files: Sequence[int | None]
+    rivals: Collection[int]
+    """Processes that made the same files at once."""
 
 
 class Hit(NamedTuple):
@@ -71,6 +83,8 @@ class Makings:
         self._history = history
         self._runs = runs
         self._profiles = profiles
+        self._counted: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
+        """Entries and those who made them, and were counted as having missed them."""
 
     def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
         raw = (source or self._catalog).get(making_key(entry))
@@ -84,39 +98,56 @@ class Makings:
         entry: int,
         record: EntryRecord,
         nodes: Sequence[Inode],
+        makers: Makers,
         *,
         is_miss: bool,
-        maker: int | None,
-        writer: int | None,
-    ) -> bool:
-        """Files of an entry were sealed; `record` is the entry's before that. True if another run began to rewrite it.
+    ) -> int:
+        """Files of an entry were sealed; `record` is the entry's before that. Returns how many misses that makes.
 
-        `maker` is the thread that made the entry, `writer` another one that wrote into it since, as far as is known.
-        `is_miss`: if this lists the entry, it counts as a miss.
+        `is_miss`: if this lists the entry, it counts as a miss. So does each other run that writes into the entry, and
+        each further process of a run that made the same files.
         """
-        making, run, other = self.get(entry, txn), self._runs.of(maker), self._runs.of(writer)
-        is_rewrite, rest = False, iter(nodes)
+        making, run = self.get(entry, txn), self._runs.of(makers.entry)
+        misses, rest = 0, zip(nodes, makers.files, strict=True)
         # A record that was never used before has inherited its making: every sealed file was replaced meanwhile.
         is_new = not record.used
         if making is None:
             if not is_new:
-                return False  # an entry of an older version: nobody knows when it was begun
-            making, is_new = self._begin(txn, entry, record, next(rest), run or other, is_miss), False
+                return 0  # an entry of an older version: nobody knows when it was begun
+            node, author = next(rest)
+            making, is_new = self._begin(txn, entry, record, node, self._runs.of(author) or run, is_miss), False
+            misses += is_miss
+            self._is_counted(txn, entry, author or makers.entry or 0)
         making.run = making.run or run
-        for node in rest:
+        for node, author in rest:
             ended = _ended(node)
-            writing = other or (run if is_new else 0)
+            writing = self._runs.of(author) or (run if is_new else 0)
             if (writing and making.run and writing != self._runs.current(making.run)) or (is_new and not writing):
                 # A log or a database that is kept in an entry was not compiled again.
                 if not node.flags & Inode.MUTABLE:
-                    is_rewrite |= self._note_rewrite(txn, record, making, writing)
+                    misses += self._note_rewrite(txn, entry, record, making, writing, author or 0)
             elif 0 <= ended - making.ended <= PAUSE_NS:
                 making.ended = ended
                 if making.basis == SPAN:
                     self._set_cost(txn, record, making)
             is_new = False
         txn.put(making_key(entry), making.pack())
-        return is_rewrite
+        for process in makers.rivals:
+            rival = self._runs.of(process)
+            if rival and not self._is_counted(txn, entry, process):
+                self._tally(txn, record, rival, misses=1, unknown=1)  # nobody saw when it began with it
+                misses += 1
+        return misses
+
+    def _is_counted(self, txn: Transaction, entry: int, maker: int) -> bool:
+        """Whether a process or thread that made an entry was counted as one that missed it; from now on it is."""
+        key = entry, maker
+        if key in self._counted:
+            return True
+        if maker:
+            self._counted[key] = None
+            txn.undo(lambda: self._counted.pop(key, None))
+        return False
 
     def inherit(self, txn: Transaction, entry: int, making: MakingRecord) -> None:
         """Every sealed file of an entry was replaced: how it was first made is still known."""
@@ -148,9 +179,11 @@ class Makings:
         making.cost = span
         self._tally(txn, record, making.run, compiled=more)
 
-    def _note_rewrite(self, txn: Transaction, record: EntryRecord, making: MakingRecord, run: int) -> bool:
+    def _note_rewrite(
+        self, txn: Transaction, entry: int, record: EntryRecord, making: MakingRecord, run: int, author: int
+    ) -> bool:
         """True if that run had not written into the entry before: it missed it."""
-        is_first = making.rewriter != run or not making.rewritten
+        is_first = (making.rewriter != run or not making.rewritten) and not self._is_counted(txn, entry, author)
         if is_first:
             self._tally(txn, record, run, misses=1, unknown=1)  # nobody saw when this run began with it
             path = self._history.path_of(record)

@@ -59,9 +59,10 @@ class Membership:
     ) -> None:
         """Say which entry a new inode belongs to, and note who writes it."""
         node.flags |= folder.flags & Inode.FRESH
+        if node.is_file:
+            self._uses.note_author(ino, caller)
         if folder.entry:
             node.entry = folder.entry
-            self._uses.note_addition(folder.entry, caller)
             if is_temporary(name):
                 self._begin(txn, caller, ino, node)
             return
@@ -104,6 +105,11 @@ class Membership:
             self._move_folder(txn, ino, node, entry)
         else:
             self._counts.move(txn, ino, node, entry)
+
+    def replaced(self, ino: int, node: Inode, other: int) -> None:
+        """A file took the name of another one."""
+        if node.entry and node.is_file:
+            self._uses.note_replaced(node.entry, ino, other)
 
     def linked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """A file got one more name. It stays in its entry; what was temporary comes to the entry of the new name."""

@@ -278,6 +278,8 @@ class Tree:
             self._move(txn, caller, ino, node, parent, name, new_parent, new_name)
             if after is not None:
                 after(txn, ino, new_parent, new_name)
+            if raw is not None:
+                self._membership.replaced(ino, node, other)
             if lost is not None:
                 self._counts.inherit(txn, ino, node, lost)
 

@@ -10,19 +10,21 @@ nor does the lookup of an entry whose folder it then lists. Reading a file count
 whether it is a terminal, which Python asks of every file that it opens.
 
 A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
-had to be made; it is counted when the entry is listed.
+had to be made; it is counted when the entry is listed. Several processes that make the same entry at once replace each
+other's files: each of them missed it, and none has a hit when it comes back for what it made.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
 from kcachefs.core.future_uses import FutureUses
-from kcachefs.core.makings import Hit, Hits, Makings
+from kcachefs.core.makings import Hit, Hits, Makers, Makings
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.processes import process_of
 from kcachefs.core.runs import Runs
@@ -38,8 +40,7 @@ LISTED_NS = 60_000_000_000
 """How long after a process listed a folder its lookups there count as looking around."""
 _FLUSH_CHUNK = 200
 _REMEMBERED = 65536
-_ADDERS = 4096
-"""Entries whose latest writer is remembered: until its file is sealed, a few seconds later."""
+_RIVALRIES = 4096
 
 
 class _Use(NamedTuple):
@@ -64,8 +65,10 @@ class Uses:
         self._makings = makings
         self._writers: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The thread that made an entry's newest name."""
-        self._adders: BoundedDict[int, int] = BoundedDict(_ADDERS)
-        """Another thread that has since made something inside of it."""
+        self._authors: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
+        """The thread that made a file, until it is sealed."""
+        self._rivals: BoundedDict[int, dict[int, None]] = BoundedDict(_RIVALRIES)
+        """Processes that made the same files of an entry at once."""
         self._written: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """When an entry was last written to."""
         self._seen: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
@@ -92,16 +95,40 @@ class Uses:
         if pid != self._runs.latest:
             self._runs.seen(pid)
 
-    def note_addition(self, entry: int, caller: Caller) -> None:
-        """The caller made something inside of an entry, perhaps of one that another process had made."""
-        pid = caller.pid
-        if self._writers.get(entry) != pid and self._adders.get(entry) != pid:
-            self._adders[entry] = pid
+    def note_author(self, ino: int, caller: Caller) -> None:
+        """The caller made a file, perhaps inside of an entry that another process had made."""
+        self._authors[ino] = pid = caller.pid
+        if pid != self._runs.latest:
             self._runs.seen(pid)
 
-    def makers(self, entry: int) -> tuple[int | None, int | None]:
-        """The thread that made an entry, and another one that has since made something in it, if they are known."""
-        return self._writers.get(entry), self._adders.get(entry)
+    def note_replaced(self, entry: int, ino: int, other: int) -> None:
+        """A file of an entry took the name of another one. Two processes that made them at once both missed it."""
+        thread, before = self._authors.get(ino), self._authors.pop(other, None)
+        if not thread or thread == before:
+            return
+        makers = {process_of(one): None for one in (before, thread) if one}
+        for process in makers:
+            self._has_made(entry, process)
+        if len(makers) > 1:
+            self._rivals[entry] = self._rivals.get(entry, {}) | makers
+
+    def makers(self, entry: int, inodes: Iterable[int]) -> Makers:
+        """Who made an entry that files were sealed of, as far as it is known. None of them has a hit there."""
+        authors = [self._authors.pop(ino, None) for ino in inodes]
+        for thread in {one for one in authors if one}:
+            self._seen[entry, thread] = None
+            if entry in self._hits:
+                self._has_made(entry, process_of(thread))
+        return Makers(self._writers.get(entry), authors, self._rivals.get(entry, {}))
+
+    def _has_made(self, entry: int, process: int) -> None:
+        """A process that came to an entry went on to make it: coming was no hit."""
+        self._seen[entry, process] = None
+        hits = self._hits.get(entry)
+        for key in [one for one in hits if one[1] == process] if hits is not None else ():
+            del self._hits[entry][key]
+        if self._newest is not None and self._newest.entry == entry:
+            self._newest = None
 
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
         """The kernel asked for an entry's name in a folder on behalf of a caller. The catalog's lock is held."""

@@ -175,15 +175,15 @@ class EntryTable:
     # --- files of entries ---------------------------------------------------------------------------------------------
 
     def add_files(
-        self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding], *, is_miss: bool
+        self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding], *, misses: int
     ) -> None:
-        """Files were sealed, by owner. With its first one an entry is listed; `is_miss`: somebody missed it."""
+        """Files were sealed, by owner. With its first one an entry is listed; `misses`: how many missed it."""
         new = _resized(record, holdings, +1)
-        if not record.used or is_miss:
+        if not record.used or misses:
             new.used = self.next_order(time.time_ns())
             for key in account_keys(record.namespace, record.uid):
                 account = NamespaceRecord.unpack(txn.get(key))
-                account.misses += is_miss
+                account.misses += misses
                 account.used = new.used
                 txn.put(key, account.pack())
         self.put(txn, entry, record, new, came=holdings)

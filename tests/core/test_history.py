@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kcachefs.core import Filesystem
+from kcachefs.core import Filesystem, uses
 from kcachefs.core import history as history_module
 from kcachefs.core.insight import Insight
 from kcachefs.core.insight_info import MadeEntry, RunInfo, path_hash
@@ -391,6 +391,54 @@ def test_a_run_that_replaces_its_own_file_rewrites_nothing(tmp_path: Path) -> No
         found = entry(fs, "triton/KEY")
         assert (found.run, found.rewritten, found.rewriter) == (runs(fs)[maker].run, None, 0)
         assert runs(fs)[maker].misses == 1
+
+
+def put(fs: Filesystem, path: str, name: str, pid: int) -> None:
+    """Put a file into an entry's folder as Triton does: from a temporary folder of the process's own."""
+    write(fs, f"{path}/tmp.pid_{pid}/{name}", os.urandom(1000), user(0, pid))
+    rename(fs, f"{path}/tmp.pid_{pid}/{name}", f"{path}/{name}")
+    fs.rmdir(ROOT, find(fs, path), b"tmp.pid_%d" % pid)
+
+
+def test_processes_that_make_an_entry_at_once_each_miss_it_and_none_hits_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uses, "COMPLETE_NS", 0)
+    with (
+        opened(tmp_path / "store") as fs,
+        processes("one") as [one],
+        processes("two") as [two],
+        processes("three") as [three],
+    ):
+        ranks = (one, two, three)
+        for name in ("kernel.ttir", "kernel.cubin"):
+            for pid in ranks:
+                put(fs, "triton/KEY", name, pid)
+                look_up(fs, "triton/KEY", pid)
+            fs.settle()  # some of the files are sealed before the last ones are made
+        for pid in ranks:
+            look_up(fs, "triton/KEY", pid)
+        fs.settle()
+        told = runs(fs)
+        assert [(told[pid].misses, told[pid].hits, told[pid].seconds_saved) for pid in ranks] == [(1, 0, 0.0)] * 3
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (3, 0)
+
+
+def test_who_fills_a_folder_that_another_process_made_has_made_the_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uses, "COMPLETE_NS", 0)
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("filler") as [filler]:
+        folder(fs, "triton/KEY", user(0, maker))
+        look_up(fs, "triton/KEY", filler)
+        for name in ("kernel.ttir", "kernel.cubin"):
+            write(fs, f"triton/KEY/{name}", b"code", user(0, filler))
+        fs.settle()
+        told = runs(fs)
+        assert (told[filler].misses, told[filler].hits) == (1, 0)
+        assert told[maker].misses == 0
+        assert entry(fs, "triton/KEY").run == told[filler].run
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (1, 0)
 
 
 # --- what went --------------------------------------------------------------------------------------------------------
