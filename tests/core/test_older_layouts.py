@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from kcachefs.core import Filesystem, layouts
+from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration
-from kcachefs.core.layouts import Kind
 from kcachefs.core.limits import Limits
+from tests.core.older_layouts import KERNELS, older_layouts
 from tests.core.trees import exists, opened, rename, shrink, write
 
-OLDER = {
-    b"sglang": ((Kind.STRUCTURE, "jit/"),),
-    b"helion": ((Kind.GROUP, "{stem}.*"),),
-    b"flash_attn_cute": ((Kind.STRUCTURE, "*/"), (Kind.GROUP, "**/{stem}.*")),
-}
-"""What these namespaces had before their kernels became entries of their own."""
-KERNELS = {
-    "sglang/jit/sm90a": "sglang/jit/sm90a/{}/build-1f2e/deps-3d4c/kernel.so",
-    "helion/triton": "helion/triton/0/{}/kernel.cubin",
-    "flash_attn_cute/f1d2/fwd": "flash_attn_cute/f1d2/fwd/{}.o",
-}
-"""The older entry, and where its kernels lie."""
 SIZE = 100_000
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
-
-
-@contextmanager
-def older_layouts() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for namespace, rows in OLDER.items():
-            patch.setitem(layouts.LAYOUTS, namespace, rows)
-        layouts._table.cache_clear()
-        yield
-    layouts._table.cache_clear()
 
 
 def sizes(fs: Filesystem) -> dict[str, int]:
