@@ -79,6 +79,7 @@ NAMESPACES: tuple[str, ...] = (
     "sccache",
     "library",
     "python",
+    "comgr",
 )
 """First-level folders that every mount has."""
 
@@ -312,6 +313,7 @@ LAYOUTS: dict[bytes, Rows] = {
         (Kind.GROUP, "*/{stem}.#.nbc"),
     ),
     b"miopen": _split(2, "*"),
+    b"comgr": ((Kind.KEPT, "llvmcache.timestamp"), (Kind.TEMP, "*.tmp.o")),
     b"aiter": (
         (Kind.STRUCTURE, "build/"),
         (Kind.LOCK, "**/lock_@"),

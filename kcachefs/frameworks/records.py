@@ -295,6 +295,16 @@ FRAMEWORKS: tuple[Framework, ...] = (
         {"MIOPEN_CUSTOM_CACHE_DIR": "miopen/cache", "MIOPEN_USER_DB_PATH": "miopen/db"},
     ),
     Framework(
+        "AMD Comgr",
+        "comgr",
+        "~/.cache/comgr",
+        "llvmcache-<key>, one file per step of a compilation",
+        "explicit atimes, rename over a file",
+        _READ,
+        {"AMD_COMGR_CACHE_DIR": "comgr"},
+        note="what HIP, MIOpen and rocFFT compile at run time; it also prunes to a limit of its own, a few gigabytes",
+    ),
+    Framework(
         "AITER",
         "aiter",
         "~/.aiter/jit",

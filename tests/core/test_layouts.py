@@ -241,6 +241,11 @@ TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
         ("3.5.0/gfx942_304.ukdb-wal", GROUP, "gfx942_304.ukdb"),
         ("gfx942_304.HIP.ufdb.txt", GROUP, "gfx942_304.HIP.ufdb.txt"),
     ],
+    "comgr": [
+        (f"llvmcache-{HEX}", GROUP, f"llvmcache-{HEX}"),
+        ("llvmcache.timestamp", KEPT),
+        ("amdgpu-compiler-1f2e3d.tmp.o", TEMP),
+    ],
     "aiter": [
         ("module_norm.so", GROUP, "module_norm"),
         ("build/", STRUCTURE),
