@@ -298,6 +298,10 @@ LAYOUTS: dict[bytes, Rows] = {
     b"warp": (
         (Kind.STRUCTURE, "*/"),
         (Kind.TEMP, "*/*_p#_t#/"),
+        # What tiles are linked from, for all modules. It comes as a whole folder first, and then file by file.
+        (Kind.STRUCTURE, "*/lto/"),
+        (Kind.GROUP, "*/lto/{stem}_fatbin.lto"),
+        (Kind.GROUP, "*/lto/{stem}.*"),
         (Kind.TREE, "*/*/"),
     ),
     b"cupy": ((Kind.TEMP, "tmp????????"), (Kind.GROUP, "{stem}.*")),

@@ -216,6 +216,11 @@ TABLE: dict[str, list[tuple[str, Kind] | tuple[str, Kind, str]]] = {
         ("1.11.0/", STRUCTURE),
         ("1.11.0/wp_main_1f2e3d/wp_main_1f2e3d.sm90.cubin", TREE),
         ("1.11.0/wp_main_1f2e3d_p4711_t140320232455040/", TEMP),
+        ("1.11.0/lto/", STRUCTURE),
+        ("1.11.0/lto/1f2e3d.lto", GROUP, "1f2e3d"),
+        ("1.11.0/lto/1f2e3d.meta", GROUP, "1f2e3d"),
+        ("1.11.0/lto/1f2e3d_fatbin.lto", GROUP, "1f2e3d"),
+        ("1.11.0/lto_p4711_t140320232455040/", TEMP),
     ],
     "cupy": [
         ("1f2e_2.cubin", GROUP, "1f2e_2"),
