@@ -6,6 +6,9 @@ character, `#` digits, `@` letters, digits, `-` and `_`, and `{stem}` the part t
 folder that is a TREE nothing is asked any more. A path that no row knows is an entry of its own, a folder with
 everything below it.
 
+A changed row concerns new names only. A folder that a store has as an entry stays one, with what is added to it, until
+it is evicted or removed.
+
 To add a framework: a row in `LAYOUTS`, a test with its real names in tests/core/test_layouts.py.
 """
 
@@ -76,6 +79,7 @@ NAMESPACES: tuple[str, ...] = (
     "sccache",
     "library",
     "python",
+    "comgr",
 )
 """First-level folders that every mount has."""
 
@@ -159,6 +163,19 @@ _GENERATED: Rows = (
     (Kind.GROUP, "{stem}.*"),
 )
 
+_INDUCTOR: Rows = (
+    (Kind.STRUCTURE, "fxgraph/"),
+    (Kind.STRUCTURE, "fxgraph/??/"),
+    (Kind.STRUCTURE, "aotautograd/"),
+    (Kind.STRUCTURE, "dynamo/"),
+    (Kind.STRUCTURE, "cache/"),
+    (Kind.STRUCTURE, "triton/"),
+    (Kind.STRUCTURE, "triton/#/"),
+    *_within("cutedsl_compile_cache", _GENERATED),
+    *_within("precompiled_headers", _GENERATED),
+    *_within("??", _GENERATED),
+)
+
 _DEEP_GEMM: Rows = (
     (Kind.STRUCTURE, "cache/"),
     (Kind.TREE, "cache/*/"),
@@ -175,6 +192,7 @@ _OBJECTS_BY_FINGERPRINT: Rows = (
     (Kind.STRUCTURE, "*/"),
     (Kind.TEMP, "**/tmp*.o"),
     (Kind.TEMP, "**/*.tmp"),
+    (Kind.TEMP, "**/*.tmp.#"),
     (Kind.GROUP, "**/{stem}.*"),
 )
 
@@ -185,7 +203,22 @@ _COMPILED_MODELS: Rows = (
     *_within("deep_gemm", _DEEP_GEMM),
 )
 
+_SGLANG_MODULES: Rows = tuple(
+    # <target>/<module>/build-<key>/deps-<key>/, one build each. Older versions have <module>_<hash>/ here: no target.
+    row
+    for target in ("sm#", "sm#?", "mp#", "mp#?", "gfx*", "unknown")
+    for row in _within(target, ((Kind.STRUCTURE, "*/"), (Kind.STRUCTURE, "*/build-*/")))
+)
+
+_CUBINS: Rows = (
+    # <hash>/<kind>/<kernel>.cubin, each downloaded by itself; headers are included by one another.
+    (Kind.TEMP, "**/*.tmp"),
+    (Kind.TREE, "**/include/"),
+    (Kind.STRUCTURE, "**/"),
+)
+
 _FLASHINFER: Rows = (
+    *_within("cubins", _CUBINS),
     (Kind.STRUCTURE, "*/"),
     (Kind.STRUCTURE, "*/*/"),
     (Kind.STRUCTURE, "*/*/cached_ops/"),
@@ -212,18 +245,7 @@ LAYOUTS: dict[bytes, Rows] = {
         *_within("*/locks", ((Kind.LOCK, "@"),)),
     ),
     b"triton": _TRITON,
-    b"inductor": (
-        (Kind.STRUCTURE, "fxgraph/"),
-        (Kind.STRUCTURE, "fxgraph/??/"),
-        (Kind.STRUCTURE, "aotautograd/"),
-        (Kind.STRUCTURE, "dynamo/"),
-        (Kind.STRUCTURE, "cache/"),
-        (Kind.STRUCTURE, "triton/"),
-        (Kind.STRUCTURE, "triton/#/"),
-        *_within("cutedsl_compile_cache", _GENERATED),
-        *_within("precompiled_headers", _GENERATED),
-        *_within("??", _GENERATED),
-    ),
+    b"inductor": _INDUCTOR,
     b"precompiled_headers": _GENERATED,
     b"cuda": (*_split(2), (Kind.KEPT, "index")),
     b"nvrtc": _PROGRAM_CACHE,
@@ -235,11 +257,22 @@ LAYOUTS: dict[bytes, Rows] = {
     ),
     b"torch_kernels": ((Kind.TEMP, "*_tmp_#"),),
     b"vllm": (*_COMPILED_MODELS, (Kind.STRUCTURE, "modelinfos/"), (Kind.TEMP, "**/*.tmp")),
-    b"sglang": (*_COMPILED_MODELS, (Kind.STRUCTURE, "jit/"), (Kind.STRUCTURE, "diffusion/")),
+    b"sglang": (
+        *_COMPILED_MODELS,
+        *_within("jit", _SGLANG_MODULES),
+        *_within("rust_extensions/artifacts", ((Kind.STRUCTURE, "*/"),)),
+        (Kind.STRUCTURE, "rust_extensions/targets/"),
+        # Caches whose own variables are not set come to SGLang's folder.
+        *_within("diffusion/torch_compile_cache/inductor", _INDUCTOR),
+        *_within("diffusion/torch_compile_cache/triton", _TRITON),
+        *_within("inductor", _INDUCTOR),
+        *_within("triton", _TRITON),
+        *_within(".cache/flashinfer", _FLASHINFER),
+    ),
     b"flashinfer": (
+        # Where older versions of kcachefs had FlashInfer keep its cubins.
         *_within("cubins", ((Kind.TEMP, "**/*.tmp"), (Kind.TREE, "*/"))),
         (Kind.STRUCTURE, "autotune/"),
-        (Kind.STRUCTURE, ".cache/"),
         *_within(".cache/flashinfer", _FLASHINFER),
     ),
     b"deep_gemm": _DEEP_GEMM,
@@ -253,13 +286,22 @@ LAYOUTS: dict[bytes, Rows] = {
     ),
     b"tvm_ffi": ((Kind.TREE, "*/"),),
     b"cute_dsl": ((Kind.GROUP, "{stem}.*"),),
-    b"flash_attn_cute": _OBJECTS_BY_FINGERPRINT,
+    b"flash_attn_cute": (*_OBJECTS_BY_FINGERPRINT, (Kind.STRUCTURE, "*/*/")),
     b"quack": _OBJECTS_BY_FINGERPRINT,
     b"cutile": (),
-    b"helion": ((Kind.GROUP, "{stem}.*"),),
+    b"helion": (
+        *_within("triton/#", _TRITON),
+        *_within("cute/#", ((Kind.GROUP, "{stem}.*"),)),
+        *_within("backward", _GENERATED),
+        (Kind.GROUP, "{stem}.*"),
+    ),
     b"warp": (
         (Kind.STRUCTURE, "*/"),
         (Kind.TEMP, "*/*_p#_t#/"),
+        # What tiles are linked from, for all modules. It comes as a whole folder first, and then file by file.
+        (Kind.STRUCTURE, "*/lto/"),
+        (Kind.GROUP, "*/lto/{stem}_fatbin.lto"),
+        (Kind.GROUP, "*/lto/{stem}.*"),
         (Kind.TREE, "*/*/"),
     ),
     b"cupy": ((Kind.TEMP, "tmp????????"), (Kind.GROUP, "{stem}.*")),
@@ -275,12 +317,14 @@ LAYOUTS: dict[bytes, Rows] = {
         (Kind.GROUP, "*/{stem}.#.nbc"),
     ),
     b"miopen": _split(2, "*"),
+    b"comgr": ((Kind.KEPT, "llvmcache.timestamp"), (Kind.TEMP, "*.tmp.o")),
     b"aiter": (
         (Kind.STRUCTURE, "build/"),
         (Kind.LOCK, "**/lock_@"),
+        *_within("root/build", ((Kind.STRUCTURE, "gfx*/"), (Kind.GROUP, "gfx*/{stem}.*"))),
         (Kind.GROUP, "{stem}.*"),
     ),
-    b"flydsl": ((Kind.TREE, "*/"),),
+    b"flydsl": ((Kind.STRUCTURE, "*/"), (Kind.TEMP, "**/.*.tmp")),
     b"ccache": (
         (Kind.KEPT, "ccache.conf"),
         (Kind.KEPT, "CACHEDIR.TAG"),

@@ -102,7 +102,7 @@ class Membership:
                     self._refuse_large(ino)
                 self._counts.relocate(txn, entry, new_parent, new_name)
         elif is_dir:
-            self._move_folder(txn, ino, node, entry)
+            self._move_folder(txn, caller, ino, node, entry)
         else:
             self._counts.move(txn, ino, node, entry)
 
@@ -181,19 +181,27 @@ class Membership:
                 raise FsError(errno.EXDEV, f"a folder with more than {MOVED_MAX} names in it stays in its entry")
             folders += [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
 
-    def _move_folder(self, txn: Transaction, ino: int, node: Inode, entry: int) -> None:
-        """A folder comes to belong to another entry, with everything below it that belonged to the same entry."""
+    def _move_folder(self, txn: Transaction, caller: Caller, ino: int, node: Inode, entry: int) -> None:
+        """A folder comes to belong to another entry, with everything below it that belonged to the same entry.
+
+        Where it comes to hold entries and to be none, what is below it belongs to the entry of its own name.
+        """
         old = node.entry
         if old:
             self._refuse_large(ino)
         self._counts.move(txn, ino, node, entry)
         below = [ino]
         while below:
-            for _, raw in self._catalog.scan(names_prefix(below.pop())):
+            for key, raw in self._catalog.scan(names_prefix(below.pop())):
                 child_ino = unpack_name(raw)[0]
                 child = self._nodes.get(child_ino)
                 if child.entry == old and old != 0:
-                    self._counts.move(txn, child_ino, child, entry)
+                    new = entry
+                    if not entry:
+                        new = self._placement.entry_under(txn, child_ino, child, number_of(key), name_of(key)[1])[0]
+                        if new:
+                            self._uses.note_writer(new, caller)
+                    self._counts.move(txn, child_ino, child, new)
                     self._nodes.save(txn, child_ino, child)
                     if child.is_dir:
                         below.append(child_ino)

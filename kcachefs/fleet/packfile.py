@@ -147,8 +147,7 @@ def _read(file: IO[bytes], name: Path, size: int, trusted: Collection[bytes] | N
         raise PackError(f"{name}: is damaged: its manifest is not the one that was packed")
     _check_signature(name, public, signature, digest, trusted, allow_unsigned)
     try:
-        manifest = manifests.decode(_decode(name, stored, None))
-        rules.check(manifest)
+        manifest = rules.checked(manifests.decode(_decode(name, stored, None)))
     except PackError as error:
         raise PackError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
     start = _HEADER.size + length

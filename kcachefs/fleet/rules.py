@@ -9,9 +9,11 @@ import os
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
+import msgspec
+
 from kcachefs.core.layouts import NAMESPACES, Kind, is_temporary, place
 from kcachefs.errors import PackError
-from kcachefs.fleet.manifest import Manifest, PackedEntry
+from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
 from kcachefs.frameworks.copying import is_group_file
 from kcachefs.frameworks.graph_paths import cache_directory
 from kcachefs.printable import printable
@@ -59,22 +61,31 @@ def is_unfinished(namespace: str, names: Collection[str]) -> bool:
     )
 
 
-def check(manifest: Manifest) -> None:
-    """Raise PackError if the manifest asks for anything but files in entries, of a reasonable number and size."""
+def checked(manifest: Manifest) -> Manifest:
+    """The manifest, with the entries that the layouts have today.
+
+    Raises PackError if it asks for anything but files in entries, of a reasonable number and size.
+    """
     if manifest.files > FILES_MAX:
         raise PackError(f"it has {manifest.files:,} files; at most {FILES_MAX:,} are unpacked")
     if manifest.bytes > TOTAL_MAX:
         raise PackError(f"its files have {manifest.bytes:,} bytes; at most {TOTAL_MAX:,} are unpacked")
     seen: set[tuple[str, str, str]] = set()
+    frames: list[Frame] = []
     for frame in manifest.frames:
         if frame.plain > THING_MAX:
             raise PackError(f"a frame decodes to {frame.plain:,} bytes; at most {THING_MAX:,} are decoded")
-        for entry in frame.entries:
-            _check_entry(entry, frame.plain)
+        entries: list[PackedEntry] = []
+        for packed in frame.entries:
+            _check_entry(packed, frame.plain)
+            entries += _placed(packed)
+        for entry in entries:
             known = (entry.namespace, "/".join(entry.path), entry.group)
             if known in seen:
                 raise PackError(f"{_shown(entry)}: is in it twice")
             seen.add(known)
+        frames.append(msgspec.structs.replace(frame, entries=entries))
+    return msgspec.structs.replace(manifest, frames=frames)
 
 
 def _check_entry(entry: PackedEntry, plain: int) -> None:
@@ -100,8 +111,41 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
     folders = {name[:at] for name in names for at, one in enumerate(name) if one == "/"}
     if len(set(names)) < len(names) or folders & set(names):
         raise PackError(f"{_shown(entry)}: has two files of one name")
-    if not _is_placed(entry):
+
+
+def _placed(entry: PackedEntry) -> list[PackedEntry]:
+    """The entry, or those that it is today: a folder that was one entry when the pack was made may hold many now."""
+    parts = [entry] if entry.group or not _is_structure(entry) else _divided(entry)
+    if not all(map(_is_placed, parts)):
         raise PackError(f"{_shown(entry)}: is not where {entry.namespace} keeps entries")
+    return parts
+
+
+def _is_structure(entry: PackedEntry) -> bool:
+    path = tuple(map(os.fsencode, entry.path))
+    return bool(path) and place(entry.namespace.encode(), path, True).kind is Kind.STRUCTURE
+
+
+def _divided(entry: PackedEntry) -> list[PackedEntry]:
+    """The entries in a folder; the folder itself if it holds a file that belongs to none."""
+    found: dict[tuple[tuple[str, ...], str], list[PackedFile]] = {}
+    for file in entry.files:
+        names = (*entry.path, *file.name.split("/"))
+        encoded = tuple(map(os.fsencode, names))
+        for depth in range(len(entry.path) + 1, len(names) + 1):
+            spot = place(entry.namespace.encode(), encoded[:depth], depth < len(names))
+            if spot.kind is not Kind.STRUCTURE:
+                break
+        if spot.kind is Kind.GROUP:
+            depth -= 1
+        elif spot.kind is not Kind.TREE:
+            return [entry]
+        inside = msgspec.structs.replace(file, name="/".join(names[depth:]))
+        found.setdefault((names[:depth], os.fsdecode(spot.group)), []).append(inside)
+    return [
+        msgspec.structs.replace(entry, path=list(path), group=group, files=files)
+        for (path, group), files in found.items()
+    ]
 
 
 def _is_placed(entry: PackedEntry) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kcachefs.frameworks.environment import environment, make_folders
-from kcachefs.frameworks.records import FRAMEWORKS, Framework
+from kcachefs.frameworks.framework import Framework
+from kcachefs.frameworks.records import FRAMEWORKS
 
 __all__ = ["FRAMEWORKS", "Framework", "environment", "make_folders"]

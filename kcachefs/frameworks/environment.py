@@ -11,7 +11,8 @@ from pathlib import Path
 
 from kcachefs.errors import UsageError
 from kcachefs.frameworks import headers, interpreters
-from kcachefs.frameworks.records import FRAMEWORKS, Framework
+from kcachefs.frameworks.framework import Framework
+from kcachefs.frameworks.records import FRAMEWORKS
 
 MOUNT_VARIABLE = "KCACHEFS_MOUNT"
 _HAS_LEVELS = "torch_extensions"

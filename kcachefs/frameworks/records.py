@@ -1,47 +1,12 @@
 """One record per framework: its variables, its folder in the mount, and what is known about its cache.
 
-A framework that cannot be told where to keep its cache has no variable, and a note on what to do instead.
+A framework that cannot be told where to keep its cache has no variable, and a note on what to do instead. A variable
+that would hide what an installed package ships is left unset, or set on request only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True, slots=True)
-class Framework:
-    """What kcachefs knows about one framework's cache."""
-
-    name: str
-    namespace: str
-    """Its folder in the mount."""
-    default: str
-    """Where its cache is if no variable is set."""
-    layout: str
-    """What it contains. kcachefs/core/layouts.py defines its entries."""
-    needs: str
-    """What it needs from a filesystem beyond files and folders."""
-    source: str
-    """Where these facts come from."""
-    variables: dict[str, str] = field(default_factory=dict)
-    """Each variable and the folder, relative to the mount, that it is set to."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """Variables that name no folder."""
-    packages: tuple[str, ...] = ()
-    """Distributions; if any of them is installed, the framework is."""
-    modules: tuple[str, ...] = ()
-    """Modules that read the variable when they are imported; setting it later has no effect."""
-    note: str = ""
-    on_request: bool = False
-    """Whether only `--only` moves it: a compiler cache that people have set up for all of their builds."""
-    where_it_helps: bool = False
-    """Whether it is moved only for commands that gain by it; `bytecode.py` judges that, and sets its variable."""
-
-    @property
-    def obeys(self) -> bool:
-        """Whether it can be told where to keep its cache."""
-        return bool(self.variables)
-
+from kcachefs.frameworks.framework import Framework
 
 _READ = "the framework's source, August 2026"
 _TRACED = "the framework's source and a trace of its system calls"
@@ -138,7 +103,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "SGLang",
         "sglang",
         "~/.cache/sglang",
-        "torch_compile_cache/, deep_gemm/, jit/",
+        "torch_compile_cache/, deep_gemm/, jit/<target>/<module>/build-<key>/deps-<key>/, rust_extensions/",
         "flock, rename over a file, dlopen",
         _READ,
         {
@@ -153,17 +118,17 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "FlashInfer",
         "flashinfer",
         "~/.cache/flashinfer",
-        ".cache/flashinfer/<version>/<arch>/{cached_ops,generated}/<op>/",
+        ".cache/flashinfer/<version>/<arch>/{cached_ops,generated}/<op>/, .cache/flashinfer/cubins/",
         _NINJA,
         _READ,
         {
             "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-            "FLASHINFER_CUBIN_DIR": "flashinfer/cubins",
             "FLASHINFER_AUTOTUNE_DIR": "flashinfer/autotune",
         },
         packages=("flashinfer-python", "flashinfer"),
         modules=("flashinfer",),
-        note="it does not read FLASHINFER_CACHE_DIR",
+        note="FLASHINFER_CUBIN_DIR is left unset: it would hide the package flashinfer-cubin. "
+        "FLASHINFER_CACHE_DIR is not read",
     ),
     Framework(
         "DeepGEMM",
@@ -233,18 +198,20 @@ FRAMEWORKS: tuple[Framework, ...] = (
     Framework(
         "FlashAttention CuTe",
         "flash_attn_cute",
-        "/tmp/<user>/flash_attention_cute_dsl_cache",
-        "<fingerprint>/<key>.o",
+        "$TMPDIR/<user>/flash_attention_cute_dsl_cache",
+        "<fingerprint>/<function>/<key>.o",
         "flock, dlopen",
         _READ,
         {"FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash_attn_cute"},
+        {"FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1"},
         packages=("flash-attn-4", "flash-attn-cute"),
         modules=("flash_attn.cute",),
+        note="without its second variable it caches in memory only",
     ),
     Framework(
         "quack",
         "quack",
-        "/tmp/<user>/quack_cache",
+        "$TMPDIR/<user>/quack_cache",
         "<fingerprint>/<key>.o",
         "flock, dlopen",
         _READ,
@@ -267,7 +234,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "Helion",
         "helion",
         "in TorchInductor's cache",
-        "<hash>.best_config",
+        "<hash>.best_config, triton/<device>/<KEY>/, cute/<device>/",
         _RENAME,
         _READ,
         {"HELION_CACHE_DIR": "helion"},
@@ -328,26 +295,41 @@ FRAMEWORKS: tuple[Framework, ...] = (
         {"MIOPEN_CUSTOM_CACHE_DIR": "miopen/cache", "MIOPEN_USER_DB_PATH": "miopen/db"},
     ),
     Framework(
+        "AMD Comgr",
+        "comgr",
+        "~/.cache/comgr",
+        "llvmcache-<key>, one file per step of a compilation",
+        "explicit atimes, rename over a file",
+        _READ,
+        {"AMD_COMGR_CACHE_DIR": "comgr"},
+        note="what HIP, MIOpen and rocFFT compile at run time; it also prunes to a limit of its own, a few gigabytes",
+    ),
+    Framework(
         "AITER",
         "aiter",
-        "~/.aiter",
-        "<module>.so, build/<module>/",
+        "~/.aiter/jit",
+        "<module>.so, build/<module>/, root/build/<kernel>/",
         _NINJA,
         _READ,
-        {"AITER_JIT_DIR": "aiter"},
+        {"AITER_JIT_DIR": "aiter", "AITER_ROOT_DIR": "aiter/root"},
         packages=("aiter", "amd-aiter"),
         modules=("aiter",),
+        note="only moved on request: --only aiter; then it does not see modules that were built with its package. "
+        "By default it builds in its package if it may write there, and kernels of cpp_itfs in ~/.aiter/build",
+        on_request=True,
     ),
     Framework(
         "FlyDSL",
         "flydsl",
-        "~/.flydsl",
-        "a folder per kernel",
-        _PUBLISH,
+        "~/.flydsl/cache",
+        "<function>_<key>/<key>.pkl, autotune/<function>.json",
+        "flock, rename over a file",
         _READ,
-        {"FLYDSL_RUNTIME_CACHE_DIR": "flydsl"},
+        {"FLYDSL_RUNTIME_CACHE_DIR": "flydsl", "FLYDSL_AUTOTUNE_CACHE_DIR": "flydsl/autotune"},
         packages=("flydsl",),
         modules=("flydsl",),
+        note="only moved on request: --only flydsl; then it does not see kernels that AITER's package brings for it",
+        on_request=True,
     ),
     Framework(
         "ccache",

@@ -100,6 +100,24 @@ def test_a_folder_published_by_a_rename_is_an_entry_of_its_own(tmp_path: Path) -
         assert {path: info.files for path, info in found.items()} == {"deep_gemm/cache/kernel.gemm.abcd": 2}
 
 
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_folder_renamed_to_one_that_holds_entries_brings_them(tmp_path: Path, is_sealed: bool) -> None:
+    with opened(tmp_path / "store") as fs:
+        for name in ("1f.lto", "1f_fatbin.lto", "2e.lto"):
+            write(fs, f"warp/1.11.0/lto_p1_t2/{name}", name.encode() * 100)
+        write(fs, "inductor/saved/0/KEY/kernel.cubin", b"kernel" * 100)
+        if is_sealed:
+            fs.settle()
+        rename(fs, "warp/1.11.0/lto_p1_t2", "warp/1.11.0/lto")
+        rename(fs, "inductor/saved", "inductor/triton")
+        found = {path: (info.files, info.plain_bytes) for path, info in entries(fs).items()}
+        assert found == {
+            "warp/1.11.0/lto/1f": (2, 1900),
+            "warp/1.11.0/lto/2e": (1, 600),
+            "inductor/triton/0/KEY": (1, 600),
+        }
+
+
 def test_a_file_written_again_is_counted_once(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs:
         ino = write(fs, "cupy/abc.cubin", b"one" * 100)

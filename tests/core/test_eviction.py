@@ -80,6 +80,28 @@ def test_the_least_recently_used_go_first_and_whole(tmp_path: Path) -> None:
                 assert fs.nodes.get(find(fs, f"triton/{key}")).size == 6
 
 
+def test_kernels_that_share_a_folder_go_one_by_one(tmp_path: Path) -> None:
+    paths = [
+        "sglang/jit/sm90a/{}/build-1f2e/deps-3d4c/kernel.so",
+        "sglang/rust_extensions/artifacts/{}/1f2e/_grpc.so",
+        "sglang/diffusion/torch_compile_cache/triton/{}/kernel.cubin",
+        "helion/triton/0/{}/kernel.cubin",
+        "helion/cute/0/{}.mlir",
+        "flash_attn_cute/f1d2/fwd/{}.o",
+        "flashinfer/.cache/flashinfer/cubins/ce07/fmha/trtllm-gen/{}.cubin",
+        "flydsl/launch_gemm_1f2e/{}.pkl",
+    ]
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        for key in "ABCD":
+            for path in paths:
+                write(fs, path.format(key), os.urandom(200_000))
+            fs.settle()
+        shrink(fs, 0.6)
+        for path in paths:
+            assert exists(fs, path.format("D")), path
+            assert not exists(fs, path.format("A")), path
+
+
 def test_the_quota_holds_on_disk_after_eviction(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCDEFGH", size=200_000)

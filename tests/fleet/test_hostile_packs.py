@@ -18,6 +18,7 @@ from kcachefs.fleet import manifest as manifests
 from kcachefs.fleet import packfile, rules, signing, unpacking
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
 from kcachefs.fleet.targets import MountTarget
+from tests.core.older_layouts import KERNELS, older_layouts
 from tests.engines.mounting import Mount
 from tests.fleet.caches import ENTRIES, fill, key, packed
 from tests.frameworks.commands import kcachefs
@@ -97,6 +98,21 @@ def test_damage_at_the_end_of_a_large_pack_is_found_before_the_first_entry(
     (tmp_path / "all.kcp").write_bytes(raw)
     bring(tmp_path / "all.kcp", target)
     assert len(list((target / "triton").iterdir())) == 10
+
+
+def test_a_folder_that_was_one_entry_comes_as_those_that_it_holds(tmp_path: Path, target: Path) -> None:
+    paths = {path.format(name) for path in KERNELS.values() for name in "ab"}
+    for path in paths:
+        (tmp_path / "caches" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "caches" / path).write_bytes(path.encode())
+    with older_layouts():
+        made = packed(tmp_path / "caches", tmp_path / "older.kcp")
+    assert {entry.label for entry in made.entries} == KERNELS.keys()
+    with packfile.opened(tmp_path / "older.kcp", [], allow_unsigned=True) as opened:
+        assert len(opened.manifest.entries) == len(paths)
+    bring(tmp_path / "older.kcp", target)
+    brought = {str(path.relative_to(target)): path.read_text() for path in target.rglob("*") if path.is_file()}
+    assert brought == {path: path for path in paths}
 
 
 # --- trust ------------------------------------------------------------------------------------------------------------
@@ -195,9 +211,10 @@ def with_entry(**changes: Any) -> PackedEntry:
         *(with_file(name=name) for name in ("x\x1b[2J", "\u202ex", "x\n", "x" * 256, "/".join("a" * 65), ".kcachefs")),
         *(with_file(name=name) for name in ("lock", "a.lock", "tmp.pid_1/x", ".staging-adopt-1")),
         *(with_entry(path=path) for path in ([], [".."], ["a", "..", ".."], ["/etc"], ["a/b"], ["KEY", "deeper"])),
-        *(with_entry(path=[name]) for name in ("tmp.pid_1_2", ".staging", "locks")),
+        *(with_entry(path=[name]) for name in ("tmp.pid_1_2", ".staging")),
         *(with_entry(namespace=name) for name in ("cuda", "cutile", ".kcachefs", "", "..", "unknown", "/etc")),
-        with_entry(namespace="inductor", path=["fxgraph"]),
+        with_entry(namespace="cuda_core", path=["tmp"]),
+        with_entry(namespace="ccache", path=["a", "2"], files=[msgspec.structs.replace(FILE, name="stats")]),
         with_entry(namespace="inductor", path=["ab"], group="other"),
         with_entry(namespace="inductor", path=["ab"], group="add", files=[msgspec.structs.replace(FILE, name="d/add")]),
         with_entry(files=[]),
@@ -217,6 +234,16 @@ def test_what_is_no_entry_of_a_cache_is_refused(tmp_path: Path, target: Path, en
     assert str(refused.value).isprintable()
     assert list(target.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["forged.kcp", "target"]
+
+
+@pytest.mark.parametrize(("namespace", "folder"), [("triton", "locks"), ("inductor", "fxgraph")])
+def test_a_folder_of_entries_brings_what_its_entries_would(namespace: str, folder: str) -> None:
+    def read(**changes: Any) -> list[PackedEntry]:
+        entry = with_entry(namespace=namespace, path=[folder], **changes)
+        frame = Frame(stored=1, plain=len(PLAIN), digest="0" * 64, entries=[entry])
+        return rules.checked(Manifest(facts={}, frames=[frame])).entries
+
+    assert read() == read(group=FILE.name)
 
 
 def test_what_is_forged_here_would_be_taken_if_it_were_right(tmp_path: Path, target: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from kcachefs.core.layouts import NAMESPACES, Kind, place
 from kcachefs.errors import UsageError
 from kcachefs.frameworks import FRAMEWORKS, environment
+from kcachefs.frameworks.adoption import namespace_of
 from kcachefs.frameworks.environment import select, where_now
 from tests.frameworks.commands import kcachefs
 
@@ -88,3 +89,31 @@ def test_compiler_caches_are_moved_on_request_only() -> None:
         "CCACHE_DIR": "/m/ccache",
         "SCCACHE_DIR": "/m/sccache",
     }
+
+
+def test_nothing_that_an_installed_package_ships_is_hidden() -> None:
+    everything = environment(Path("/m"))
+    assert "FLASHINFER_CUBIN_DIR" not in everything
+    assert not [name for name in everything if name.startswith(("AITER_", "FLYDSL_"))]
+    assert environment(Path("/m"), ["aiter,flydsl"]) == {
+        "KCACHEFS_MOUNT": "/m",
+        "AITER_JIT_DIR": "/m/aiter",
+        "AITER_ROOT_DIR": "/m/aiter/root",
+        "FLYDSL_RUNTIME_CACHE_DIR": "/m/flydsl",
+        "FLYDSL_AUTOTUNE_CACHE_DIR": "/m/flydsl/autotune",
+    }
+
+
+def test_flash_attention_keeps_its_kernels_on_disk() -> None:
+    assert environment(Path("/m"), ["flash_attn_cute"])["FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED"] == "1"
+
+
+@pytest.mark.parametrize(("folder", "namespace"), [(".flydsl/cache", "flydsl"), (".aiter/jit", "aiter")])
+def test_a_cache_is_known_by_its_default_folder(
+    folder: str, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / folder).mkdir(parents=True)
+    assert namespace_of(tmp_path / folder, {}) == namespace
+    with pytest.raises(UsageError):
+        namespace_of((tmp_path / folder).parent, {})
