@@ -524,7 +524,7 @@ def test_the_next_worker_finds_every_account_as_the_last_one_left_it(tmp_path: P
         again = Filesystem(fs.store, FsOptions(limits=fs.room.limits, resumed=True))
         assert again.quotas is not None
         assert again.quotas.accounts.totals() == before
-        fs.store.catalog.observer = fs.quotas.accounts
+        fs.store.catalog.observe(fs.quotas.accounts)
 
 
 def test_a_large_store_is_counted_in_pieces_while_it_changes(tmp_path: Path) -> None:
@@ -545,7 +545,7 @@ def test_a_large_store_is_counted_in_pieces_while_it_changes(tmp_path: Path) -> 
         assert accounts.is_complete
         assert accounts.totals() == accounts.recounted()
         assert fs.quotas is not None
-        fs.store.catalog.observer = fs.quotas.accounts
+        fs.store.catalog.observe(fs.quotas.accounts)
         fs.quotas.accounts = accounts
 
 
