@@ -16,6 +16,7 @@ from kcachefs.core.entry_info import EntryInfo
 from kcachefs.core.limits import Limits
 from kcachefs.store.history_records import SampleRecord
 from kcachefs.store.journal import Changes
+from kcachefs.store.records import Content
 from tests.core.trees import READER, find, kernel, look_up, opened, user, write
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -252,3 +253,27 @@ def fill(fs: Filesystem, *names: str) -> None:
     for name in names:
         write(fs, f"triton/{name}/kernel.cubin", random.Random(name).randbytes(500_000))
         fs.settle()
+
+
+def test_what_a_dead_writer_began_in_the_future_is_reaped(tmp_path: Path, clock: Clock) -> None:
+    """As old as if it had been begun when the reaper first saw it: nobody can tell when that was."""
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel", user(0, pid=0))
+        clock.ahead = 0.0
+        assert fs.reaper.reap() == 0
+        fs.reaper.unknown_seconds = 0.0
+        assert fs.reaper.reap() == 1
+
+
+def test_a_file_that_was_rewritten_in_the_future_is_sealed(tmp_path: Path, clock: Clock) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        ino = write(fs, "triton/A/kernel.ptx", b"first")
+        assert fs.sealer.seal(ino)
+        clock.ahead = YEAR
+        fs.write(ino, 0, b"again")
+        fs.sealer.seal_quiet()
+        assert fs.attributes(ino).content == Content.SLOT
+        clock.ahead = 0.0
+        fs.sealer.seal_quiet()
+        assert fs.attributes(ino).content == Content.OBJECT
