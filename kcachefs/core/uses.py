@@ -16,7 +16,6 @@ other's files: each of them missed it, and none has a hit when it comes back for
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -61,6 +60,7 @@ class Uses:
         self._nodes = nodes
         self._future = future
         self._table = table
+        self._clock = table.clock
         self._runs = runs
         self._makings = makings
         self._writers: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
@@ -83,7 +83,7 @@ class Uses:
 
     def written(self, entry: int) -> None:
         """A file of an entry is being written: that is a use, and for a moment the entry is not complete."""
-        self.last[entry] = self._written[entry] = time.time_ns()
+        self.last[entry] = self._written[entry] = self._clock.now()
 
     def sealed(self, entry: int) -> None:
         """A file of an entry was sealed: its writer is done with it."""
@@ -132,8 +132,9 @@ class Uses:
 
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
         """The kernel asked for an entry's name in a folder on behalf of a caller. The catalog's lock is held."""
-        now = time.time_ns()
-        if self.listed and 0 <= now - self.listed.get((caller.pid, parent), 0) < LISTED_NS:
+        now = self._clock.now()
+        listed = self.listed.get((caller.pid, parent))
+        if listed is not None and 0 <= now - listed < LISTED_NS:
             return
         before = self.last.get(entry)
         self._newest = _Use(entry, caller, before, self._touch(entry, caller, now))
@@ -142,7 +143,7 @@ class Uses:
         """A caller lists a folder. If that is an entry's, coming to it was no use yet."""
         if not caller.pid:
             return
-        self.listed[caller.pid, folder] = time.time_ns()
+        self.listed[caller.pid, folder] = self._clock.now()
         with self._nodes.lock:
             newest, self._newest = self._newest, None
             if entry and newest is not None and (newest.entry, newest.caller.pid) == (entry, caller.pid):
@@ -162,15 +163,15 @@ class Uses:
         """A caller opened or read a file of an entry."""
         with self._nodes.lock:
             if may_hit:
-                self._touch(entry, caller, time.time_ns())
+                self._touch(entry, caller, self._clock.now())
             else:
-                self.last[entry] = time.time_ns()
+                self.last[entry] = self._clock.now()
 
     def _touch(self, entry: int, caller: Caller, now: int) -> int:
         """Note a use; returns the process that has a hit by it, or 0."""
-        pid = caller.pid
+        pid, written = caller.pid, self._written.get(entry)
         self.last[entry] = now
-        if not pid or 0 <= now - self._written.get(entry, 0) < COMPLETE_NS:
+        if not pid or (written is not None and 0 <= now - written < COMPLETE_NS):
             return 0
         seen, writer = (entry, pid), self._writers.get(entry)
         if seen in self._seen or writer == pid:
@@ -194,7 +195,7 @@ class Uses:
 
     def renew(self, entries: set[int]) -> None:
         """These were found in use: they are young again."""
-        self.last.update(dict.fromkeys(entries, time.time_ns()))
+        self.last.update(dict.fromkeys(entries, self._clock.now()))
 
     def forget(self, entry: int) -> None:
         self.last.pop(entry, None)
@@ -207,7 +208,7 @@ class Uses:
             used, self.last = self.last, {}
             hits, self._hits = self._hits, {}
             self._newest = None
-            now = time.time_ns()
+            now = self._clock.now()
         # Beyond now is before all others: the clock was set back since.
         pending = sorted(used.items(), key=lambda item: (item[1] <= now, item[1]))
         written: list[Hit] = []

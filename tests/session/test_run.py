@@ -16,10 +16,12 @@ import pytest
 
 from kcachefs import config
 from kcachefs.cli.printing import format_seconds
+from kcachefs.daemon import registry
 from tests.cli.scene import kill_and_wait
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
 from tests.frameworks.programs import TRITON
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -258,6 +260,24 @@ def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
     done = kcachefs("run", "--store", base / "s", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"')
     assert done.stdout.strip() == place
     assert not os.path.ismount(place)
+
+
+def test_the_locks_of_a_mount_in_use_never_look_like_leftovers(base: Path) -> None:
+    """In /tmp, what is old is cleared away. Without them the next session would take the mount from this one."""
+    script = 'echo "$KCACHEFS_MOUNT"; read -r _'
+    with subprocess.Popen(
+        [*KCACHEFS, "run", "--store", str(base / "s"), "--", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        record = registry.state_path(process.stdout.readline().strip())
+        files = [record.with_suffix(suffix) for suffix in (".users", ".turn", ".transient", ".sock", ".json")]
+        for file in files:
+            os.utime(file, (0, 0))
+        until(lambda: all(file.stat().st_mtime > 0 and file.stat().st_atime > 0 for file in files))
+        process.communicate("go\n", timeout=PATIENCE)
 
 
 def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path) -> None:
