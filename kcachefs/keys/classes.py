@@ -14,7 +14,8 @@ from collections.abc import Collection
 from typing import Any
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.asking import OF_THE_PROCESS, ask, dictionary_of, is_a
+from kcachefs.keys.asking import ask, dictionary_of, is_a
+from kcachefs.keys.dependencies import cell_value
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
 from kcachefs.keys.libraries import imported_name, is_library, is_library_class, module_of, top_of, version_of
@@ -181,24 +182,31 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     if f"{type(member).__module__}.{type(member).__qualname__}" in _ACCESSORS:
         return True
-    function = _innermost(ask(member, "__func__", member))
+    function = _without_guard(ask(member, "__func__", member))
     # Whatever Python generates has a private name; what is assigned under a public one was meant.
-    if not is_a(function, types.FunctionType) or not name.startswith("_"):
+    if type(function) is not types.FunctionType or not name.startswith("_"):
         return False
     module = str(function.__globals__.get("__name__", ""))
     if module == "typing":
         return True
-    is_made = function.__code__.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
-    return is_special and (is_made or module in _COMPLETING)
+    is_made = function.__code__.co_qualname.startswith("__create_fn__") and function.__name__ == name
+    return is_special and (is_made or module.startswith("namedtuple_") or module in _COMPLETING)
 
 
-def _innermost(function: Any) -> Any:
-    try:
-        return inspect.unwrap(function) if callable(function) else None
-    except OF_THE_PROCESS:
-        raise
-    except Exception:  # it wraps itself, or raises when it is asked what it wraps
-        return None
+def _without_guard(function: Any) -> Any:
+    """A dataclass's `__repr__` without what keeps it from printing itself for ever; any other wrapper was meant."""
+    if type(function) is not types.FunctionType or function.__code__.co_qualname not in _GUARDS:
+        return function
+    if str(function.__globals__.get("__name__", "")) not in ("dataclasses", "reprlib"):
+        return function
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    says_else = "fillvalue" in cells and cell_value(cells["fillvalue"]) != "..."
+    return function if says_else else function.__dict__.get("__wrapped__", function)
+
+
+_GUARDS = frozenset(
+    {"_recursive_repr.<locals>.wrapper", "recursive_repr.<locals>.decorating_function.<locals>.wrapper"}
+)
 
 
 def _extension(cls: type) -> tuple[bytes, bytes]:
