@@ -124,7 +124,10 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
             for name in sorted(dir(cls.__struct_config__))
             if name[0] != "_"
         ]
-        return [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__), ("config", config)]
+        # Those that may be given by position, and what each is called outside.
+        names = [("positional", cls.__match_args__), ("encoded names", cls.__struct_encode_fields__)]
+        fields = [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__)]
+        return [*fields, *names, ("config", config)]
     return []
 
 

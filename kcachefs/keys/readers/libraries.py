@@ -75,6 +75,10 @@ def _holds_no_pointer(cls: Any) -> bool:
     return False
 
 
+def _constraints(value: Any) -> Any:
+    return {name: getattr(value, name) for name in dir(value) if name[0] != "_"}
+
+
 def _model_decorator(value: Any) -> Any:
     # It also holds the address of its class.
     return (value.cls_var_name, value.func, value.shim, value.info)
@@ -106,6 +110,8 @@ READERS: dict[str, Reader] = {
     "_ctypes.Structure": Reader("ctypes value", _structure),
     "_ctypes.Union": Reader("ctypes value", _structure),
     "_ctypes.Array": Reader("ctypes value", _structure),
-    "msgspec.Struct": Reader("struct", nothing, covers_subclasses=True),
+    "msgspec.Struct": Reader("struct", nothing, noise=frozenset({"__msgspec_cached_hash__"}), covers_subclasses=True),
+    "msgspec.Meta": Reader("constraints", _constraints),
+    "msgspec._core.Factory": Reader("default factory", lambda value: value.factory),
     "msgspec._core.NoDefaultType": Reader("no default", nothing, is_inline=True),
 }

@@ -52,6 +52,15 @@ def run(x):
 kind = numba.float64
 """
 
+MSGSPEC = """
+import typing, msgspec
+class Point(msgspec.Struct, rename="lower", frozen=True, cache_hash=True):
+    x: int = 1
+    y: typing.Annotated[int, msgspec.Meta(gt=0)] = msgspec.field(default=2, name="outer")
+    tags: typing.Any = msgspec.field(default_factory=list)
+value = Point(tags=())
+"""
+
 CASES: list[Case] = [
     *edits(
         "triton",
@@ -189,6 +198,22 @@ CASES: list[Case] = [
         key="hash_value(value)",
         needs="pydantic",
     ),
+    *edits(
+        "msgspec",
+        "change",
+        MSGSPEC,
+        """
+        rename="lower" || rename="upper"
+        rename="lower" || kw_only=True
+        name="outer" || name="other"
+        default_factory=list || default_factory=dict
+        gt=0 || gt=1
+        x: int || z: int
+        """,
+        key="hash_value(value)",
+        needs="msgspec",
+    ),
+    *mutations("msgspec used", "same", MSGSPEC, "hash(value)", key="hash_value(value)", needs="msgspec"),
     *values(
         "other libraries",
         "change",
