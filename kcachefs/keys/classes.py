@@ -10,7 +10,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kcachefs.errors import Unkeyable
@@ -19,7 +19,7 @@ from kcachefs.keys.dependencies import cell_value
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
 from kcachefs.keys.libraries import imported_name, is_library, is_library_class, module_of, top_of, version_of
-from kcachefs.keys.visibility import is_made_in_c, is_visible, is_written_in_c
+from kcachefs.keys.visibility import attributes, is_made_in_c, is_visible, is_written_in_c
 from kcachefs.keys.walk import Walk
 
 # What Python adds to a class by itself, or makes of what is read here under another name.
@@ -97,6 +97,8 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
     if "_abc_impl" in held:
         members.append(("registered", _registered(cls)))
+    if "__pydantic_decorators__" in held:
+        members.append(("order in the model", _order_in_model(held)))
     slots = held.get("__slots__")
     if slots is not None:
         members.append(("slots", (slots,) if is_a(slots, str) else tuple(slots)))
@@ -150,6 +152,13 @@ def _registered(cls: type) -> set[type]:
     """The classes that an abstract one was told to take for its subclasses."""
     alive = (known() for known in _abc._get_dump(cls)[0])
     return {known for known in alive if known is not None}
+
+
+def _order_in_model(held: Mapping[str, Any]) -> list[list[str]]:
+    """A model of pydantic validates and prints its fields in their order, and runs its decorated methods in theirs."""
+    tables = attributes(held["__pydantic_decorators__"])
+    fields = held.get("__pydantic_fields__", held.get("model_fields"))
+    return [list(table) for table in (fields, *(tables[kind] for kind in sorted(tables))) if is_a(table, dict)]
 
 
 def _annotations(cls: type) -> Any:

@@ -52,6 +52,29 @@ def run(x):
 kind = numba.float64
 """
 
+PYDANTIC = """
+import pydantic
+check = pydantic.field_validator("x")
+whole = pydantic.model_validator(mode="after")
+shown = pydantic.computed_field
+class Config(pydantic.BaseModel):
+    x: int = 1
+    y: int = 2
+    @check
+    def add(cls, x): return x + 1
+    @check
+    def grow(cls, x): return x * 2
+    @whole
+    def low(self): return self
+    @whole
+    def high(self): return self
+    @shown
+    def area(self) -> int: return 1
+    @shown
+    def cost(self) -> int: return 1
+value = Config(x=3)
+"""
+
 MSGSPEC = """
 import typing, msgspec
 class Point(msgspec.Struct, rename="lower", frozen=True, cache_hash=True):
@@ -194,6 +217,22 @@ CASES: list[Case] = [
         return x || return x + 1
         strict=False || strict=True
         x=3 || x=4
+        """,
+        key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *edits(
+        "pydantic order",
+        "change",
+        PYDANTIC,
+        """
+        x: int = 1\\n    y: int = 2 || y: int = 2\\n    x: int = 1
+        def add(cls, x): return x + 1\\n    @check\\n    def grow(cls, x): return x * 2 || \
+def grow(cls, x): return x * 2\\n    @check\\n    def add(cls, x): return x + 1
+        def low(self): return self\\n    @whole\\n    def high(self): return self || \
+def high(self): return self\\n    @whole\\n    def low(self): return self
+        def area(self) -> int: return 1\\n    @shown\\n    def cost(self) -> int: return 1 || \
+def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return 1
         """,
         key="hash_value(value)",
         needs="pydantic",
