@@ -36,8 +36,11 @@ _NOISE = frozenset(
         "__non_callable_proto_members__",
     }
 )
-# Of pydantic's models: made, partly in Rust, from annotations and methods, which count.
-_DERIVED = ("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent", "__signature__")
+# Of pydantic's models: made, partly in Rust and with use, from annotations and methods, which count.
+_DERIVED = (
+    *("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent"),
+    *("__pydantic_setattr_handlers__", "__signature__"),
+)
 # Modules that put methods into the classes they complete.
 _COMPLETING = frozenset({"dataclasses", "collections", "enum", "typing", "_collections_abc"})
 # What these keep is in `_fields_`, or is read below.

@@ -237,6 +237,19 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         key="hash_value(value)",
         needs="pydantic",
     ),
+    *mutations(
+        "pydantic used",
+        "same",
+        PYDANTIC,
+        """
+        Config().x = 2
+        Config.model_json_schema()
+        Config.model_validate({"x": 2}).model_dump_json()
+        value.model_copy(deep=True)
+        """,
+        key="hash_value(value)",
+        needs="pydantic",
+    ),
     *edits(
         "msgspec",
         "change",
