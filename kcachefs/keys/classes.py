@@ -36,11 +36,14 @@ _NOISE = frozenset(
         "__non_callable_proto_members__",
     }
 )
-# Of pydantic's models: made, partly in Rust and with use, from annotations and methods, which count.
-_DERIVED = (
-    *("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent"),
-    *("__pydantic_setattr_handlers__", "__signature__"),
-)
+# What libraries make of their classes from annotations and members, which count; partly in Rust, and with use.
+_DERIVED = {
+    "__pydantic_core_schema__": (
+        *("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent"),
+        *("__pydantic_setattr_handlers__", "__signature__"),
+    ),
+    "_explicit_class_assumptions": ("default_assumptions", "_prop_handler"),  # of sympy's expressions
+}
 # Modules that put methods into the classes they complete.
 _COMPLETING = frozenset({"dataclasses", "collections", "enum", "typing", "_collections_abc"})
 # What these keep is in `_fields_`, or is read below.
@@ -87,8 +90,8 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
     """What a class says about itself, sorted by name; `ignore` are globals that do not count."""
     held = vars(cls)
     names = set(held.keys() - _NOISE)
-    if "__pydantic_core_schema__" in held:
-        names = {name for name in names if not name.startswith(_DERIVED)}
+    for mark in _DERIVED.keys() & held.keys():
+        names = {name for name in names if not name.startswith(_DERIVED[mark])}
     members = _special_members(cls)
     is_special = bool(members)
     if issubclass(cls, enum.Enum):

@@ -75,6 +75,26 @@ class Config(pydantic.BaseModel):
 value = Config(x=3)
 """
 
+SYMPY = """
+import sympy
+from sympy.utilities.lambdify import implemented_function
+x, y = sympy.symbols("x y")
+i = sympy.Idx("i")
+class Bump(sympy.Function):
+    is_real = True
+    def fdiff(self, argindex=1):
+        return 2 * self.args[0]
+class Box(sympy.Expr):
+    def doit(self, **hints):
+        return sympy.Integer(2)
+A = sympy.IndexedBase("A", offset=0, strides=(1, 2))
+w = sympy.Wild("w", exclude=[x], properties=[lambda e: e.is_Integer])
+p = sympy.Poly(x**2 + 1, x, modulus=5, symmetric=True)
+made = implemented_function("made", lambda e: e + 1)
+value = [Bump(x) + 1, Box(x) + 1, A[i], w + 1, p]
+implemented = made(x) + 1
+"""
+
 MSGSPEC = """
 import typing, msgspec
 class Point(msgspec.Struct, rename="lower", frozen=True, cache_hash=True):
@@ -266,6 +286,39 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         needs="msgspec",
     ),
     *mutations("msgspec used", "same", MSGSPEC, "hash(value)", key="hash_value(value)", needs="msgspec"),
+    *edits(
+        "sympy",
+        "change",
+        SYMPY,
+        """
+        2 * self.args || 3 * self.args
+        Integer(2) || Integer(3)
+        is_real || is_finite
+        offset=0 || offset=1
+        (1, 2) || (2, 1)
+        exclude=[x] || exclude=[y]
+        is_Integer || is_Symbol
+        modulus=5 || modulus=7
+        symmetric=True || symmetric=False
+        modulus=5, symmetric=True || domain="QQ"
+        modulus=5, symmetric=True || domain="ZZ[y]"
+        """,
+        key="hash_value(value)",
+        needs="sympy",
+    ),
+    *edits("sympy implemented", "change", SYMPY, "e + 1 || e + 2", key="hash_value(implemented)", needs="sympy"),
+    *mutations(
+        "sympy used",
+        "same",
+        SYMPY,
+        """
+        [hash(one) for one in value]
+        [one.is_positive for one in value[:4]]
+        [one.diff(x) for one in value[:2]]
+        """,
+        key="hash_value(value)",
+        needs="sympy",
+    ),
     *values(
         "other libraries",
         "change",
