@@ -6,8 +6,10 @@ import sys
 from typing import Any
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.libraries import version_of
+from kcachefs.keys.asking import ask
+from kcachefs.keys.libraries import module_of, top_of, version_of
 from kcachefs.keys.readers.reader import Reader, nothing
+from kcachefs.keys.visibility import attributes
 
 
 def _numba_function(value: Any) -> Any:
@@ -43,15 +45,42 @@ def _text(value: Any) -> Any:
 
 
 def _expression(value: Any) -> Any:
-    # By its text: symbols cache their hashes, which differ from process to process. What is assumed of functions is not
-    # in it.
+    # By its text: symbols cache their hashes, which differ from process to process.
     sympy = sys.modules["sympy"]
-    functions = {function.func for function in value.atoms(sympy.core.function.AppliedUndef)}
-    return (sympy.srepr(value), sorted(_assumed(function) for function in functions), version_of("sympy"))
+    unsaid: dict[int, tuple[str, Any]] = {}
+    for node in sympy.preorder_traversal(value):
+        if id(node) not in unsaid and (told := _untold_by_text(sympy, node)) is not None:
+            unsaid[id(node)] = (sympy.srepr(node), told)
+    return (sympy.srepr(value), sorted(unsaid.values(), key=lambda item: item[0]), version_of("sympy"))
 
 
-def _assumed(function: Any) -> tuple[str, str]:
-    return (function.name, repr(sorted(function._kwargs.items())))
+def _untold_by_text(sympy: Any, node: Any) -> Any:
+    """What the text of an expression leaves out; None where it says everything."""
+    if isinstance(node, sympy.core.function.AppliedUndef):
+        return _assumed(node.func)
+    told: list[Any] = []
+    if isinstance(node, sympy.IndexedBase):
+        told += [node.offset, node.strides]
+    elif isinstance(node, sympy.Wild):
+        told += [node.exclude, node.properties]
+    elif isinstance(node, sympy.Poly):
+        told += _domains(sympy, node.domain)
+    if isinstance(node, sympy.Basic) and top_of(module_of(type(node))) != "sympy":  # the text names the class alone
+        told += [type(node), attributes(node, sympy.Basic)]
+    return told or None
+
+
+def _domains(sympy: Any, domain: Any) -> list[Any]:
+    """A domain of polynomials and those that it is built upon; a finite field prints alike whichever its sign."""
+    told = []
+    while domain is not None:
+        told.append((sympy.srepr(domain), ask(domain, "sym")))
+        domain = ask(domain, "domain", ask(domain, "dom")) if ask(domain, "is_Composite") else None
+    return told
+
+
+def _assumed(function: Any) -> tuple[str, Any]:
+    return (function.name, function._kwargs)
 
 
 def _undefined_function(value: Any) -> Any:
@@ -73,6 +102,10 @@ def _holds_no_pointer(cls: Any) -> bool:
     if issubclass(cls, ctypes.Structure | ctypes.Union):
         return all(_holds_no_pointer(field[1]) for base in cls.__mro__ for field in vars(base).get("_fields_", ()))
     return False
+
+
+def _constraints(value: Any) -> Any:
+    return {name: getattr(value, name) for name in dir(value) if name[0] != "_"}
 
 
 def _model_decorator(value: Any) -> Any:
@@ -106,6 +139,8 @@ READERS: dict[str, Reader] = {
     "_ctypes.Structure": Reader("ctypes value", _structure),
     "_ctypes.Union": Reader("ctypes value", _structure),
     "_ctypes.Array": Reader("ctypes value", _structure),
-    "msgspec.Struct": Reader("struct", nothing, covers_subclasses=True),
+    "msgspec.Struct": Reader("struct", nothing, noise=frozenset({"__msgspec_cached_hash__"}), covers_subclasses=True),
+    "msgspec.Meta": Reader("constraints", _constraints),
+    "msgspec._core.Factory": Reader("default factory", lambda value: value.factory),
     "msgspec._core.NoDefaultType": Reader("no default", nothing, is_inline=True),
 }

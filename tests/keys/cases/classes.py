@@ -131,6 +131,22 @@ exec("def dumps(x): return x + 1", scope)
 value = [Kernel(), Plain(), Holder(), Mode.A, Made(1), Tuple(1, 2), Kind.A]
 """
 
+WRAPPED = """
+import dataclasses, functools, typing
+def loud(method, mark="one"):
+    @functools.wraps(method)
+    def wrapper(*args, **kwargs):
+        return method(*args, **kwargs), mark
+    return wrapper
+@dataclasses.dataclass(order=True)
+class Kernel:
+    m: int = 1
+class Plain(typing.NamedTuple):
+    a: int = 1
+value = [Kernel(), Plain()]
+# Wrapped here.
+"""
+
 ABSTRACT = """
 import abc, typing
 class Shape(abc.ABC):
@@ -288,6 +304,23 @@ CASES: list[Case] = [
         replace(case, is_portable=False)
         for case in edits(
             "generated in a library's name", "change", COMPLETED, "x + 1 || x + 2", "hash_value(scope['dumps'])"
+        )
+    ),
+    *(
+        replace(case, is_portable=False)
+        for case in edits(
+            "generated and wrapped",
+            "change",
+            WRAPPED,
+            """
+            # Wrapped here. || Kernel.__init__ = loud(Kernel.__init__)
+            # Wrapped here. || Kernel.__repr__ = loud(Kernel.__repr__)
+            # Wrapped here. || Kernel.__eq__ = loud(Kernel.__eq__, "two")
+            # Wrapped here. || Kernel.__lt__ = Kernel.__gt__
+            # Wrapped here. || Plain.__repr__ = loud(Plain.__repr__)
+            # Wrapped here. || Plain.__new__ = loud(Plain.__new__)
+            """,
+            VALUE,
         )
     ),
     *edits(

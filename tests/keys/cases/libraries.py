@@ -52,6 +52,58 @@ def run(x):
 kind = numba.float64
 """
 
+PYDANTIC = """
+import pydantic
+check = pydantic.field_validator("x")
+whole = pydantic.model_validator(mode="after")
+shown = pydantic.computed_field
+class Config(pydantic.BaseModel):
+    x: int = 1
+    y: int = 2
+    @check
+    def add(cls, x): return x + 1
+    @check
+    def grow(cls, x): return x * 2
+    @whole
+    def low(self): return self
+    @whole
+    def high(self): return self
+    @shown
+    def area(self) -> int: return 1
+    @shown
+    def cost(self) -> int: return 1
+value = Config(x=3)
+"""
+
+SYMPY = """
+import sympy
+from sympy.utilities.lambdify import implemented_function
+x, y = sympy.symbols("x y")
+i = sympy.Idx("i")
+class Bump(sympy.Function):
+    is_real = True
+    def fdiff(self, argindex=1):
+        return 2 * self.args[0]
+class Box(sympy.Expr):
+    def doit(self, **hints):
+        return sympy.Integer(2)
+A = sympy.IndexedBase("A", offset=0, strides=(1, 2))
+w = sympy.Wild("w", exclude=[x], properties=[lambda e: e.is_Integer])
+p = sympy.Poly(x**2 + 1, x, modulus=5, symmetric=True)
+made = implemented_function("made", lambda e: e + 1)
+value = [Bump(x) + 1, Box(x) + 1, A[i], w + 1, p]
+implemented = made(x) + 1
+"""
+
+MSGSPEC = """
+import typing, msgspec
+class Point(msgspec.Struct, rename="lower", frozen=True, cache_hash=True):
+    x: int = 1
+    y: typing.Annotated[int, msgspec.Meta(gt=0)] = msgspec.field(default=2, name="outer")
+    tags: typing.Any = msgspec.field(default_factory=list)
+value = Point(tags=())
+"""
+
 CASES: list[Case] = [
     *edits(
         "triton",
@@ -188,6 +240,84 @@ CASES: list[Case] = [
         """,
         key="hash_value(value)",
         needs="pydantic",
+    ),
+    *edits(
+        "pydantic order",
+        "change",
+        PYDANTIC,
+        """
+        x: int = 1\\n    y: int = 2 || y: int = 2\\n    x: int = 1
+        def add(cls, x): return x + 1\\n    @check\\n    def grow(cls, x): return x * 2 || \
+def grow(cls, x): return x * 2\\n    @check\\n    def add(cls, x): return x + 1
+        def low(self): return self\\n    @whole\\n    def high(self): return self || \
+def high(self): return self\\n    @whole\\n    def low(self): return self
+        def area(self) -> int: return 1\\n    @shown\\n    def cost(self) -> int: return 1 || \
+def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return 1
+        """,
+        key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *mutations(
+        "pydantic used",
+        "same",
+        PYDANTIC,
+        """
+        Config().x = 2
+        Config.model_json_schema()
+        Config.model_validate({"x": 2}).model_dump_json()
+        value.model_copy(deep=True)
+        """,
+        key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *edits(
+        "msgspec",
+        "change",
+        MSGSPEC,
+        """
+        rename="lower" || rename="upper"
+        rename="lower" || kw_only=True
+        name="outer" || name="other"
+        default_factory=list || default_factory=dict
+        gt=0 || gt=1
+        x: int || z: int
+        """,
+        key="hash_value(value)",
+        needs="msgspec",
+    ),
+    *mutations("msgspec used", "same", MSGSPEC, "hash(value)", key="hash_value(value)", needs="msgspec"),
+    *edits(
+        "sympy",
+        "change",
+        SYMPY,
+        """
+        2 * self.args || 3 * self.args
+        Integer(2) || Integer(3)
+        is_real || is_finite
+        offset=0 || offset=1
+        (1, 2) || (2, 1)
+        exclude=[x] || exclude=[y]
+        is_Integer || is_Symbol
+        modulus=5 || modulus=7
+        symmetric=True || symmetric=False
+        modulus=5, symmetric=True || domain="QQ"
+        modulus=5, symmetric=True || domain="ZZ[y]"
+        """,
+        key="hash_value(value)",
+        needs="sympy",
+    ),
+    *edits("sympy implemented", "change", SYMPY, "e + 1 || e + 2", key="hash_value(implemented)", needs="sympy"),
+    *mutations(
+        "sympy used",
+        "same",
+        SYMPY,
+        """
+        [hash(one) for one in value]
+        [one.is_positive for one in value[:4]]
+        [one.diff(x) for one in value[:2]]
+        """,
+        key="hash_value(value)",
+        needs="sympy",
     ),
     *values(
         "other libraries",

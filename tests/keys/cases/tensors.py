@@ -85,6 +85,23 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 """
 
+OPERATORS = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+if not hasattr(torch.ops.cases, "defined"):
+    torch.library.define("cases::defined", "(Tensor x) -> Tensor")
+@torch.library.custom_op("cases::op", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+def other(*args):
+    return args[0]
+graph = torch.fx.Graph()
+graph.output(graph.call_function(torch.ops.cases.op.default, (graph.placeholder("x"),)))
+GIVEN = {"op": op, "overload": torch.ops.cases.op.default, "packet": torch.ops.cases.op, "graph": graph}
+def kernel(x):
+    return GIVEN["op"](x)
+"""
+
 CASES: list[Case] = [
     *values(
         "numpy",
@@ -287,6 +304,45 @@ CASES: list[Case] = [
         """,
         "torch numpy",
     ),
+    *(
+        case
+        for given in ("op", "overload", "packet", "graph")
+        for case in mutations(
+            f"torch {given} changed",
+            "change",
+            OPERATORS,
+            """
+            op.register_fake(other)
+            op.register_autograd(other)
+            op.register_kernel("cuda", other)
+            op.register_vmap(other)
+            op.register_torch_dispatch(TorchDispatchMode, other)
+            op.register_autocast("cuda", torch.float16)
+            op._disabled_kernel.add("cpu")
+            """,
+            key=f"hash_value(GIVEN[{given!r}])",
+            needs="torch",
+        )
+    ),
+    *mutations("torch function changed", "change", OPERATORS, "op.register_autograd(other)", needs="torch"),
+    *values(
+        "torch operator refused",
+        "refused",
+        OPERATORS,
+        """
+        torch.ops.cases.defined
+        torch.ops.cases.defined.default
+        """,
+        "torch",
+    ),
+    *values(
+        "torch kernel refused",
+        "refused",
+        OPERATORS.replace("cases::op", "cases::patched").replace("cases.op", "cases.patched")
+        + 'library = torch.library.Library("cases", "IMPL")\nlibrary.impl("patched", other, "CUDA")\n',
+        "op",
+        "torch",
+    ),
     *mutations(
         "torch used",
         "same",
@@ -304,6 +360,7 @@ def kernel(x):
         optimised(torch.ones(2))
         module(torch.ones(2))
         double(torch.ones(2))
+        torch.ops.cases.double(torch.ones(2))
         compiled(weight)
         torch.ops.aten.add.Tensor(weight, weight)
         hash(weight), weight.shape, weight.data_ptr()
