@@ -164,7 +164,32 @@ def test_a_file_that_somebody_else_can_write_is_not_used(scene: Scene) -> None:
     scene.run("mount", scene.mountpoint).refused_with(6, str(path), "another user")
     os.chown(path, 0, 0)
     path.chmod(0o666)
-    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "anybody can write it", "chmod o-w")
+    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "anybody can write it", "chmod go-w")
+    path.chmod(0o664)
+    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "group 0 can write it", f"chmod g-w {path}")
+    path.chmod(0o644)
+    assert config(scene)["max_size"][0] == 5 << 30
+
+
+@as_root
+def test_a_file_in_a_folder_that_somebody_else_can_write_is_not_used(scene: Scene) -> None:
+    path = write_user_file(scene, "max_size = '5GiB'")
+    folder = path.parent
+    os.chown(folder, OTHER.uid, OTHER.gid)
+    scene.run("mount", scene.mountpoint).refused_with(6, f"{path}: its folder {folder} belongs to another user")
+    os.chown(folder, 0, 0)
+    for mode in (0o777, 0o775):
+        folder.chmod(mode)
+        scene.run("mount", scene.mountpoint).refused_with(6, f"can write its folder {folder}", f"-w {folder}")
+    folder.chmod(0o1777)
+    assert config(scene)["max_size"][0] == 5 << 30, "nobody replaces a file of root's there"
+    elsewhere = scene.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    path.rename(elsewhere / "config.toml")
+    path.symlink_to(elsewhere / "config.toml")
+    assert config(scene)["max_size"][0] == 5 << 30
+    os.chown(elsewhere, OTHER.uid, OTHER.gid)
+    scene.run("mount", scene.mountpoint).refused_with(6, f"{path}: its folder {elsewhere} belongs to another user")
 
 
 def test_a_file_that_is_none_is_refused_at_once(scene: Scene) -> None:
