@@ -9,7 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -173,32 +173,49 @@ def compile_kernels(mount: Path) -> Told:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_second_node_of_another_user_compiles_nothing_of_a_torch_model(empty_fleet: Fleet) -> None:
-    with empty_fleet.publisher("one") as one:
-        cold = compile_model(one.mountpoint)
-        assert (cold["hits"], cold["misses"]) == (0, 1)
-    for engine in ("direct", "pyfuse3"):
-        warm, numbers = on_a_node_of_another_user(empty_fleet, engine, compile_model)
-        assert (warm["hits"], warm["misses"], warm["result"]) == (1, 0, cold["result"])
-        assert numbers["total"]["misses"] == 0
+    with torch_model() as compile_model:
+        with empty_fleet.publisher("one") as one:
+            cold = compile_model(one.mountpoint)
+            assert (cold["hits"], cold["misses"]) == (0, 1)
+        for engine in ("direct", "pyfuse3"):
+            warm, numbers = on_a_node_of_another_user(empty_fleet, engine, compile_model)
+            assert (warm["hits"], warm["misses"], warm["result"]) == (1, 0, cold["result"])
+            assert numbers["total"]["misses"] == 0
 
 
-def compile_model(mount: Path) -> Told:
-    environment = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(mount / "inductor"),
-        "TRITON_CACHE_DIR": str(mount / "triton"),
+@contextlib.contextmanager
+def torch_model() -> Iterator[Callable[[Path], Told]]:
+    """Compiles a model on a mount, as the user and in the mount namespace of whoever calls it."""
+    settings = {
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(mount.parent),
         "LOGNAME": "somebody",
     }
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fleet.torch_model"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    numbers: Told = json.loads(ran.stdout.splitlines()[-1])
-    return numbers
+    command, ours = [sys.executable, "-W", "ignore", "-m", "tests.fleet.torch_model"], os.getpid()
+    with subprocess.Popen(
+        command, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        asked, answers = server.stdin, server.stdout
+
+        def compile_model(mount: Path) -> Told:
+            places = {"TORCHINDUCTOR_CACHE_DIR": mount / "inductor", "TRITON_CACHE_DIR": mount / "triton"}
+            environment = {**os.environ, **settings, **{name: str(place) for name, place in places.items()}}
+            wanted = {
+                "environment": {**environment, "TMPDIR": str(mount.parent)},
+                "beside": None if os.getpid() == ours else os.getpid(),
+                "uid": os.getuid(),
+                "gid": os.getgid(),
+            }
+            print(json.dumps(wanted), file=asked, flush=True)
+            numbers: Told = json.loads(answers.readline())
+            assert "error" not in numbers, numbers["error"]
+            return numbers
+
+        yield compile_model
 
 
 def test_what_arrives_is_the_owners_and_nobody_else_writes_to_it(fleet: Fleet) -> None:
