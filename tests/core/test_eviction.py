@@ -111,6 +111,32 @@ def test_the_quota_holds_on_disk_after_eviction(tmp_path: Path) -> None:
         assert fs.store.disk_bytes() <= before * 0.55
 
 
+def test_free_pages_of_the_catalog_cost_no_entries(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        with fs.store.transaction() as txn:
+            for number in range(10_000):
+                txn.put(b"?%d" % number, bytes(300))
+        fs.store.fold()
+        with fs.store.transaction() as txn:
+            for number in range(10_000):
+                txn.delete(b"?%d" % number)
+        filled(fs, *"ABCD", size=20_000)
+        catalog = fs.store.catalog.statistics()
+        assert catalog["free_bytes"] > catalog["bytes"] // 2
+        fs.store.slots.trim()
+        fs.room.limits = Limits(max_size=catalog["bytes"], grace=0.0, min_free=0)
+        assert fs.store.used_bytes() > catalog["bytes"], "the quota is less than what the store takes on disk"
+        assert fs.evictor.turn() == 0
+        assert alive(fs) == ["A", "B", "C", "D"]
+        assert fs.statfs(ROOT).free > 0, "and more fits"
+        for key in "EFGHIJKLMNOP":
+            filled(fs, key, size=60_000)
+            while fs.evictor.turn():
+                pass
+        assert "P" in alive(fs)
+        assert "A" not in alive(fs), "what is in the store counts as ever"
+
+
 @need_root
 def test_a_disk_that_is_short_of_room_costs_only_the_oldest_entries(tmp_path: Path) -> None:
     limits = Limits(max_size=1 << 40, grace=0.0, min_free=0)
