@@ -76,6 +76,8 @@ class Watch:
         self._numbers: Statistics | None = None
         self._heard = 0.0
         self._runs: list[RunInfo] = []
+        self._offset = 0.0
+        """How far the clock was from the one that nobody sets, when events were last asked for."""
         self.events: list[Event] = []
         """The newest last."""
         self._glance: Glance | None = None
@@ -160,7 +162,14 @@ class Watch:
         return *counts, self._numbers.since, (state.worker_pid, state.restarts, state.reloads) if state else None
 
     def _new_events(self) -> list[Event]:
-        since = self.events[-1].when if self.events else 0.0
+        """Events have the time of the clock: after it was set back, new ones look older than those that are known."""
+        now = time.time()
+        offset = now - time.monotonic()
+        was_set_back = offset < self._offset - 1.0
+        self._offset = offset
+        since = self.events[-1].when if self.events and not was_set_back else 0.0
+        if since > now + 1.0:
+            since = 0.0
         known = {one.number for one in self.events}
         return (self.events + [one for one in self.insight.events(since) if one.number not in known])[-_EVENTS_KEPT:]
 

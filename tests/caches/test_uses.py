@@ -49,6 +49,19 @@ def test_a_process_evicts_in_the_exact_order_of_its_own_uses(tmp_path: Path) -> 
     assert {"5", "6"} <= set(Cache(tmp_path))
 
 
+def test_entries_of_the_future_age_from_now_on(tmp_path: Path) -> None:
+    """The clock was ahead when they were used, and was set back since: they must not outlive all others."""
+    cache = Cache(tmp_path, max_bytes=BLOCKS * 4096)
+    fill(cache, *range(BLOCKS))
+    cache.close()
+    for place, name in enumerate(sorted(tmp_path.glob("entries/*/*/*"), key=lambda path: path.stat().st_mtime_ns)):
+        os.utime(name, (2**33 + place, 2**33 + place))
+    cache = Cache(tmp_path, max_bytes=BLOCKS * 4096)
+    assert cache["0"]
+    fill(cache, *range(100, 106))
+    assert sorted(Cache(tmp_path)) == sorted(map(str, (0, 7, 8, 9, *range(100, 106))))
+
+
 def test_uses_without_memory_count_too(tmp_path: Path) -> None:
     cache = Cache(tmp_path, memory_entries=0, max_bytes=BLOCKS * 4096)
     fill(cache, *range(BLOCKS))

@@ -17,27 +17,14 @@ from kcachefs.core.limits import Limits
 from kcachefs.store.history_records import SampleRecord
 from kcachefs.store.journal import Changes
 from kcachefs.store.records import Content
+from tests.core.clocks import Clock, clock
 from tests.core.trees import READER, find, kernel, look_up, opened, user, write
+
+__all__ = ["clock"]
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 DAY = 86400.0
 YEAR = 365 * DAY
-
-
-class Clock:
-    """The clock of this process, as far ahead as a test says: nobody can set the real one for one test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ahead = 0.0
-        seconds, nanoseconds = time.time, time.time_ns
-        monkeypatch.setattr(time, "time", lambda: seconds() + self.ahead)
-        monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(self.ahead * 1e9))
-        monkeypatch.setattr(future_uses, "WATCHED_NS", 0)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 def make(fs: Filesystem, *paths: str) -> None:
