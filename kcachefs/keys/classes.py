@@ -122,8 +122,11 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
         return [("fields", held["_fields"]), ("field defaults", held.get("_field_defaults"))]
     if "__dataclass_fields__" in held:
         fields = [tuple(getattr(field, name) for name in _FIELD) for field in dataclasses.fields(cls)]
+        # What `__post_init__` is given, in this order, and no field.
+        passed = [field.name for field in held["__dataclass_fields__"].values() if _is_passed(field)]
         flags = held["__dataclass_params__"]
-        return [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
+        told = [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
+        return [*told, ("passed on", passed)] if passed else told
     if "__total__" in held and "__required_keys__" in held:  # a TypedDict
         return [("total", held["__total__"])]
     if type(cls).__qualname__ == "StructMeta" and type(cls).__module__ == "msgspec._core":
@@ -137,6 +140,10 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
         fields = [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__)]
         return [*fields, *names, ("config", config)]
     return []
+
+
+def _is_passed(field: Any) -> bool:
+    return str(ask(field._field_type, "name")) == "_FIELD_INITVAR"
 
 
 def _refuse_hidden_metaclass(metaclass: type) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -14,7 +15,7 @@ from kcachefs.keys.visibility import attributes
 
 def _numba_function(value: Any) -> Any:
     # With signatures given, numba converts arguments to them. Without, signatures are those that were used so far.
-    signatures = None if value._can_compile else [str(signature) for signature in value.signatures]
+    signatures = None if value._can_compile else [tuple(signature) for signature in value.signatures]
     return (value.py_func, value.targetoptions, getattr(value, "locals", None), signatures, version_of("numba"))
 
 
@@ -37,11 +38,39 @@ def _numba_generalised(value: Any) -> Any:
 
 
 def _numba_callback(value: Any) -> Any:
-    return (value._pyfunc, str(value._sig), version_of("numba"))
+    return (value._pyfunc, (value._sig.return_type, value._sig.args), version_of("numba"))
 
 
-def _text(value: Any) -> Any:
-    return (type(value).__qualname__, str(value), version_of(type(value).__module__))
+def _numba_type(value: Any) -> Any:
+    """A type by its text, and by what the text has no more of than a name or an address."""
+    held = vars(value)
+    if "_wr" in held and "dispatcher" in dir(value):  # of a function
+        text, told = "", value.dispatcher
+    elif "jit_methods" in held:  # of a class; the order of its fields is the layout of its instances
+        text, told = value.class_name, (list(value.struct.items()), {name: held.get(name) for name in _OF_CLASS_TYPES})
+    else:
+        told = {name: held[name] for name in _BEHIND_NAMES & held.keys()}
+        parts = [name for name in held if not name.endswith("_cache")]
+        told["types"] = {name: found for name in parts if (found := _types_in(value, held[name]))}
+        text = "" if _TELLING & held.keys() else str(value)
+        if _ADDRESS.search(text) is not None and (not told["types"] or "templates" in held):
+            raise Unkeyable(f"the numba type {text} is known by an address alone; pass what it is the type of")
+    return (type(value).__qualname__, _ADDRESS.sub("", text), told, version_of(type(value).__module__))
+
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}|#[0-9a-f]{8,}")
+_OF_CLASS_TYPES = ("class_doc", "jit_methods", "jit_props", "jit_static_methods")
+# Attributes with the thing itself, of which the text has the name; and those that say more than the text.
+_TELLING = frozenset({"pymod", "_value"})
+_BEHIND_NAMES = frozenset({"instance_class", "get_pointer", "requires_gil", "cconv"}) | _TELLING
+
+
+def _types_in(outer: Any, value: Any) -> list[Any]:
+    """The types that a type is made of: one of its attributes, or in one."""
+    if isinstance(value, sys.modules["numba"].types.Type):
+        return [value] if value is not outer else []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return [found for item in items for found in _types_in(outer, item)]
 
 
 def _expression(value: Any) -> Any:
@@ -131,7 +160,7 @@ READERS: dict[str, Reader] = {
     ),
     "numba.np.ufunc.gufunc.GUFunc": Reader("numba gufunc", _numba_generalised, attributes="noise"),
     "numba.core.ccallback.CFunc": Reader("numba callback", _numba_callback, attributes="noise"),
-    "numba.core.types.abstract.Type": Reader("numba type", _text, attributes="noise"),
+    "numba.core.types.abstract.Type": Reader("numba type", _numba_type, attributes="noise"),
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),

@@ -78,6 +78,18 @@ class Kernel:
 value = Kernel(2)
 """
 
+PASSED = """
+from dataclasses import InitVar, dataclass
+@dataclass(kw_only=True)
+class Kernel:
+    m: InitVar[int]
+    n: InitVar[int]
+    k: int = 0
+    def __post_init__(self, one, two):
+        self.k = one - two
+value = Kernel(m=2, n=2)
+"""
+
 ENUM = """
 import enum
 class Kernel(enum.Enum):
@@ -247,6 +259,20 @@ CASES: list[Case] = [
     ),
     *edits(
         "dataclass slots", "change", DATACLASS.replace("self.extra = 1", "pass"), "frozen=False || slots=True", VALUE
+    ),
+    *edits(
+        "dataclass order",
+        "change",
+        PASSED,
+        "m: InitVar[int]\\n    n: InitVar[int] || n: InitVar[int]\\n    m: InitVar[int]",
+        VALUE,
+    ),
+    *edits(
+        "dataclass order kept",
+        "same",
+        PASSED.replace("kw_only=True", "kw_only=True, slots=True"),
+        "m=2, n=2 || n=2, m=2",
+        VALUE,
     ),
     *edits(
         "enumeration",

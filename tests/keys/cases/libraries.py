@@ -52,6 +52,38 @@ def run(x):
 kind = numba.float64
 """
 
+NUMBA_TYPES = """
+import collections, enum, numba
+from numba import njit, types
+from numba.experimental import jitclass
+N = 4
+@njit
+def helper(x):
+    return x * N
+@jitclass([("a", types.int64), ("b", types.float32)])
+class Point:
+    def __init__(self):
+        self.a = 1
+class Mode(enum.IntEnum):
+    FAST = 1
+Pair = collections.namedtuple("Pair", "x y")
+point = Point.class_type.instance_type
+@njit([(point,)])
+def typed(p):
+    return p.a
+GIVEN = {
+    "function": types.List(types.Dispatcher(helper)),
+    "class": types.Tuple([point, types.int64]),
+    "named": types.List(types.NamedTuple([types.int64, types.int64], Pair)),
+    "mode": types.Optional(types.IntEnumMember(Mode, types.int64)),
+    "omitted": types.Omitted(helper),
+    "module": types.Module(numba),
+    "literal": types.literal(1),
+    "typed": typed,
+    "itself": Point,
+}
+"""
+
 PYDANTIC = """
 import pydantic
 check = pydantic.field_validator("x")
@@ -216,6 +248,35 @@ CASES: list[Case] = [
         key="[hash_function(run), hash_function(kernel), hash_value(kind)]",
         needs="numba",
     ),
+    *(
+        case
+        for given, line in (
+            ("function", "N = 4 || N = 5"),
+            ("class", "self.a = 1 || self.a = 2"),
+            ("class", """("a", types.int64), ("b", types.float32) || ("b", types.float32), ("a", types.int64)"""),
+            ("named", """"x y" || "x z" """),
+            ("mode", "FAST = 1 || FAST = 2"),
+            ("omitted", "N = 4 || N = 5"),
+            ("typed", "self.a = 1 || self.a = 2"),
+            ("itself", "self.a = 1 || self.a = 2"),
+        )
+        for case in edits(
+            f"numba type of {given}", "change", NUMBA_TYPES, line, key=f"hash_value(GIVEN[{given!r}])", needs="numba"
+        )
+    ),
+    *mutations(
+        "numba types used",
+        "same",
+        NUMBA_TYPES,
+        """
+        helper(2)
+        typed(Point())
+        GIVEN["literal"].literal_type
+        """,
+        key="hash_value(list(GIVEN.values()))",
+        needs="numba",
+    ),
+    *values("numba type refused", "refused", NUMBA_TYPES, "types.deferred_type()", needs="numba"),
     *edits(
         "pydantic",
         "change",
