@@ -7,6 +7,7 @@ both sides with what it takes: it is neither saved nor lost. `stats`, `status`, 
 from __future__ import annotations
 
 import contextlib
+import time
 
 import msgspec
 
@@ -142,7 +143,9 @@ def counted_since(store: Store) -> float:
     """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0 if nobody knows."""
     with contextlib.suppress(RecordDamaged):
         raw = store.catalog.get(META_RESET)
-        return unpack_number(raw) / 1e9 if raw is not None else 0.0
+        since = unpack_number(raw) / 1e9 if raw is not None else 0.0
+        if since <= time.time():  # else the clock was set back since
+            return since
     return 0.0
 
 

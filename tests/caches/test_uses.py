@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -158,6 +159,17 @@ def test_what_the_disk_refused_is_never_doubted(tmp_path: Path, monkeypatch: pyt
     cache = Cache(tmp_path)
     assert not cache.put("key", b"value")
     assert [cache.get("key") for _ in range(3)] == [b"value"] * 3
+
+
+def test_folders_whose_caches_are_gone_are_forgotten(tmp_path: Path) -> None:
+    for number in range(20):
+        Cache(tmp_path / str(number)).close()
+    gc.collect()
+    last = Cache(tmp_path / "last")
+    assert [folder for folder in memory._before if folder.startswith(f"{tmp_path}/")] == [str(tmp_path / "last")]
+    other = Cache(tmp_path / "last")
+    last["key"], other["key"] = b"old", b"new"
+    assert last["key"] == b"new", "those that are left hear of each other"
 
 
 def test_a_decorated_function_forgets_what_another_handle_deleted(tmp_path: Path) -> None:

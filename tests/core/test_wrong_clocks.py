@@ -264,3 +264,13 @@ def test_a_file_that_was_rewritten_in_the_future_is_sealed(tmp_path: Path, clock
         clock.ahead = 0.0
         fs.sealer.seal_quiet()
         assert fs.attributes(ino).content == Content.OBJECT
+
+
+def test_a_reset_in_the_future_hides_nothing_that_comes_after_it(tmp_path: Path, clock: Clock) -> None:
+    """Whoever looks back begins at the last reset. Nobody can tell when that one was."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        clock.ahead = YEAR
+        fs.reset_statistics()
+        assert fs.statistics().since > time.time() - DAY
+        clock.ahead = 0.0
+        assert fs.statistics().since == 0.0
