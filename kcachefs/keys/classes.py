@@ -29,6 +29,7 @@ _NOISE = frozenset(
         *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
         *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__", "__type_params__"),
         *("__dataclass_fields__", "__dataclass_params__", "__conditional_annotations__", "__classdictcell__"),
+        "__slotnames__",  # left by the first copy of an instance
         # Of typed dictionaries, whose annotations say it.
         *("__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__", "__total__"),
         # Of protocols, whose first instance changes them.
