@@ -411,6 +411,20 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         needs="attrs",
     ),
     *edits(
+        "jax",
+        "change",
+        """
+        import jax
+        def kernel(x: jax.Array) -> jax.Array:
+            return x + 1
+        """,
+        """
+        x: jax.Array || x: object
+        x + 1 || x + 2
+        """,
+        needs="jax",
+    ),
+    *edits(
         "msgspec",
         "change",
         MSGSPEC,
