@@ -111,6 +111,23 @@ class Config(pydantic.BaseModel):
 value = Config(x=3)
 """
 
+# As flax has it: modules get a number each, which is theirs alone.
+FLAX = {
+    "flax/linen/module.py": """
+import itertools
+numbers = itertools.count()
+class Module:
+    def __init__(self, features):
+        self.features = features
+        self._id = next(numbers)
+""",
+    "main.py": """
+from flax.linen.module import Module
+class Dense(Module):
+    pass
+""",
+}
+
 ATTRS = """
 import attrs, functools
 def loud(method):
@@ -424,6 +441,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         """,
         needs="jax",
     ),
+    Case("flax: another", "change", FLAX, "hash_value(Dense(2))", "hash_value(Dense(3))"),
+    Case("flax: the same", "same", FLAX, "hash_value(Dense(2))", "hash_value(Dense(2))"),
     *edits(
         "msgspec",
         "change",
