@@ -29,6 +29,7 @@ _NOISE = frozenset(
         *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
         *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__", "__type_params__"),
         *("__dataclass_fields__", "__dataclass_params__", "__conditional_annotations__", "__classdictcell__"),
+        "__slotnames__",  # left by the first copy of an instance
         # Of typed dictionaries, whose annotations say it.
         *("__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__", "__total__"),
         # Of protocols, whose first instance changes them.
@@ -103,6 +104,10 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
     if "_abc_impl" in held:
         members.append(("registered", _registered(cls)))
+    if "__attrs_attrs__" in held:  # with these and its flags, which count, attrs has made the methods that it generated
+        generated = {name for name in names if _is_made_by_attrs(name, held[name])}
+        members.append(("generated", sorted(generated - {"__replace__"})))  # which is there since Python 3.13
+        names -= generated
     if "__pydantic_decorators__" in held:
         members.append(("order in the model", _order_in_model(held)))
     slots = held.get("__slots__")
@@ -216,6 +221,18 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     is_made = function.__code__.co_qualname.startswith("__create_fn__") and function.__name__ == name
     return is_special and (is_made or module.startswith("namedtuple_") or module in _COMPLETING)
+
+
+def _is_made_by_attrs(name: str, member: Any) -> bool:
+    if type(member) is not types.FunctionType:
+        return False
+    if name == "__replace__" and member.__globals__.get("__name__") == "attr._make":
+        return True
+    return member.__name__ == name and _ATTRS_FILE.match(member.__code__.co_filename) is not None
+
+
+# All but `__getattr__`, which has functions of the project in it.
+_ATTRS_FILE = re.compile("<attrs generated (?:methods|init|eq|hash|repr) ")
 
 
 def _without_guard(function: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.keys.cases.case import Case, edits
+from tests.keys.cases.case import Case, edits, mutations
 
 PLAIN = """
 import abc, functools
@@ -363,6 +363,22 @@ CASES: list[Case] = [
         @typing.runtime_checkable\\n ||
         """,
         VALUE,
+    ),
+    *(
+        case
+        for name, source in (("class", PLAIN), ("slots", SLOTTED), ("dataclass", DATACLASS), ("enumeration", ENUM))
+        for case in mutations(
+            f"{name} used",
+            "same",
+            source,
+            """
+            import copy; copy.copy(value), copy.deepcopy(value)
+            import pickle; pickle.loads(pickle.dumps(value))
+            hash(Kernel), repr(value), value == value
+            import inspect, typing; inspect.signature(Kernel), typing.get_type_hints(Kernel)
+            """,
+            VALUE,
+        )
     ),
     *edits(
         "class kept",

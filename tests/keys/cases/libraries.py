@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.keys.cases.case import Case, edits, mutations, values
+
+VALUE = "hash_value(value)"
 
 TRITON = """
 import triton, triton.language as tl
@@ -105,6 +109,50 @@ class Config(pydantic.BaseModel):
     @shown
     def cost(self) -> int: return 1
 value = Config(x=3)
+"""
+
+# As flax has it: modules get a number each, which is theirs alone.
+FLAX = {
+    "flax/linen/module.py": """
+import itertools
+numbers = itertools.count()
+class Module:
+    def __init__(self, features):
+        self.features = features
+        self._id = next(numbers)
+""",
+    "main.py": """
+from flax.linen.module import Module
+class Dense(Module):
+    pass
+""",
+}
+
+ATTRS = """
+import attrs, functools
+def loud(method):
+    @functools.wraps(method)
+    def wrapper(*args, **kwargs):
+        return method(*args, **kwargs)
+    return wrapper
+@attrs.frozen(order=False, cache_hash=True)
+class Tile:
+    m: int = 1
+    n: int = attrs.field(default=2, converter=int, validator=attrs.validators.ge(1), eq=True)
+    def area(self):
+        return self.m * self.n
+value = Tile()
+"""
+
+ATTRS_CACHED = """
+import attrs, functools
+@attrs.frozen
+class Tile:
+    m: int = 1
+    @functools.cached_property
+    def cost(self):
+        return self.m + 1
+value = Tile()
 """
 
 SYMPY = """
@@ -331,6 +379,70 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         key="hash_value(value)",
         needs="pydantic",
     ),
+    *edits(
+        "attrs",
+        "change",
+        ATTRS,
+        """
+        order=False || order=True
+        order=False, cache_hash=True || eq=False
+        order=False || kw_only=True
+        order=False || slots=False
+        attrs.frozen( || attrs.define(unsafe_hash=True,
+        m: int = 1 || k: int = 1
+        default=2 || default=3
+        converter=int || converter=float
+        ge(1) || ge(0)
+        eq=True || eq=False
+        eq=True || repr=False
+        self.m * self.n || self.m + self.n
+        Tile() || Tile(2)
+        """,
+        key="hash_value(value)",
+        needs="attrs",
+    ),
+    *(
+        replace(case, is_portable=False)
+        for case in (
+            *edits(
+                "attrs wrapped",
+                "change",
+                ATTRS,
+                "Tile() || Tile()\\nTile.__repr__ = loud(Tile.__repr__)",
+                VALUE,
+                "attrs",
+            ),
+            *edits("attrs cached", "change", ATTRS_CACHED, "self.m + 1 || self.m + 2", VALUE, "attrs"),
+            *mutations("attrs cached used", "same", ATTRS_CACHED, "value.cost", VALUE, "attrs"),
+        )
+    ),
+    *mutations(
+        "attrs used",
+        "same",
+        ATTRS,
+        """
+        hash(value), repr(value), value == Tile()
+        import copy, pickle; copy.copy(value), pickle.dumps(value)
+        """,
+        key=VALUE,
+        needs="attrs",
+    ),
+    *edits(
+        "jax",
+        "change",
+        """
+        import jax
+        def kernel(x: jax.Array) -> jax.Array:
+            return x + 1
+        """,
+        """
+        x: jax.Array || x: object
+        x + 1 || x + 2
+        """,
+        needs="jax",
+    ),
+    Case("flax: another", "change", FLAX, "hash_value(Dense(2))", "hash_value(Dense(3))"),
+    Case("flax: the same", "same", FLAX, "hash_value(Dense(2))", "hash_value(Dense(2))"),
     *edits(
         "msgspec",
         "change",
