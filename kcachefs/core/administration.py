@@ -123,24 +123,24 @@ class Administration:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _evict(self, infos: Iterable[EntryInfo], dry_run: bool, why: str) -> Outcome:
-        gone: list[EntryInfo] = []
-        refused: list[str] = []
+        chosen = list(infos)
         if dry_run:
-            gone = list(infos)
+            taken = {info.entry for info in chosen if not info.pinned}
         else:
-            gone, refused = self._take(list(infos), why)
+            taken = self._fs.evictor.evict_all([info.entry for info in chosen], why)
             self._fs.store.compact()
+        left = [info for info in chosen if info.entry not in taken]
         return Outcome(
-            entries=[info.path for info in gone],
-            stored_bytes=sum(info.stored_bytes for info in gone),
-            refused=refused,
+            entries=[info.path for info in chosen if info.entry in taken],
+            stored_bytes=sum(info.stored_bytes for info in chosen if info.entry in taken),
+            refused=[info.path for info in left if self._is_there(info.entry)],
+            gone=[info.path for info in left if not self._is_there(info.entry)],
             dry_run=dry_run,
         )
 
-    def _take(self, infos: list[EntryInfo], why: str) -> tuple[list[EntryInfo], list[str]]:
-        taken = self._fs.evictor.evict_all([info.entry for info in infos], why)
-        gone = [info for info in infos if info.entry in taken]
-        return gone, [info.path for info in infos if info.entry not in taken]
+    def _is_there(self, entry: int) -> bool:
+        record = self._fs.table.get(entry)
+        return record is not None and not record.flags & EntryRecord.LEAVING
 
     def _matching(self, patterns: list[str]) -> list[EntryInfo]:
         by_path = self._entries(False)
