@@ -858,6 +858,21 @@ def test_prune_evicts_the_unused_the_old_and_the_too_much(tmp_path: Path) -> Non
         assert administration.prune(max_size=0).entries == ["triton/B"]
 
 
+def test_pinned_entries_count_for_the_size_that_prune_leaves(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCD", size=50_000)
+        administration = Administration(fs)
+        administration.pin(["triton/A"])
+        size = next(info.stored_bytes for info in administration.ls() if info.path == "triton/A")
+        for dry_run in (True, False):
+            outcome = administration.prune(max_size=2 * size + 5000, dry_run=dry_run)
+            assert (outcome.entries, outcome.refused) == (["triton/B", "triton/C"], [])
+        assert alive(fs) == ["A", "D"]
+        for dry_run in (True, False):
+            outcome = administration.prune(max_size=size // 2, dry_run=dry_run)
+            assert (outcome.entries, outcome.refused) == (["triton/D"], ["triton/A"]), "it cannot hold, and why is told"
+
+
 def test_what_somebody_else_evicts_meanwhile_is_told_as_gone(tmp_path: Path) -> None:
     class Hasty(Kernel):
         def name_gone(self, parent: int, name: bytes) -> None:
