@@ -47,6 +47,10 @@ def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Conc
         found.append(Concern("restarts", f"The worker was replaced {times} after a failure{why}."))
     if fleet is not None and fleet.state != "ready":
         found.append(Concern("fleet", f"The fleet is {fleet.state}" + (f": {fleet.why}." if fleet.why else ".")))
+    elif fleet is not None and fleet.queue and fleet.publish_why:
+        entries = "entry waits" if fleet.queue == 1 else "entries wait"
+        words = f"Nothing is published to the fleet, and {fleet.queue:,} {entries}: {fleet.publish_why}."
+        found.append(Concern("fleet", words))
     return sorted(found, key=lambda one: not one.grave)
 
 
