@@ -227,6 +227,12 @@ def test_many_at_once_share_one_mount_and_the_last_takes_it_away(base: Path) -> 
     assert done.stdout.split() == [str(number) for number in range(6)]
 
 
+def test_nothing_is_left_in_the_runtime_directory(base: Path) -> None:
+    done = kcachefs("run", "--store", base / "s", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"')
+    record = registry.state_path(done.stdout.strip())
+    until(lambda: not [*record.parent.glob(f"{record.stem}.*")], "its supervisor ends a moment later")
+
+
 def test_a_run_inside_a_run_uses_its_mount(base: Path) -> None:
     inner = [*KCACHEFS, "run", "-q", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"']
     done = kcachefs(
