@@ -164,6 +164,8 @@ READERS: dict[str, Reader] = {
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
+    # Instances are numbered as they are made.
+    "flax.linen.module.Module": Reader("flax module", nothing, noise=frozenset({"_id"})),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),
     "_ctypes.Structure": Reader("ctypes value", _structure),
     "_ctypes.Union": Reader("ctypes value", _structure),

@@ -111,6 +111,22 @@ class Config(pydantic.BaseModel):
 value = Config(x=3)
 """
 
+# As flax has it: modules get a number each, which is theirs alone.
+FLAX = {
+    "flax/__init__.py": "",
+    "flax/linen/__init__.py": "",
+    "flax/linen/module.py": """
+class Module:
+    def __init__(self, features, number):
+        self.features, self._id = features, number
+""",
+    "main.py": """
+from flax.linen.module import Module
+class Dense(Module):
+    pass
+""",
+}
+
 ATTRS = """
 import attrs, functools
 def loud(method):
@@ -424,6 +440,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         """,
         needs="jax",
     ),
+    Case("flax: another", "change", FLAX, "hash_value(Dense(2, 1))", "hash_value(Dense(3, 1))"),
+    Case("flax: the same", "same", FLAX, "hash_value(Dense(2, 1))", "hash_value(Dense(2, 2))"),
     *edits(
         "msgspec",
         "change",
