@@ -458,6 +458,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         "change",
         SCIPY,
         """
+        scipy.special.expit || scipy.special.gamma
+        scipy.special.expit || numpy.exp
         norm || scipy.stats.gamma
         norm(0, 1) || norm(0, 2)
         slope || Slope(a=0, b=2)
@@ -467,6 +469,7 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         """,
         "scipy",
     ),
+    *values("ufunc refused", "refused", SCIPY, "numpy.frompyfunc(len, 1, 1)", "scipy"),
     *edits("scipy edited", "change", SCIPY, "2 * x || 3 * x", needs="scipy"),
     *mutations(
         "scipy used",
