@@ -159,7 +159,9 @@ def _tensors_of_module(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{kind}.{name}", held[kind][name]
 
 
-_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS, parts=_tensors_of_module)
+# What torch.compile and torch.jit leave in a module that they were given.
+_LEFT_BEHIND = frozenset({"_is_torch_compile", "__overloads__"})
+_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS | _LEFT_BEHIND, parts=_tensors_of_module)
 
 
 def _generator(value: Any) -> Any:

@@ -349,16 +349,18 @@ CASES: list[Case] = [
         TORCH
         + """
 compiled = torch.compile(f, backend="eager")
-module = linear()
+module, weighted = linear(), linear()
 optimised = torch.compile(module, backend="eager")
 weight = nn.Parameter(torch.ones(2))
 def kernel(x):
-    return compiled(x), optimised(x), double(x), torch.ops.aten.add(x, x), weight
+    return compiled(x), optimised(x), double(x), torch.ops.aten.add(x, x), weight, weighted
 """,
         """
         compiled(torch.ones(2))
         optimised(torch.ones(2))
         module(torch.ones(2))
+        torch.compile(weighted, backend="eager")(torch.ones(2))
+        torch.jit.script(weighted)
         double(torch.ones(2))
         torch.ops.cases.double(torch.ones(2))
         compiled(weight)
