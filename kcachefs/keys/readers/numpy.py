@@ -64,11 +64,12 @@ def _legacy_random(value: Any) -> Any:
 
 def _ufunc(value: Any) -> Any:
     """A function of scipy that works element by element; those of numpy are found under its name."""
+    name = value.__name__
     for home in ("scipy.special", "scipy.special._ufuncs"):
-        if dictionary_of(sys.modules.get(home)).get(value.__name__) is value:
-            return (home, value.__name__, version_of(home))
+        if dictionary_of(sys.modules.get(home)).get(name) is value:
+            return (home, name, version_of(home))
     raise Unkeyable(
-        f"the ufunc {value.__name__} does not tell what it computes; pass the function that it was made of, or name "
+        f"the ufunc {name} does not tell what it computes; pass the function that it was made of, or name "
         "the variable in `ignore`"
     )
 
