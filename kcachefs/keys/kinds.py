@@ -163,7 +163,8 @@ def _write_member(walk: Walk, member: enum.Enum, out: list[bytes]) -> None:
         write(type(member), out, walk)
         held = attributes(member)
         for name in sorted(held.keys() - _OF_MEMBERS):
-            walk.named("attribute", name, held[name], out)
+            if not _is_derived(type(member), name):
+                walk.named("attribute", name, held[name], out)
 
 
 # What Python puts into every member.

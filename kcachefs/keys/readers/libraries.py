@@ -116,6 +116,21 @@ def _undefined_function(value: Any) -> Any:
     return (*_assumed(value), version_of("sympy"))
 
 
+def _distribution(value: Any) -> Any:
+    """A distribution of scipy by what it was made from, and its random generator where it has one of its own."""
+    shared = sys.modules["numpy"].random.mtrand._rand
+    return (value._updated_ctor_param(), None if value._random_state is shared else value._random_state)
+
+
+# Made with the distribution from what it was made from.
+_OF_DISTRIBUTIONS = frozenset(
+    {
+        *("_random_state", "_ctor_param", "_parse_arg_template", "_parse_args", "_parse_args_stats", "_parse_args_rvs"),
+        *("_ppfvec", "_cdfvec", "vecentropy", "generic_moment", "__doc__", "_stats_has_moments", "numargs"),
+    }
+)
+
+
 def _structure(value: Any) -> Any:
     if not _holds_no_pointer(type(value)):
         raise Unkeyable(f"{type(value).__qualname__} of ctypes holds an address; pass what it points to")
@@ -164,6 +179,7 @@ READERS: dict[str, Reader] = {
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
+    "scipy.stats._distn_infrastructure.rv_generic": Reader("distribution", _distribution, noise=_OF_DISTRIBUTIONS),
     # Instances are numbered as they are made.
     "flax.linen.module.Module": Reader("flax module", nothing, noise=frozenset({"_id"})),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,7 +159,9 @@ def _tensors_of_module(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{kind}.{name}", held[kind][name]
 
 
-_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS, parts=_tensors_of_module)
+# What torch.compile and torch.jit leave in a module that they were given.
+_LEFT_BEHIND = frozenset({"_is_torch_compile", "__overloads__"})
+_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS | _LEFT_BEHIND, parts=_tensors_of_module)
 
 
 def _generator(value: Any) -> Any:
@@ -215,6 +217,21 @@ def _qualified_name(operator: Any) -> str:
     if isinstance(operator, held.OpOverloadPacket):
         return str(operator._qualified_op_name)
     return str(operator._schema.name) if isinstance(operator, held.OpOverload) else ""
+
+
+def operator_called(module: Any, names: Sequence[str]) -> tuple[str, Any] | None:
+    """The operator that `module.names` means in code, such as `torch.ops.mine.scale`, where torch does not bring it.
+
+    With what `torch.library.custom_op` returned for it, or None where it was defined otherwise, or is not yet.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or (module is not torch and module is not torch.ops):
+        return None
+    inside = list(names) if module is torch.ops else list(names[1:]) if names[:1] == ("ops",) else []
+    if len(inside) < 2 or inside[0] in _NAMESPACES:
+        return None
+    name = "::".join(inside[:2])
+    return name, _definitions().get(name)
 
 
 def _definitions() -> dict[str, Any]:

@@ -380,6 +380,21 @@ CASES: list[Case] = [
             VALUE,
         )
     ),
+    *mutations(
+        "enumeration cached",
+        "same",
+        """
+        import enum, functools
+        class Kernel(enum.Enum):
+            FAST = 1
+            @functools.cached_property
+            def cost(self):
+                return 2
+        value = Kernel.FAST
+        """,
+        "value.cost",
+        VALUE,
+    ),
     *edits(
         "class kept",
         "same",

@@ -113,13 +113,12 @@ value = Config(x=3)
 
 # As flax has it: modules get a number each, which is theirs alone.
 FLAX = {
+    "flax/__init__.py": "",
+    "flax/linen/__init__.py": "",
     "flax/linen/module.py": """
-import itertools
-numbers = itertools.count()
 class Module:
-    def __init__(self, features):
-        self.features = features
-        self._id = next(numbers)
+    def __init__(self, features, number):
+        self.features, self._id = features, number
 """,
     "main.py": """
 from flax.linen.module import Module
@@ -127,6 +126,17 @@ class Dense(Module):
     pass
 """,
 }
+
+SCIPY = """
+import numpy, scipy.special, scipy.stats
+from scipy.stats import norm, rv_discrete
+class Slope(scipy.stats.rv_continuous):
+    def _pdf(self, x):
+        return 2 * x
+slope = Slope(a=0, b=1)
+def kernel(x):
+    return norm.pdf(x), slope.pdf(x)
+"""
 
 ATTRS = """
 import attrs, functools
@@ -441,8 +451,36 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         """,
         needs="jax",
     ),
-    Case("flax: another", "change", FLAX, "hash_value(Dense(2))", "hash_value(Dense(3))"),
-    Case("flax: the same", "same", FLAX, "hash_value(Dense(2))", "hash_value(Dense(2))"),
+    Case("flax: another", "change", FLAX, "hash_value(Dense(2, 1))", "hash_value(Dense(3, 1))"),
+    Case("flax: the same", "same", FLAX, "hash_value(Dense(2, 1))", "hash_value(Dense(2, 2))"),
+    *values(
+        "scipy",
+        "change",
+        SCIPY,
+        """
+        scipy.special.expit || scipy.special.gamma
+        scipy.special.expit || numpy.exp
+        norm || scipy.stats.gamma
+        norm(0, 1) || norm(0, 2)
+        slope || Slope(a=0, b=2)
+        slope || Slope(a=0, b=1, seed=1)
+        Slope(seed=1) || Slope(seed=2)
+        rv_discrete(values=([1, 2], [0.5, 0.5])) || rv_discrete(values=([1, 2], [0.4, 0.6]))
+        """,
+        "scipy",
+    ),
+    *values("ufunc refused", "refused", SCIPY, "numpy.frompyfunc(len, 1, 1)", "scipy"),
+    *edits("scipy edited", "change", SCIPY, "2 * x || 3 * x", needs="scipy"),
+    *mutations(
+        "scipy used",
+        "same",
+        SCIPY,
+        """
+        norm.rvs(size=2), slope.rvs(size=2)
+        norm.fit([1, 2, 3]), norm.entropy(), slope.ppf(0.5), slope.moment(2)
+        """,
+        needs="scipy",
+    ),
     *edits(
         "msgspec",
         "change",

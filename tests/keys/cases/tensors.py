@@ -100,6 +100,11 @@ graph.output(graph.call_function(torch.ops.cases.op.default, (graph.placeholder(
 GIVEN = {"op": op, "overload": torch.ops.cases.op.default, "packet": torch.ops.cases.op, "graph": graph}
 def kernel(x):
     return GIVEN["op"](x)
+def by_name(x):
+    return x + torch.ops.cases.op(x)
+ops = torch.ops
+def through_ops(x):
+    return x + ops.cases.op.default(x)
 """
 
 CASES: list[Case] = [
@@ -324,7 +329,18 @@ CASES: list[Case] = [
             needs="torch",
         )
     ),
-    *mutations("torch function changed", "change", OPERATORS, "op.register_autograd(other)", needs="torch"),
+    *(
+        case
+        for name in ("kernel", "by_name", "through_ops")
+        for case in mutations(
+            f"torch operator called by {name}",
+            "change",
+            OPERATORS,
+            "op.register_autograd(other)",
+            key=f"hash_function({name})",
+            needs="torch",
+        )
+    ),
     *values(
         "torch operator refused",
         "refused",
@@ -349,16 +365,18 @@ CASES: list[Case] = [
         TORCH
         + """
 compiled = torch.compile(f, backend="eager")
-module = linear()
+module, weighted = linear(), linear()
 optimised = torch.compile(module, backend="eager")
 weight = nn.Parameter(torch.ones(2))
 def kernel(x):
-    return compiled(x), optimised(x), double(x), torch.ops.aten.add(x, x), weight
+    return compiled(x), optimised(x), double(x), torch.ops.aten.add(x, x), weight, weighted
 """,
         """
         compiled(torch.ones(2))
         optimised(torch.ones(2))
         module(torch.ones(2))
+        torch.compile(weighted, backend="eager")(torch.ones(2))
+        torch.jit.script(weighted)
         double(torch.ones(2))
         torch.ops.cases.double(torch.ones(2))
         compiled(weight)
