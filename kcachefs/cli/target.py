@@ -136,7 +136,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 
         infos: Any = reports.decoded(reports.read(mount, reports.ENTRIES), kind, verb)
         chosen: Any = select(infos, sort=arguments.get("sort", "used"), patterns=arguments.get("patterns"))
-        result: _T = chosen
+        result: _T = chosen[: arguments.get("limit")]
         return result
     raise not_ours(mount, verb)
 

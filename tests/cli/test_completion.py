@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ import typer
 from kcachefs.cli import make_app
 from kcachefs.cli.manual import pages
 from tests.cli.scene import KCACHEFS, Scene, scene
+from tests.insight.test_hostile_users import SOUND, put
 
 ROOT = Path(__file__).resolve().parents[2]
 MANUAL = ROOT / "docs" / "man" / "man1"
@@ -84,6 +88,40 @@ def test_a_shell_completes_verbs_options_values_entries_and_mounts(place: Scene,
     # fish offers folders as well.
     assert str(place.mountpoint) in offered(place, f"kcachefs umount {place.folder}")
     assert str(place.mountpoint) in offered(place, f"kcachefs stats --mount {place.folder}")
+
+
+@pytest.mark.mount
+def test_entries_of_the_mount_that_is_named_are_offered(scene: Scene) -> None:
+    for name in ("a", "b"):
+        scene.must("mount", name, "--store", f"{name}-store")
+        put(scene, f"KEY-{name}", json.dumps({**SOUND, "name": f"softmax_{name}"}).encode(), scene.folder / name)
+        scene.must("stats", "--mount", name)
+    offered = ["softmax_b", "triton", "triton/KEY-b"]
+    for words in (["--mount", "b"], ["--mount=b"], ["--mount", "=", "b"], ["--store", "b-store"]):
+        assert scene.must("--complete", "ls", *words, "").split() == offered
+        assert scene.must("--complete", "evict", *words, "so").split() == offered[:1]
+    assert scene.must("--complete", "ls", "") == "", "which of the two is not said"
+
+
+@pytest.mark.mount
+def test_a_daemon_that_takes_long_is_not_waited_for(scene: Scene) -> None:
+    scene.mount("--hang-timeout", "600")
+    [mounted] = scene.status()
+    worker = mounted["worker_pid"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        assert scene.must("--complete", "ls", "tri") == ""
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+@pytest.mark.mount
+def test_no_more_is_offered_than_a_person_reads(scene: Scene) -> None:
+    folder = scene.mount()
+    for number in range(250):
+        (folder / f"KEY{number}").write_bytes(b"x")
+    scene.settle()
+    assert len(scene.must("--complete", "pin", "triton/").split()) == 200
 
 
 @pytest.mark.mount
