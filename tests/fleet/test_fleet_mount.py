@@ -10,7 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from kcachefs.daemon.bucket_folder import BucketFolder
 from kcachefs.fleet import packfile
 from tests.disks import need_root
 from tests.engines.callers import Child, Identity
-from tests.engines.mounting import Mount, kill
+from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.fleet.caches import ENTRIES, fill, shown
 from tests.fleet.mounts import SCOPE, Fleet, agent_of, fleet_of, log_of, told, wait_for_agent, wait_for_index
 from tests.frameworks.commands import kcachefs
@@ -89,11 +89,28 @@ def test_what_is_here_already_stays_as_it_is(fleet: Fleet) -> None:
         assert (own / "add.ptx").read_bytes() == b"changed here"
 
 
-@every_engine
-def test_a_second_node_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str) -> None:
+@pytest.fixture(scope="module")
+def with_kernels(own_keys: None) -> Iterator[Callable[[str], Fleet]]:
+    """A fleet whose first node compiled Triton's kernels on a mount of that engine."""
     pytest.importorskip("triton")
-    with empty_fleet.publisher("one", engine) as one:
-        assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+    with temporary_folder() as folder:
+
+        @cache
+        def made(engine: str) -> Fleet:
+            (folder / engine).mkdir()
+            fleet = Fleet(folder / engine)
+            with fleet.publisher("one", engine) as one:
+                assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+            return fleet
+
+        yield made
+
+
+@every_engine
+def test_a_second_node_compiles_no_triton_kernel(
+    empty_fleet: Fleet, with_kernels: Callable[[str], Fleet], engine: str
+) -> None:
+    empty_fleet.take(with_kernels(engine))
     with empty_fleet.node("two", engine) as two:
         wait_for_index(two)
         warm = compile_kernels(two.mountpoint)
@@ -104,11 +121,11 @@ def test_a_second_node_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str
 
 @every_engine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_second_node_of_another_user_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str) -> None:
+def test_a_second_node_of_another_user_compiles_no_triton_kernel(
+    empty_fleet: Fleet, with_kernels: Callable[[str], Fleet], engine: str
+) -> None:
     """Its own user, store, mount path and agent: nothing of the first node's is shared but the bucket."""
-    pytest.importorskip("triton")
-    with empty_fleet.publisher("one", engine) as one:
-        assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+    empty_fleet.take(with_kernels(engine))
     warm, numbers = on_a_node_of_another_user(empty_fleet, engine, compile_kernels)
     assert warm["hits"] == [True, True]
     assert all(kernel["there"] for kernel in warm["kernels"])
