@@ -441,6 +441,72 @@ def test_who_fills_a_folder_that_another_process_made_has_made_the_entry(
         assert (fs.statistics().total.misses, fs.statistics().total.hits) == (1, 0)
 
 
+def age(fs: Filesystem, ino: int, seconds: float) -> None:
+    """Have a file been made and written that long ago."""
+    with fs.nodes.change() as txn:
+        node = fs.nodes.get(ino)
+        node.atime = node.mtime = node.mtime - int(seconds * SECOND)
+        fs.nodes.save(txn, ino, node)
+
+
+@pytest.mark.parametrize("is_hit_written_down", [False, True])
+def test_a_file_that_a_warm_run_adds_to_a_group_is_no_miss(tmp_path: Path, is_hit_written_down: bool) -> None:
+    """As JAX, which notes when it read an executable, also if it did not when that was written."""
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("warm") as [warm]:
+        age(fs, write(fs, "jax/jit_f-1f2e-cache", b"executable", user(0, maker)), 1.0)
+        fs.settle()
+        look_up(fs, "jax/jit_f-1f2e-cache", warm)
+        if is_hit_written_down:
+            fs.settle()
+        write(fs, "jax/jit_f-1f2e-atime", b"now", user(0, warm))
+        found, told = entry(fs, "jax/jit_f-1f2e"), runs(fs)
+        assert (told[warm].hits, told[warm].misses) == (1, 0)
+        assert (fs.statistics().total.hits, fs.statistics().total.misses) == (1, 1)
+        assert (found.files, found.run, found.rewritten) == (2, told[maker].run, None)
+        assert Insight(fs).events() == []
+
+
+def test_who_adds_to_a_group_that_the_kernel_knew_of_has_no_miss(tmp_path: Path) -> None:
+    """Of processes that start at once, the lookup of the first serves them all: nobody sees that the others read."""
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("warm") as [warm]:
+        age(fs, write(fs, "inductor/ab/cabc.py", b"code", user(0, maker)), 1.0)
+        fs.settle()
+        write(fs, "inductor/ab/cabc.best_config", b"{}", user(0, warm))
+        fs.settle()
+        assert runs(fs).get(warm) is None or runs(fs)[warm].misses == 0
+        assert fs.statistics().total.misses == 1
+
+
+def test_a_run_that_replaces_a_file_of_a_group_rewrites_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("other") as [other]:
+        for name in ("cabc.py", "cabc.so"):
+            age(fs, write(fs, f"inductor/ab/{name}", b"code", user(0, maker)), 1.0)
+        fs.settle()
+        look_up(fs, "inductor/ab/cabc.py", other)
+        write(fs, "inductor/ab/.2.3.tmp", b"other code", user(0, other))
+        rename(fs, "inductor/ab/.2.3.tmp", "inductor/ab/cabc.so")
+        found, told = entry(fs, "inductor/ab/cabc"), runs(fs)
+        assert (told[other].hits, told[other].misses) == (0, 1)
+        assert (found.run, found.rewriter) == (told[maker].run, told[other].run)
+
+
+@pytest.mark.parametrize("names", [("cabc.py", "cabc.py"), ("cabc.py", "cabc.so")])
+def test_runs_that_make_a_group_at_once_each_miss_it(tmp_path: Path, names: tuple[str, str]) -> None:
+    with opened(tmp_path / "store") as fs, processes("one") as [one], processes("two") as [two]:
+        for pid in (one, two):
+            ino = write(fs, f"inductor/ab/.{pid}.3.tmp", os.urandom(100), user(0, pid))
+        age(fs, ino, 1.0)  # the second was begun before the first was done
+        for pid, name in zip((one, two), names, strict=True):
+            rename(fs, f"inductor/ab/.{pid}.3.tmp", f"inductor/ab/{name}")
+        fs.settle()
+        for pid in (one, two):
+            look_up(fs, f"inductor/ab/{names[1]}", pid)
+        fs.settle()
+        told = runs(fs)
+        assert [(told[pid].misses, told[pid].hits) for pid in (one, two)] == [(1, 0)] * 2
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (2, 0)
+
+
 # --- what went --------------------------------------------------------------------------------------------------------
 
 
