@@ -51,14 +51,14 @@ Hits = Counter[tuple[int, int]]
 
 
 class Makers(NamedTuple):
-    """The threads that made an entry whose files were sealed; None for those that nobody knows any more."""
+    """The processes that made an entry whose files were sealed; None for those that nobody knows any more."""
 
     entry: int | None
     files: Sequence[int | None]
     replacing: Collection[int]
-    """Those whose files took the names of others."""
+    """Those whose files took the names of others'."""
     rivals: Collection[int]
-    """Processes that made the same files at once."""
+    """Those that made the same files at once."""
 
 
 class Hit(NamedTuple):
@@ -146,7 +146,7 @@ class Makings:
         return misses
 
     def _is_counted(self, txn: Transaction, entry: int, maker: int) -> bool:
-        """Whether a process or thread that made an entry was counted as one that missed it; from now on it is."""
+        """Whether a process that made an entry was counted as one that missed it; from now on it is."""
         key = entry, maker
         if key in self._counted:
             return True

@@ -110,11 +110,12 @@ class Uses:
         was_replacing = self._replacing.pop(other, False)
         if not thread:
             return
-        if was_replacing or thread != before:
+        process_of = self._runs.process_of
+        makers = dict.fromkeys(process_of(one) for one in (before, thread) if one)
+        if was_replacing or not before or len(makers) > 1:
             self._replacing[ino] = True
         if thread == before:
             return
-        makers = {process_of(one): None for one in (before, thread) if one}
         for process in makers:
             self._has_made(entry, process)
         if len(makers) > 1:
@@ -125,24 +126,26 @@ class Uses:
 
         Who has hit a group and then only added a file to it did not make it.
         """
+        process_of = self._runs.process_of
         authors: list[int | None] = []
         replacing: set[int] = set()
         for ino in inodes:
-            thread = self._authors.pop(ino, None)
-            if self._replacing.pop(ino, False) and thread:
-                replacing.add(thread)
-            elif thread and entry >= GROUP_BASE and self._has_hit(entry, process_of(thread)):
-                thread = None
-            authors.append(thread)
-        for thread in {one for one in authors if one}:
+            thread, is_replacing = self._authors.pop(ino, None), self._replacing.pop(ino, False)
+            process = process_of(thread) if thread else 0
+            if not thread or (not is_replacing and self._only_adds(entry, process)):
+                authors.append(None)
+                continue
+            authors.append(process)
+            if is_replacing:
+                replacing.add(process)
             self._seen[entry, thread] = None
-            if entry in self._hits:
-                self._has_made(entry, process_of(thread))
-        return Makers(self._writers.get(entry), authors, replacing, self._rivals.get(entry, {}))
+            self._has_made(entry, process)
+        writer = self._writers.get(entry)
+        return Makers(process_of(writer) if writer else None, authors, replacing, self._rivals.get(entry, {}))
 
-    def _has_hit(self, entry: int, process: int) -> bool:
-        """Whether a process has a hit on an entry that is not written down yet."""
-        hits = self._hits.get(entry)
+    def _only_adds(self, entry: int, process: int) -> bool:
+        """Whether a process that made a file of a group has found the group complete before."""
+        hits = self._hits.get(entry) if entry >= GROUP_BASE else None
         return hits is not None and any(one == process and count for (_, one), count in hits.items())
 
     def _has_made(self, entry: int, process: int) -> None:
@@ -151,7 +154,7 @@ class Uses:
         hits = self._hits.get(entry)
         for key in [one for one in hits if one[1] == process] if hits is not None else ():
             del self._hits[entry][key]
-        if self._newest is not None and self._newest.entry == entry:
+        if self._newest is not None and (self._newest.entry, self._newest.process) == (entry, process):
             self._newest = None
 
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
@@ -202,7 +205,7 @@ class Uses:
             return 0
         self._seen[seen] = None
         process = process_of(pid)
-        if writer is not None and process == process_of(writer):
+        if writer is not None and process == self._runs.process_of(writer):
             return 0
         if process != pid:
             if (entry, process) in self._seen:

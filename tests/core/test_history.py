@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace, ObjectDamaged, UsageError
 from kcachefs.store import Options, Store, fsck
 from tests.core.trees import READER, ROOT, WRITER, find, folder, look_up, opened, rename, shrink, user, write
+from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 SECOND = 10**9
@@ -65,6 +66,36 @@ def processes(*names: str) -> Iterator[list[int]]:
             yield [int(top.stdout.readline()) for _ in names]
         finally:
             top.communicate()
+
+
+@contextmanager
+def worker() -> Iterator[tuple[int, int, Callable[[], None]]]:
+    """A real process, a thread of it, and what ends that thread; the process stays until the end."""
+    script = (
+        "import os, sys, threading\n"
+        "thread = threading.Thread(target=sys.stdin.readline)\n"
+        "thread.start()\n"
+        "print(os.getpid(), thread.native_id, flush=True)\n"
+        "thread.join()\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pid, thread = map(int, process.stdout.readline().split())
+
+        def end_thread() -> None:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            until(lambda: not os.path.exists(f"/proc/{thread}"))
+
+        try:
+            yield pid, thread, end_thread
+        finally:
+            process.communicate()
 
 
 # --- what an entry cost -----------------------------------------------------------------------------------------------
@@ -422,6 +453,57 @@ def test_processes_that_make_an_entry_at_once_each_miss_it_and_none_hits_it(
         told = runs(fs)
         assert [(told[pid].misses, told[pid].hits, told[pid].seconds_saved) for pid in ranks] == [(1, 0, 0.0)] * 3
         assert (fs.statistics().total.misses, fs.statistics().total.hits) == (3, 0)
+
+
+def test_processes_whose_threads_make_an_entry_at_once_each_miss_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uses, "COMPLETE_NS", 0)
+    with opened(tmp_path / "store") as fs, worker() as one, worker() as two, worker() as three:
+        ranks = (one, two, three)
+        for name in ("kernel.ttir", "kernel.cubin"):
+            for _, thread, _ in ranks:
+                put(fs, "triton/KEY", name, thread)
+            fs.settle()
+        for pid, thread, end_thread in ranks:
+            look_up(fs, "triton/KEY", thread)
+            end_thread()
+            look_up(fs, "triton/KEY", pid)
+        fs.settle()
+        told = runs(fs)
+        assert [(told[pid].misses, told[pid].hits) for pid, _, _ in ranks] == [(1, 0)] * 3
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (3, 0)
+
+
+def test_threads_of_a_process_that_replace_each_others_files_miss_the_entry_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, worker() as (pid, thread, _):
+        for name in ("kernel.ttir", "kernel.cubin"):
+            for one in (pid, thread):
+                put(fs, "triton/KEY", name, one)
+        fs.settle()
+        assert (runs(fs)[pid].misses, fs.statistics().total.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("is_folder_its_own", [False, True])
+def test_what_a_thread_made_that_has_ended_is_no_hit_of_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder_its_own: bool
+) -> None:
+    monkeypatch.setattr(uses, "COMPLETE_NS", 0)
+    with (
+        opened(tmp_path / "store") as fs,
+        processes("maker") as [maker],
+        worker() as (pid, thread, end_thread),
+    ):
+        folder(fs, "triton/KEY", user(0, thread if is_folder_its_own else maker))
+        for name in ("kernel.ttir", "kernel.cubin"):
+            write(fs, f"triton/KEY/{name}", b"code", user(0, thread))
+        end_thread()
+        fs.settle()
+        look_up(fs, "triton/KEY", pid)
+        fs.settle()
+        told = runs(fs)
+        assert (told[pid].misses, told[pid].hits) == (1, 0)
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (1, 0)
 
 
 def test_who_fills_a_folder_that_another_process_made_has_made_the_entry(
