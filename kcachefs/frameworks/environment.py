@@ -45,6 +45,7 @@ def environment(mount: Path, only: Iterable[str] = (), *, of_this_python: bool =
             continue
         for variable, folder in framework.variables.items():
             values[variable] = str(mount / folder_of(framework, folder))
+        values.update(framework.settings)
     return values
 
 

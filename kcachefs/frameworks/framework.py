@@ -22,6 +22,8 @@ class Framework:
     """Where these facts come from."""
     variables: dict[str, str] = field(default_factory=dict)
     """Each variable and the folder, relative to the mount, that it is set to."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Variables that name no folder."""
     packages: tuple[str, ...] = ()
     """Distributions; if any of them is installed, the framework is."""
     modules: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ def test_every_namespace_of_a_mount_has_its_framework() -> None:
 
 
 def test_no_two_frameworks_share_a_variable_or_a_name() -> None:
-    variables = Counter(variable for one in FRAMEWORKS for variable in one.variables)
+    variables = Counter(variable for one in FRAMEWORKS for variable in (*one.variables, *one.settings))
     assert max(variables.values()) == 1
     assert max(Counter(one.name for one in FRAMEWORKS).values()) == 1
 

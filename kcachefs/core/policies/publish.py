@@ -240,7 +240,7 @@ class Publish(Policy):
         )
 
     def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """What is renamed has its final name, with everything below it if it is a folder."""
+        """What is renamed has its final name, with everything below it if it is a folder, except locks."""
         node = self._nodes.get(ino)
         if is_temporary(name) or self._is_temporary(ino, node):
             return
@@ -254,7 +254,8 @@ class Publish(Policy):
             return
         for member in (ino, *below):
             node = self._nodes.get(member)
-            if node.is_file and not node.flags & Inode.PUBLISHED:
+            is_lock = node.nlink == 1 and self._membership.is_lock(member, node)  # else others load it by another name
+            if node.is_file and not node.flags & Inode.PUBLISHED and not is_lock:
                 node.flags |= Inode.PUBLISHED
                 self._nodes.save(txn, member, node)
 
