@@ -245,7 +245,6 @@ def test_a_folder_renamed_into_place_is_published_whole(fs: Filesystem) -> None:
     _closed(fs)
 
 
-<<<<<<< HEAD
 def test_an_empty_folder_for_entries_is_in_nobodys_way(fs: Filesystem) -> None:
     version = folder(fs, "warp/1.11.0")
     fs.make(OF_ALICE, version, b"lto", 0o040755)  # evicting what was in it leaves it
@@ -262,7 +261,9 @@ def test_an_empty_folder_for_entries_is_in_nobodys_way(fs: Filesystem) -> None:
     with pytest.raises(FsError):
         fs.rename(OF_BOB, version, b"lto_p1_t1", 1, b"nvrtc")
     assert fs.lookup(ROOT, 1, b"warp") == root
-=======
+    _closed(fs)
+
+
 def test_a_lock_in_a_folder_that_is_renamed_into_place_is_everybodys(fs: Filesystem) -> None:
     place = folder(fs, "warp/1.11.0", OF_ALICE)
     temporary, _ = fs.make(OF_ALICE, place, b"lto_p1_t2", 0o040755)
@@ -280,7 +281,6 @@ def test_a_lock_in_a_folder_that_is_renamed_into_place_is_everybodys(fs: Filesys
     fs.forget(linked, 1)
     for ino in (temporary, *inodes):
         fs.forget(ino, 1)
->>>>>>> 34ebc75f0558506b38f0a1d41d06a60099b55217
     _closed(fs)
 
 
