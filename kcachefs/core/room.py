@@ -74,6 +74,14 @@ class Room:
         files = sum(record.files for _, _, record in self._namespaces.rows())
         return files - int(self.limits.max_files * mark)
 
+    def below_ceilings(self) -> dict[str, int]:
+        """By namespace that has a ceiling: bytes that are left below it."""
+        rows = self._namespaces.rows() if self.limits.ceilings else []
+        return {
+            name: ceiling - max((record.stored for _, label, record in rows if label == name), default=0)
+            for name, ceiling in self.limits.ceilings.items()
+        }
+
     def check(self) -> bool:
         """Look whether there is room; if there is none, writes wait from now on."""
         self._note_shortage()
