@@ -1,9 +1,12 @@
-"""Starts supervisors and workers for the tests by forking a process that has imported everything.
+"""Starts supervisors, workers and fleet agents for the tests by forking a process that has imported everything.
 
 Importing takes longer than most of them serve. `be_forked` replaces `subprocess.Popen` in a command of the server
 (`command_server.py`); the supervisor that the command starts inherits it, so its workers are forked too. What runs is
 the daemon's own code, as `__main__`, with everything an exec would give it: its arguments (also in /proc), environment,
 folder, descriptors, session, and signals as they are at the start of Python. Other programs start as ever.
+
+`constants` gives daemons that are forked meanwhile other constants than users have, so that a test comes to a limit
+with less data or in less time. Nothing of that is in the product.
 
 tests/daemon is about what a new process is, and starts them anew.
 """
@@ -13,7 +16,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import importlib
 import inspect
+import json
 import logging
 import os
 import runpy
@@ -22,15 +27,18 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kcachefs import own_python
 
-MODULES = ("kcachefs.daemon.supervisor", "kcachefs.daemon.worker")
+MODULES = ("kcachefs.daemon.supervisor", "kcachefs.daemon.worker", "kcachefs.daemon.fleet_agent")
 ROOM = "." * 30_000
 """The server has it as an argument and in its environment, for those of the processes that it becomes."""
+
+CONSTANTS = "KCACHEFS_TEST_CONSTANTS"
+"""The variable that brings them to a daemon: values by `module.NAME`, as JSON."""
 
 _BEFORE = own_python.command("")[:-1]
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
@@ -56,6 +64,23 @@ class Forking(subprocess.Popen[Any]):
 def be_forked() -> None:
     """From here on this process and those it forks start the daemon's modules by forking."""
     subprocess.Popen = Forking  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def constants(values: Mapping[str, float]) -> Iterator[None]:
+    """Daemons that are forked inside have these values: `{"kcachefs.core.eviction.CERTAIN_SECONDS": 1.0}`.
+
+    A module that imports such a constant has one of its own. Those of the daemons' main modules cannot be set.
+    """
+    before = os.environ.get(CONSTANTS)
+    os.environ[CONSTANTS] = json.dumps({**json.loads(before or "{}"), **values})
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CONSTANTS]
+        else:
+            os.environ[CONSTANTS] = before
 
 
 def run_and_exit(run: Callable[[], object]) -> NoReturn:
@@ -88,6 +113,7 @@ def _become(wanted: Mapping[str, Any]) -> None:
         os.environ.update(wanted["env"])
     _forget_the_parent()
     _show(wanted["args"], [f"{name}={value}" for name, value in os.environ.items()])
+    _set_constants()
     module, *arguments = wanted["args"][len(_BEFORE) :]
     sys.modules.pop(module, None)
     sys.argv = ["", *arguments]
@@ -96,6 +122,15 @@ def _become(wanted: Mapping[str, Any]) -> None:
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+
+
+def _set_constants() -> None:
+    for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
+        module, _, constant = name.rpartition(".")
+        assert module not in MODULES, f"{name}: the daemon runs this module anew"
+        found = importlib.import_module(module)
+        assert hasattr(found, constant), f"{name}: there is no such constant"
+        setattr(found, constant, value)
 
 
 def _close_all_but(kept: set[int]) -> None:

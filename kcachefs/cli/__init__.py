@@ -17,7 +17,7 @@ import typer
 
 import kcachefs
 from kcachefs import own_python
-from kcachefs.cli.ending import unwind_when_told_to
+from kcachefs.cli.ending import at_the_end, unwind_when_told_to
 from kcachefs.cli.printing import complain, drop
 from kcachefs.cli.usage import UsageError, usage_line
 from kcachefs.errors import KcachefsError, describe, exit_code_of
@@ -154,7 +154,7 @@ def _run(arguments: list[str]) -> int:
     is_known = given in (*_VERBS, *_GROUPS) and given != "help"
     command = typer.main.get_command(make_app(given if is_known else ""))
     try:
-        with command.make_context("kcachefs", arguments) as context:
+        with at_the_end, command.make_context("kcachefs", arguments) as context:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code

@@ -1,22 +1,45 @@
 """What a shell offers for the word that is being typed: verbs, options, values, entries and mounts.
 
 The scripts in completions/ ask with `kcachefs --complete WORD...`, the last word being the unfinished one. Nothing
-offered means that the shell completes file names. Whatever goes wrong, nothing is offered and nothing is printed.
+offered means that the shell completes file names. Whatever goes wrong, nothing is offered and nothing is printed. A
+person waits for it, so that a daemon that takes long is not waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import contextlib
+import glob
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kcachefs.errors import DaemonError, KcachefsError
 
 SHELLS = {"bash": "kcachefs.bash", "zsh": "_kcachefs", "fish": "kcachefs.fish"}
 """The script of each shell, in completions/."""
 _OFFERED = 200
+_PATIENCE_SECONDS = 1.5
+"""How long all questions to a daemon may take together."""
+
+
+class _Line(NamedTuple):
+    """What is typed so far."""
+
+    verb: str
+    before: Sequence[str]
+    unfinished: str
+
+    def value_of(self, option: str) -> Path | None:
+        """The value of an option that takes a path, if it is given."""
+        given = [value for name, value in zip(self.before, self.before[1:], strict=False) if name == option]
+        return Path(given[-1]) if given else None
 
 
 def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
     """What may stand in the place of the last word; `commands` are the parsers by their verbs."""
-    *before, unfinished = words or [""]
+    *typed, unfinished = words or [""]
+    before = list(_words(typed))
     verb = next((word for word in before if not word.startswith("-")), "")
     command = commands.get(verb)
     if (inner := getattr(command, "commands", None)) and verb in before[:-1]:
@@ -24,8 +47,9 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
         command = inner.get(next((word for word in after if not word.startswith("-")), ""), command)
     if before and "--" in before:
         return []
+    line = _Line(verb, before, unfinished)
     if before and before[-1] in _VALUES:
-        found = _VALUES[before[-1]](verb)
+        found = _VALUES[before[-1]](line)
     elif command is None:
         found = [] if verb else [*commands, "--help", "--version", "--debug"]
     elif unfinished.startswith("-"):
@@ -35,8 +59,15 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
     elif hasattr(command, "commands"):
         found = list(command.commands)
     else:
-        found = _ARGUMENTS[verb](verb) if verb in _ARGUMENTS else []
+        found = _ARGUMENTS[verb](line) if verb in _ARGUMENTS else []
     return sorted({word for word in found if word.startswith(unfinished) and word.isprintable()})[:_OFFERED]
+
+
+def _words(typed: Sequence[str]) -> Iterator[str]:
+    """Options and their values one by one: `--mount=/mnt` is one word in some shells, and three in bash."""
+    for word in typed:
+        name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        yield from (name, value) if sign and value else () if word == "=" else (name,)
 
 
 def _below(commands: dict[str, Any], words: Iterable[str]) -> dict[str, Any]:
@@ -46,58 +77,72 @@ def _below(commands: dict[str, Any], words: Iterable[str]) -> dict[str, Any]:
     return commands
 
 
-def _entries(verb: str) -> Iterable[str]:
-    """Paths of entries and names of kernels, of the mount that a command without --mount means; namespaces for `ls`."""
+def _entries(line: _Line) -> Iterator[str]:
+    """Paths of entries and names of kernels, of the mount that the command would mean; namespaces for `ls`."""
+    from kcachefs.cli.target import find_mount
     from kcachefs.core.entry_info import EntryInfo
+    from kcachefs.core.report import Statistics
     from kcachefs.daemon import control
-    from kcachefs.mounts.finding import find
 
-    for info in control.ask_mount(find(None), "ls", list[EntryInfo]):
-        yield info.path
-        if verb == "ls":
-            yield info.namespace
-        if not info.path.endswith(info.name):
-            yield info.name.partition(" ")[0]
+    place = find_mount(line.value_of("--mount"), line.value_of("--store"))
+    if place is None:  # a store that is not mounted would have to be opened
+        return
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+
+    def ask(verb: str, kind: Any, **arguments: Any) -> Any:
+        left = max(0.01, deadline - time.monotonic())
+        return control.ask_mount(place, verb, kind, arguments, seconds=left)
+
+    with contextlib.suppress(KcachefsError):  # what was found by then is offered
+        if line.verb == "ls":
+            yield from ask("stats", Statistics).namespaces
+        wanted = {"patterns": [f"{glob.escape(line.unfinished)}*"], "limit": _OFFERED}
+        with contextlib.suppress(DaemonError):
+            yield from (info.path for info in ask("ls", list[EntryInfo], names=False, **wanted))
+        if "/" not in line.unfinished:
+            for info in ask("ls", list[EntryInfo], **wanted):
+                if not info.path.endswith(info.name):
+                    yield info.name.partition(" ")[0]
 
 
-def _mounts(_: str) -> Iterable[str]:
+def _mounts(_: _Line) -> Iterable[str]:
     from kcachefs.daemon import registry
 
     return [state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())]
 
 
-def _namespaces(_: str) -> Iterable[str]:
+def _namespaces(_: _Line) -> Iterable[str]:
     from kcachefs.core.layouts import NAMESPACES
 
     return NAMESPACES
 
 
-def _formats(_: str) -> Iterable[str]:
+def _formats(_: _Line) -> Iterable[str]:
     from kcachefs.frameworks.formats import FORMATS
 
     return FORMATS
 
 
-def _policies(_: str) -> Iterable[str]:
+def _policies(_: _Line) -> Iterable[str]:
     from kcachefs.core.sharing import POLICIES
 
     return POLICIES
 
 
-def _levels(_: str) -> Iterable[str]:
+def _levels(_: _Line) -> Iterable[str]:
     from kcachefs.daemon.logs import LEVELS
 
     return LEVELS
 
 
-def _modes(_: str) -> Iterable[str]:
+def _modes(_: _Line) -> Iterable[str]:
     from kcachefs.fleet.options import MODES
 
     return MODES
 
 
-def _orders(verb: str) -> Iterable[str]:
-    if verb == "kernels":
+def _orders(line: _Line) -> Iterable[str]:
+    if line.verb == "kernels":
         from kcachefs.cli.kernels import SORTS
 
         return SORTS
@@ -106,8 +151,8 @@ def _orders(verb: str) -> Iterable[str]:
     return administration.SORTS
 
 
-_Offers = Callable[[str], Iterable[str]]
-"""What may follow, given the verb."""
+_Offers = Callable[[_Line], Iterable[str]]
+"""What may follow, given what is typed."""
 _VALUES: dict[str, _Offers] = {
     "--mount": _mounts,
     "--only": _namespaces,

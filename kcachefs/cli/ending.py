@@ -11,9 +11,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 NUMBERS = (signal.SIGTERM, signal.SIGHUP)
+at_the_end = ExitStack()
+"""What has to be done before this command ends, however it does."""
 _SHOW_CURSOR = b"\x1b[?25h"
 
 

@@ -21,6 +21,9 @@ def ls(
         ),
     ] = None,
     sort: Annotated[str, typer.Option(help="Order: used, size, hits or age.")] = "used",
+    limit: Annotated[
+        int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="Only the first N.", show_default="all")
+    ] = None,
     mount: target.Mount = None,
     store: target.Store = None,
     as_json: target.Json = False,
@@ -30,7 +33,8 @@ def ls(
     from kcachefs.cli.tables import Table, show
     from kcachefs.core.entry_info import EntryInfo
 
-    infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort)
+    bounds = {} if limit is None else {"limit": limit}  # a mount that an older version serves knows none
+    infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort, **bounds)
     if as_json:
         print_json(infos, on_one_line=True)
         return

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
 from kcachefs import config
-from kcachefs.cli.ending import dying_when_told_to
 from kcachefs.cli.usage import a_path
 from kcachefs.errors import (
     DaemonError,
-    KcachefsError,
     MountError,
-    StoreError,
     UsageError,
-    describe,
-    exit_code_of,
 )
-from kcachefs.printable import printable
 
 if TYPE_CHECKING:
     from kcachefs.core import Filesystem
@@ -89,7 +80,9 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
             with contextlib.suppress(DaemonError):  # a large file that is being written would take long
                 control.ask_mount(mounted, "stats", msgspec.Raw, {"settle": True}, seconds=_SETTLING_SECONDS)
         return control.ask_mount(mounted, verb, kind, arguments)
-    return msgspec.json.decode(_run_on_store(Path(store or config.default_store()), verb, arguments), type=kind)
+    from kcachefs.cli import store_process
+
+    return msgspec.json.decode(store_process.ask(Path(store or config.default_store()), verb, arguments), type=kind)
 
 
 def insight(mount: Path | None, store: Path | None) -> InsightReports:
@@ -101,8 +94,10 @@ def insight(mount: Path | None, store: Path | None) -> InsightReports:
     mounted = find_mount(mount, store)
     if mounted is not None:
         return InsightReports(asking_daemon(Path(mounted)))
+    from kcachefs.cli import store_process
+
     at_rest = Path(store or config.default_store())
-    return InsightReports(lambda verb, arguments: _run_on_store(at_rest, verb, arguments))
+    return InsightReports(lambda verb, arguments: store_process.ask(at_rest, verb, arguments))
 
 
 def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
@@ -141,7 +136,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 
         infos: Any = reports.decoded(reports.read(mount, reports.ENTRIES), kind, verb)
         chosen: Any = select(infos, sort=arguments.get("sort", "used"), patterns=arguments.get("patterns"))
-        result: _T = chosen
+        result: _T = chosen[: arguments.get("limit")]
         return result
     raise not_ours(mount, verb)
 
@@ -176,74 +171,12 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
     return mounts[0].mountpoint if mounts else None
 
 
-def _run_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
-    """In a process of its own: LMDB reads through a map, and a damaged catalog can end whoever reads it."""
-    from kcachefs.daemon import control
-
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        with dying_when_told_to():
-            _answer_and_exit(send, store, verb, arguments)
-    os.close(send)
-    try:
-        with open(receive, "rb") as pipe:
-            said = pipe.read()
-    except SystemExit:  # we were told to end
-        os.kill(child, signal.SIGTERM)
-        raise
-    finally:
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code < 0:
-        ended = signal.Signals(-code).name
-        raise StoreError(f"{store}: its catalog is damaged ({ended} while reading it); run: kcachefs fsck --repair")
-    if not said:
-        sys.exit(code)
-    reply = msgspec.json.decode(said, type=control.Reply)
-    if reply.error:
-        raise DaemonError(reply.error, reply.exit_code)
-    return bytes(reply.result)
-
-
-def _answer_and_exit(send: int, store: Path, verb: str, arguments: dict[str, Any]) -> NoReturn:
-    from kcachefs.daemon import control
-
-    code = 70
-    try:
-        try:
-            reply = control.Reply(msgspec.Raw(msgspec.json.encode(_result_on_store(store, verb, arguments))))
-        except (KcachefsError, OSError) as error:
-            reply = control.Reply(error=printable(describe(error)), exit_code=exit_code_of(error))
-        with open(send, "wb") as pipe:
-            pipe.write(msgspec.json.encode(reply))
-        code = 0
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException:
-        traceback.print_exc()
-    os._exit(code)
-
-
-def _result_on_store(store: Path, verb: str, arguments: dict[str, Any]) -> Any:
-    from kcachefs.core.insight import Insight
-    from kcachefs.daemon import control
-
-    with store_at_rest(store) as fs:
-        return control.find_command(Insight(fs), verb)(**arguments)
-
-
 @contextmanager
 def store_at_rest(store: Path | None, *, create: bool = False) -> Iterator[Filesystem]:
     """The filesystem of a store that is not mounted, in this process."""
-    from kcachefs.core import Filesystem
-    from kcachefs.store import Options
-    from kcachefs.store import Store as OpenStore
+    from kcachefs.cli import store_process
 
-    with (
-        dying_when_told_to(),
-        OpenStore(Path(store or config.default_store()), Options(create=create)) as opened,
-    ):
-        fs = Filesystem(opened)
-        fs.settle()
+    place = Path(store or config.default_store())
+    store_process.end(place)
+    with store_process.opened(place, create=create) as fs:
         yield fs

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import select
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,9 +50,19 @@ def top(
         raise UsageError("top: needs a terminal; for a log or a pipe: kcachefs top --once")
     from kcachefs.live.top_app import TopApp
 
+    threading.Thread(target=_end_with_terminal, name="kcachefs-terminal", daemon=True).start()
     app = TopApp(place)
     app.run()
     raise typer.Exit(app.return_code or 0)
+
+
+def _end_with_terminal() -> None:
+    """End as soon as the terminal is gone. No signal says so under nohup, or outside of the terminal's session."""
+    terminal = select.poll()
+    terminal.register(sys.stdin.fileno(), 0)
+    while not any(what & (select.POLLHUP | select.POLLERR) for _, what in terminal.poll()):
+        pass
+    os._exit(128 + signal.SIGHUP)  # nothing can be put right there, and whoever tries waits without end
 
 
 def _place(mount: Path | None) -> Path:

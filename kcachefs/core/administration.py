@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +14,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.entry_info import EntryInfo as EntryInfo
 from kcachefs.core.entry_info import EvictionProgress
 from kcachefs.core.entry_info import Outcome as Outcome
-from kcachefs.core.entry_patterns import meant_by
+from kcachefs.core.entry_patterns import are_paths, meant_by
 from kcachefs.core.readable_names import bytecode_name, kernel_facts, readable, told_apart
 from kcachefs.core.report import Statistics
 from kcachefs.errors import FsError, KcachefsError, UsageError
@@ -70,10 +71,22 @@ class Administration:
         names: bool = True,
         patterns: list[str] | None = None,
         uid: int | None = None,
+        limit: int | None = None,
     ) -> list[EntryInfo]:
-        """Entries, of one namespace or of all, of one user or of all; with `patterns` those that any of them means."""
-        infos = select(self._entries(names, uid), namespace, sort)
-        return select(self._told_apart(infos) if names else infos, namespace, sort, patterns)
+        """Entries, of one namespace or of all, of one user or of all; with `patterns` those that any of them means.
+
+        With `limit` the first so many. Names are read of no more entries than the answer needs, and told apart among
+        those.
+        """
+        infos = select(self._entries(uid), namespace, sort)
+        if not names or not patterns or are_paths(patterns, infos):
+            chosen = select(infos, namespace, sort, patterns)[:limit]
+            return self._told_apart(self._named(chosen)) if names else chosen
+        named = self._named(infos)
+        try:
+            return self._told_apart(select(named, namespace, sort, patterns)[:limit])
+        except UsageError:  # perhaps what tells entries apart is meant; reading that of all of them takes longer
+            return select(self._told_apart(named), namespace, sort, patterns)[:limit]
 
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
         found = self._matching(patterns)
@@ -88,16 +101,20 @@ class Administration:
     def prune(
         self, older_than: float | None = None, max_size: int | None = None, unused: bool = False, dry_run: bool = False
     ) -> Outcome:
-        """Evict what was not used for so many seconds, or was never hit, or the oldest until `max_size` holds."""
-        infos = sorted((info for info in self._entries(False) if not info.pinned), key=lambda info: info.used)
+        """Evict what was not used for so many seconds, or was never hit, or the oldest until `max_size` holds.
+
+        Pinned entries count for `max_size`, and stay: where it cannot hold for them, they are told as refused.
+        """
+        everything = sorted(self._entries(), key=lambda info: info.used)
+        infos = [info for info in everything if not info.pinned]
         chosen: dict[int, EntryInfo] = {}
         if older_than is not None:
             chosen |= {info.entry: info for info in infos if info.used < time.time() - older_than}
         if unused:
             chosen |= {info.entry: info for info in infos if info.hits == 0}
         if max_size is not None:
-            held = sum(info.stored_bytes for info in infos) - sum(info.stored_bytes for info in chosen.values())
-            for info in infos:
+            held = sum(info.stored_bytes for info in everything if info.entry not in chosen)
+            for info in (*infos, *(info for info in everything if info.pinned)):
                 if held <= max_size:
                     break
                 if info.entry not in chosen:
@@ -123,31 +140,42 @@ class Administration:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _evict(self, infos: Iterable[EntryInfo], dry_run: bool, why: str) -> Outcome:
-        gone: list[EntryInfo] = []
-        refused: list[str] = []
-        if dry_run:
-            gone = list(infos)
-        else:
-            gone, refused = self._take(list(infos), why)
+        chosen = list(infos)
+        free_to_go = [info.entry for info in chosen if not info.pinned]
+        taken = set(free_to_go)
+        if not dry_run:
+            taken = self._fs.evictor.evict_all(free_to_go, why)
             self._fs.store.compact()
+        left = [info for info in chosen if info.entry not in taken]
         return Outcome(
-            entries=[info.path for info in gone],
-            stored_bytes=sum(info.stored_bytes for info in gone),
-            refused=refused,
+            entries=[info.path for info in chosen if info.entry in taken],
+            stored_bytes=sum(info.stored_bytes for info in chosen if info.entry in taken),
+            refused=[info.path for info in left if self._is_there(info.entry)],
+            gone=[info.path for info in left if not self._is_there(info.entry)],
             dry_run=dry_run,
         )
 
-    def _take(self, infos: list[EntryInfo], why: str) -> tuple[list[EntryInfo], list[str]]:
-        taken = self._fs.evictor.evict_all([info.entry for info in infos], why)
-        gone = [info for info in infos if info.entry in taken]
-        return gone, [info.path for info in infos if info.entry not in taken]
+    def _is_there(self, entry: int) -> bool:
+        record = self._fs.table.get(entry)
+        return record is not None and not record.flags & EntryRecord.LEAVING
 
     def _matching(self, patterns: list[str]) -> list[EntryInfo]:
-        by_path = self._entries(False)
+        by_path = self._entries()
         try:
             return meant_by(patterns, by_path)
         except UsageError:  # reading every entry's name takes longer, so only what is no path is looked up by name
-            return meant_by(patterns, self._told_apart(self._entries(True)))
+            return meant_by(patterns, self._told_apart(self._named(by_path)))
+
+    def _named(self, infos: Iterable[EntryInfo]) -> list[EntryInfo]:
+        """The same entries with what people call them."""
+        found = []
+        for info in infos:
+            record = self._fs.table.get(info.entry)
+            if record is not None:
+                with contextlib.suppress(FsError):  # evicted while we looked
+                    name = self._name(info.entry, record, info.namespace, info.path)
+                    found.append(msgspec.structs.replace(info, name=name))
+        return found
 
     def _told_apart(self, infos: list[EntryInfo]) -> list[EntryInfo]:
         """The same entries with names that differ, as far as their kernels do."""
@@ -171,8 +199,9 @@ class Administration:
         return kernel_facts(partial(self._read, files), list(files))
 
     def _entries(
-        self, names: bool, uid: int | None = None, is_wanted: Callable[[int, EntryRecord], bool] | None = None
+        self, uid: int | None = None, is_wanted: Callable[[int, EntryRecord], bool] | None = None
     ) -> list[EntryInfo]:
+        """Entries by their paths, without the names that people call them."""
         self._fs.uses.flush()
         self._fs.store.fold()
         infos = []
@@ -182,18 +211,18 @@ class Administration:
                 continue
             if uid in (None, record.uid) and (is_wanted is None or is_wanted(number_of(key), record)):
                 try:
-                    infos.append(self._info(number_of(key), record, names))
+                    infos.append(self._info(number_of(key), record))
                 except FsError:
                     continue  # evicted while we looked
         return infos
 
-    def _info(self, entry: int, record: EntryRecord, names: bool) -> EntryInfo:
+    def _info(self, entry: int, record: EntryRecord) -> EntryInfo:
         path = self._fs.namespaces.path_of(record)
         text = b"/".join(path).decode(errors="replace")
         namespace = self._fs.namespaces.label_of(record.namespace)
         return EntryInfo(
             path=text,
-            name=self._name(entry, record, namespace, text) if names else text,
+            name=text,
             namespace=namespace,
             uid=record.uid,
             files=record.files,

@@ -6,6 +6,8 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import PurePosixPath
 from typing import Protocol, TypeVar
 
 from kcachefs.core.layouts import NAMESPACES
@@ -46,6 +48,23 @@ def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool 
             raise UsageError(f"{pattern}: {_complaint(wanted, entries, parts)}")
         found |= {one.entry: one for one in hits}
     return list(found.values())
+
+
+def are_paths(patterns: Sequence[str], entries: Sequence[Named]) -> bool:
+    """Whether each of the patterns is a namespace or the path of an entry that is there, so that no name is meant."""
+    paths = {one.path for one in entries}
+    return all(_is_path(pattern.strip("/"), paths) for pattern in patterns)
+
+
+def _is_path(wanted: str, paths: AbstractSet[str]) -> bool:
+    if wanted in NAMESPACES or wanted in paths:
+        return True
+    if "/" not in wanted or len(wanted) > PATTERN_MAX:
+        return False
+    above = {str(one) for one in PurePosixPath(wanted).parents}
+    if not above.isdisjoint(paths):
+        return True
+    return any(fnmatch.fnmatchcase(path, wanted) for path in paths)
 
 
 def _means(wanted: str, one: Named, parts: bool) -> bool:

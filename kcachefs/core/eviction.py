@@ -385,7 +385,7 @@ class Evictor:
         for ino in inodes:
             with contextlib.suppress(FsError):  # it went while the entry was looked at
                 node = self._nodes.get(ino)
-                is_new = 0 <= now - node.ctime < UNFINISHED_SECONDS * 1e9
+                is_new = abs(now - node.ctime) < UNFINISHED_SECONDS * 1e9  # abs: clocks are also set back a little
                 if is_new and node.flags & Inode.FRESH and node.uid == record.uid:
                     return True
         return False

@@ -53,7 +53,7 @@ class Insight(Administration):
         is_wanted = None
         if run is not None or since is not None:
             is_wanted = partial(self._fs.makings.is_of, run=run, since=since)
-        found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(False, uid, is_wanted))
+        found = (MadeEntry(**msgspec.structs.asdict(info)) for info in self._entries(uid, is_wanted))
         return [self._fs.makings.tell(info) for info in found]
 
     def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:

@@ -19,6 +19,8 @@ Read = Callable[[tuple[bytes, ...]], bytes | None]
 """Gives the bytes of a file of an entry, by its path relative to the entry's folder."""
 
 _NAMED_ALREADY = ("name", "hash", "target", "arch", "backend_name", "num_warps", "num_stages", "extern_libs")
+_ARGUMENTS, _BLOCKS = "arguments", "blocks of"
+"""Facts that are read from a kernel's IR; all others are its options."""
 _SHOWN_FACTS = 3
 _NAME_MAX = 200
 _FACT_MAX = 400
@@ -110,12 +112,12 @@ def kernel_facts(read: Read, names: Sequence[bytes]) -> dict[str, str]:
         types = [
             f"*{kind.decode()}" if pointer else plain.decode() for pointer, kind, plain in _ARGUMENT.findall(found[1])
         ]
-        facts["arguments"] = " ".join(types)[:_FACT_MAX]
+        facts[_ARGUMENTS] = " ".join(types)[:_FACT_MAX]
     if shapes := Counter(_TENSOR.findall(source)):
-        facts["blocks of"] = max(shapes, key=lambda shape: (shapes[shape], shape)).decode().strip("x")[:_FACT_MAX]
+        facts[_BLOCKS] = max(shapes, key=lambda shape: (shapes[shape], shape)).decode().strip("x")[:_FACT_MAX]
     for options in _options_of(read, names):
         for name, value in islice(options.items(), _FACTS_MAX):
-            if name not in _NAMED_ALREADY:
+            if name not in _NAMED_ALREADY and value is not None:
                 facts[name[:_NAME_MAX]] = (value if isinstance(value, str) else json.dumps(value))[:_FACT_MAX]
         break
     return facts
@@ -126,10 +128,16 @@ def told_apart(kernels: Sequence[dict[str, str]], keys: Sequence[str]) -> list[s
 
     >>> told_apart([{"shared": "0", "debug": "false"}, {"shared": "64", "debug": "false"}], ["AB12", "CD34"])
     ['shared 0', 'shared 64']
+
+    An option that is not set is called that; what is read from the IR is unknown where there is none.
+
+    >>> told_apart([{"maxnreg": "64"}, {"blocks of": "128"}], ["AB12", "CD34"])
+    ['maxnreg 64, blocks of unknown', 'maxnreg unset, blocks of 128']
     """
     titles = dict.fromkeys(title for facts in kernels for title in facts)
     differing = [title for title in titles if len({facts.get(title) for facts in kernels}) > 1][:_SHOWN_FACTS]
-    added = [", ".join(f"{title} {facts.get(title, 'unknown')}" for title in differing) for facts in kernels]
+    absent = {title: "unknown" if title in (_ARGUMENTS, _BLOCKS) else "unset" for title in differing}
+    added = [", ".join(f"{title} {facts.get(title, absent[title])}" for title in differing) for facts in kernels]
     counts = Counter(added)
     return [
         text if counts[text] == 1 else ", ".join(filter(None, (text, f"key {key[:8]}")))

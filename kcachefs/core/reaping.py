@@ -86,7 +86,7 @@ class Reaper:
         with contextlib.suppress(FsError):  # something of it went just now
             inodes = [ino, *(below for below, _, _ in self._walk.below(ino))]
             if not any(
-                below in self._nodes.handles or 0 <= now - self._files.attributes(below).mtime < least
+                below in self._nodes.handles or abs(now - self._files.attributes(below).mtime) < least
                 for below in inodes
             ):
                 return not self._is_open(names, inodes)

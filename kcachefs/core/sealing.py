@@ -226,7 +226,7 @@ class Sealer:
         for ino in list(self._queue.mutable):
             try:
                 node = self._files.attributes(ino)
-                if 0 <= now - node.ctime < quiet or not may_seal(ino, node.size):
+                if abs(now - node.ctime) < quiet or not may_seal(ino, node.size):
                     continue
                 self._queue.mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
                 self.seal(ino)

@@ -215,6 +215,14 @@ def ask_mount(
         raise DaemonError(f"{path}: the daemon's answer to {verb!r} is not understood ({error})") from None
 
 
+def encoded(verb: str, arguments: dict[str, Any]) -> bytes:
+    """A request as JSON."""
+    try:
+        return msgspec.json.encode(Request(verb, arguments))
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{printable(error.object)}: is not UTF-8") from None
+
+
 def ask(
     path: Path, verb: str, arguments: dict[str, Any], *, seconds: float | None = None, limit: int | None = None
 ) -> bytes:
@@ -222,10 +230,7 @@ def ask(
 
     Gives up if the mount is silent for `seconds`, or replies with more than `limit` bytes.
     """
-    try:
-        request = msgspec.json.encode(Request(verb, arguments)) + b"\n"
-    except UnicodeEncodeError as error:
-        raise UsageError(f"{printable(error.object)}: is not UTF-8") from None
+    request = encoded(verb, arguments) + b"\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(seconds)
         try:

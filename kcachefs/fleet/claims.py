@@ -39,13 +39,13 @@ class Claims:
         layout: Layout,
         *,
         patience: float = CLAIM_SECONDS,
-        settle: float = SETTLE_SECONDS,
+        settle: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._storage = storage
         self._layout = layout
         self._patience = patience
-        self._settle = settle
+        self._settle = SETTLE_SECONDS if settle is None else settle
         self._sleep = sleep
         self._seen: BoundedDict[str, tuple[bytes | None, float]] = BoundedDict(_REMEMBERED)
         self._mine: BoundedDict[str, tuple[str, bytes]] = BoundedDict(_REMEMBERED)

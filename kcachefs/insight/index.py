@@ -20,7 +20,7 @@ from kcachefs.errors import UsageError
 from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.sketches import GraphSketch, HelperSketch, KernelSketch
 
-FORMAT = 5
+FORMAT = 6
 """Changes whenever a sketch holds something else than before, or something is explained in another way."""
 _MADE = """
 CREATE TABLE IF NOT EXISTS sketches (

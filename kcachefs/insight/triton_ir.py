@@ -20,6 +20,12 @@ _ALIASED = re.compile(r"#loc\d*")
 _NAMED = re.compile(r'^"([^"]*)"\(')
 _CALL = re.compile(r"tt\.call @(\"[^\"]*\"|[^\s(]+)\(")
 _DIVISIBLE = re.compile(r"tt\.divisibility = (\d{1,9})")
+_DOTTED = re.compile(r"[\w.<>]*")
+_SEPARATOR = re.compile(r"(?=__)")
+_GIVEN = re.compile(
+    r"(?:P|T|TD|MD){0,9}(?:(?:c?(?:[iu]|fp|bf)\d)|c(?:[-\d(<{\"A-Z]|_sq_|_[-\d(]))|TT|V(?:_|$)|__\(|_NW\d|$"
+)
+"""How what a function is specialised for begins: a type, a constant, Triton 3.6's list of constants, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +123,7 @@ def _operation(body: str, place: Place, name: str) -> Operation:
     call = _CALL.search(body)
     if call is None:
         return Operation(_VALUE.sub("%", body), place, name)
-    callee, _, given = call[1].strip('"').partition("__")
+    callee, given = _specialised(call[1].strip('"'))
     text = _VALUE.sub("%", body.replace(call[1], callee, 1))
     return Operation(text, place, name, callee, given)
 
@@ -133,9 +139,30 @@ def _function(head: re.Match[str], line: str, places: _Places) -> Function:
         kind = rest.partition("{")[0].strip()
         arguments[name.strip().lstrip("%")] = Argument(kind, int(divisible[1]) if divisible else None)
         where = where or place
-    callee, _, given = head[2].strip('"').partition("__")
+    is_public, name, given = head[1] != "private", head[2].strip('"'), ""
+    if not is_public:  # the kernel itself is called as in its source
+        name, given = _specialised(name)
     _, own = _split_location(line[end:].strip())
-    return Function(callee, head[1] != "private", places.find(own or where), arguments, given)
+    return Function(name, is_public, places.find(own or where), arguments, given)
+
+
+def _specialised(mangled: str) -> tuple[str, str]:
+    """A function's dotted name, which may have double underscores of its own, and what it was specialised for.
+
+    >>> _specialised("__main__.my__helper__fp32S128S_c0.5"), _specialised("m.Pair.__add____i32"), _specialised("m.f__")
+    (('__main__.my__helper', 'fp32S128S_c0.5'), ('m.Pair.__add__', 'i32'), ('m.f', ''))
+    """
+    dotted = _DOTTED.match(mangled)
+    name_end = dotted.end() if dotted else 0
+    possible = [
+        found.start()
+        for found in _SEPARATOR.finditer(mangled)
+        if 0 < found.start() <= name_end
+        and mangled[found.start() - 1] != "."
+        and not mangled.startswith(".", found.start() + 2)
+    ]
+    at = next((one for one in possible if _GIVEN.match(mangled, one + 2)), possible[0] if possible else len(mangled))
+    return mangled[:at], mangled[at + 2 :]
 
 
 def _arguments_text(line: str, start: int) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static, Tab, Tabs
 
@@ -105,9 +106,9 @@ class TopApp(App[None]):
     def on_unmount(self) -> None:
         self.asking.stop()
 
-    def on_resize(self) -> None:
-        self.set_class(self.size.height >= _TALL, "-tall")
-        self.draw()
+    def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.height >= _TALL, "-tall")
+        self.call_later(self.draw)  # by then `size` is the new one
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that are for the panels are neither shown nor obeyed while something is open above them."""

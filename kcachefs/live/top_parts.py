@@ -83,6 +83,10 @@ class Newest(Horizontal):
             box.border_title = f"newest {name}"
             yield box
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._lines: dict[str, list[tuple[str, str]]] = {}
+
     def show(self, glance: Glance, panel_name: str) -> None:
         """Both, but not the one that is shown above in full."""
         counted = rows_of.counted
@@ -97,9 +101,17 @@ class Newest(Horizontal):
             (" ".join(filter(None, (row.cells[1], row.cells[2]))), f"{row.cells[3]}, {row.cells[0]}".lstrip(", "))
             for row in rows_of.events(glance).rows[:_NEWEST]
         ]
-        for name, lines in (("runs", runs), ("events", events)):
+        self._lines = {"runs": runs, "events": events}
+        for name in self._lines:
+            self.query_one(f"#newest-{name}", Static).display = name != panel_name
+        self._fill()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._fill)  # the boxes are laid out after what they are in
+
+    def _fill(self) -> None:
+        for name, lines in self._lines.items():
             box = self.query_one(f"#newest-{name}", Static)
-            box.display = name != panel_name
             width = box.content_size.width
             shown = [(rows_of.cut(left, max(0, width - len(right) - 2)), right) for left, right in lines]
             spread = [left + " " * (width - cell_len(left) - len(right)) + right for left, right in shown]

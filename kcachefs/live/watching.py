@@ -21,7 +21,7 @@ from kcachefs.core.report import Numbers, Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountState
 from kcachefs.errors import KcachefsError
-from kcachefs.live.health import concerns
+from kcachefs.live.health import concerns, is_full
 from kcachefs.live.series import KeptSamples, Sum
 from kcachefs.live.view import RANGES, Glance, Headline, Series, UserRow, Week
 from kcachefs.mounts import reports
@@ -207,6 +207,7 @@ class Watch:
                 whole=self.own or os.geteuid() == 0,
                 used_bytes=numbers.store.used_bytes,
                 max_bytes=numbers.store.max_bytes,
+                is_full=is_full(numbers.store),
                 bytes_saved=numbers.store.bytes_saved,
                 damaged=numbers.store.damaged,
                 objects=numbers.store.objects,

@@ -33,13 +33,7 @@ def read(path: Path) -> dict[str, Any]:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise UsageError(f"{path}: is no ordinary file; remove it")
-            # After `sudo` or `su` the file of another user may be in our way, and they would choose for us.
-            if found.st_uid not in (0, os.geteuid()):
-                raise MountDenied(
-                    f"{path}: belongs to another user ({found.st_uid}), so it is not used; chown or remove it"
-                )
-            if found.st_mode & 0o002:
-                raise MountDenied(f"{path}: anybody can write it, so it is not used; run: chmod o-w {path}")
+            _refuse_others(path, found)
             raw = tomllib.loads(file.read().decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
         return {}
@@ -55,6 +49,26 @@ def read(path: Path) -> dict[str, Any]:
         return checked(raw)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
+
+
+def _refuse_others(path: Path, file: os.stat_result) -> None:
+    """Raise if a user other than root and us could have written the file or put it there: they would choose for us.
+
+    After `sudo` or `su` the file of another user may be in our way.
+    """
+    folders = {path.parent, path.resolve().parent}
+    for place, found in ((path, file), *((folder, folder.stat()) for folder in sorted(folders))):
+        what = "it" if place == path else f"its folder {place}"
+        if found.st_uid not in (0, os.geteuid()):
+            raise MountDenied(
+                f"{path}: {what} belongs to another user ({found.st_uid}), so it is not used; chown or remove it"
+            )
+        writers = found.st_mode & 0o022
+        if stat.S_ISDIR(found.st_mode) and (found.st_mode & stat.S_ISVTX or os.statvfs(place).f_flag & os.ST_RDONLY):
+            writers = 0  # nobody replaces what others have there; Kubernetes shows its files in such a folder
+        if writers:
+            who, bits = ("anybody", "go-w") if writers & 0o002 else (f"group {found.st_gid}", "g-w")
+            raise MountDenied(f"{path}: {who} can write {what}, so it is not used; run: chmod {bits} {place}")
 
 
 def _open_at_once(path: str, flags: int) -> int:

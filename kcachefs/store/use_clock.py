@@ -13,22 +13,28 @@ class UseClock:
     """The time of uses in one store. Any thread."""
 
     def __init__(self) -> None:
-        self._offset = _host_offset()
-        """How far it is from the clock that nobody sets."""
+        self._latest = time.time_ns()
+        self._offset = 0
+        """How far it is from the clock that nobody sets, while the host's clock is behind."""
 
     def now(self) -> int:
         """Nanoseconds since 1970, or more where the host's clock was ahead. Never less than before."""
-        offset = self._offset = max(self._offset, _host_offset())
-        return time.monotonic_ns() + offset
+        now = time.time_ns()
+        if now < self._latest:
+            now = self._without_host()
+        self._latest = now
+        return now
+
+    def _without_host(self) -> int:
+        monotonic, latest = time.monotonic_ns(), self._latest
+        if monotonic + self._offset < latest:
+            self._offset = latest - monotonic
+        return monotonic + self._offset
 
     def go_on_from(self, when: int) -> None:
         """Something was used then, so it is no earlier now."""
-        self._offset = max(self.now(), when) - time.monotonic_ns()
+        self._latest = max(self._latest, when)
 
     def follow_host(self) -> None:
         """Go back to where the host's clock is: it is right, and nothing was used later than that."""
-        self._offset = _host_offset()
-
-
-def _host_offset() -> int:
-    return time.time_ns() - time.monotonic_ns()  # in this order: a pause in between makes it no larger
+        self._latest, self._offset = time.time_ns(), 0

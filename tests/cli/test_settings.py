@@ -164,7 +164,32 @@ def test_a_file_that_somebody_else_can_write_is_not_used(scene: Scene) -> None:
     scene.run("mount", scene.mountpoint).refused_with(6, str(path), "another user")
     os.chown(path, 0, 0)
     path.chmod(0o666)
-    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "anybody can write it", "chmod o-w")
+    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "anybody can write it", "chmod go-w")
+    path.chmod(0o664)
+    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "group 0 can write it", f"chmod g-w {path}")
+    path.chmod(0o644)
+    assert config(scene)["max_size"][0] == 5 << 30
+
+
+@as_root
+def test_a_file_in_a_folder_that_somebody_else_can_write_is_not_used(scene: Scene) -> None:
+    path = write_user_file(scene, "max_size = '5GiB'")
+    folder = path.parent
+    os.chown(folder, OTHER.uid, OTHER.gid)
+    scene.run("mount", scene.mountpoint).refused_with(6, f"{path}: its folder {folder} belongs to another user")
+    os.chown(folder, 0, 0)
+    for mode in (0o777, 0o775):
+        folder.chmod(mode)
+        scene.run("mount", scene.mountpoint).refused_with(6, f"can write its folder {folder}", f"-w {folder}")
+    folder.chmod(0o1777)
+    assert config(scene)["max_size"][0] == 5 << 30, "nobody replaces a file of root's there"
+    elsewhere = scene.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    path.rename(elsewhere / "config.toml")
+    path.symlink_to(elsewhere / "config.toml")
+    assert config(scene)["max_size"][0] == 5 << 30
+    os.chown(elsewhere, OTHER.uid, OTHER.gid)
+    scene.run("mount", scene.mountpoint).refused_with(6, f"{path}: its folder {elsewhere} belongs to another user")
 
 
 def test_a_file_that_is_none_is_refused_at_once(scene: Scene) -> None:
@@ -258,6 +283,22 @@ def test_a_smaller_quota_evicts_at_once_and_without_a_remount(scene: Scene) -> N
         held.seek(0)
         assert held.read() == content, "what is open stays"
     until(lambda: json.loads(scene.must("stats", "--json"))["store"]["used_bytes"] <= 4 << 20, "the quota holds")
+
+
+def test_a_quota_that_leaves_no_room_for_entries_is_warned_of(scene: Scene) -> None:
+    scene.mount()
+    scene.umount()
+    with scene.open_store() as store:
+        for number in range(1, 10_001):
+            store.history.tombstones.put(number, os.urandom(29))
+            store.history.events.put(number, os.urandom(300))
+        assert store.history.allocated_bytes() > 2 << 20
+    scene.mount()
+    scene.must("set", scene.mountpoint, "--max-size", "20MiB")
+    outcome = scene.run("set", scene.mountpoint, "--max-size", "2MiB")
+    assert (outcome.code, outcome.out) == (0, "max_size  2MiB  kcachefs set\n")
+    assert outcome.err.startswith("kcachefs: --max-size 2.0 MiB: leaves little or no room for entries, because history")
+    assert outcome.err.count("\n") == 1
 
 
 @as_root

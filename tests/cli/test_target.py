@@ -63,3 +63,24 @@ def test_a_mount_that_the_variable_does_not_name_is_named_in_what_to_do_next(sce
     assert f'eval "$(kcachefs env --mount {other})"' in said
     assert f"KCACHEFS_MOUNT={other}" in scene.must("env", "--mount", other)
     assert 'eval "$(kcachefs env)"' in scene.must("mount")
+
+
+def test_a_command_opens_a_store_at_rest_once_however_much_it_asks(scene: Scene) -> None:
+    mountpoint = mount_with_an_entry(scene, "a")
+    scene.must("umount", mountpoint)
+    scene.in_every_python(
+        "import os\n"
+        "os.register_at_fork(after_in_parent=lambda: open(os.path.join(os.path.dirname(__file__), 'forks'), 'a')"
+        ".write('1'))\n"
+    )
+    scene.must("report", "--store", "a-store", "-o", "a.html", env=scene.environment)
+    assert (scene.folder / "forks").read_text() == "1"
+    scene.must("mount", mountpoint, "--store", "a-store")  # it is closed when the command has ended
+
+
+def test_what_a_store_at_rest_refuses_does_not_end_its_process(scene: Scene) -> None:
+    mountpoint = mount_with_an_entry(scene, "a")
+    scene.must("umount", mountpoint)
+    scene.run("pin", "--store", "a-store", "nothing").refused_with(2, "nothing: no entry is called that")
+    scene.run("ls", "--store", "a-store", "--sort", "x").refused_with(2, "--sort x: unknown")
+    assert entries(scene, "--store", "a-store") == ["triton/a"]

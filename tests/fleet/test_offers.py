@@ -24,6 +24,7 @@ from kcachefs.fleet.deliveries import entry_key
 from kcachefs.fleet.offers import Offers
 from kcachefs.fleet.options import FleetOptions
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
+from tests.core.older_layouts import KERNELS, older_layouts
 from tests.core.trees import find, opened, user, write
 from tests.waiting import PATIENCE, until
 
@@ -84,6 +85,19 @@ def agent(fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> Iterator[
         yield made
     finally:
         made.close()
+
+
+def test_what_older_layouts_had_as_one_entry_is_offered_in_parts(tmp_path: Path, in_no_time: None) -> None:
+    kernels = {KERNELS["sglang/jit/sm90a"].format(name): name.encode() for name in "ab"}
+    older, newer = kernels
+    with older_layouts(), opened(tmp_path / "store") as fs:
+        write(fs, older, kernels[older])
+        fs.settle()
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, newer, kernels[newer])
+        fs.settle()
+        played.offers.turn()
+        assert played.offered()[1] == kernels
 
 
 def test_what_is_compiled_is_offered_once_and_not_used_by_that(tmp_path: Path, in_no_time: None) -> None:

@@ -32,8 +32,8 @@ HOSTILE = {
 }
 
 
-def put(place: Scene, key: str, told: bytes) -> None:
-    folder = place.mountpoint / "triton" / key
+def put(place: Scene, key: str, told: bytes, mountpoint: Path | None = None) -> None:
+    folder = (mountpoint or place.mountpoint) / "triton" / key
     folder.mkdir(parents=True)
     (folder / "add.json").write_bytes(told)
     (folder / "add.ttir").write_bytes(b"tt.func public @add(%a: i32) {\n")

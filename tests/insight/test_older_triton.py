@@ -93,3 +93,21 @@ def test_names_made_to_take_long_do_not() -> None:
 def test_without_the_source_the_value_is_told_as_it_is_written() -> None:
     [cause] = differences(compiled(64, 2.5), compiled(64, 1.5), lambda path: None)
     assert cause.words.startswith("swish is called with the constant 2.5 at old.py:13, was 1.5")
+
+
+@pytest.mark.parametrize("module", ["__main__", "my__models.old", "old.Layer.__call__.<locals>"])
+@pytest.mark.parametrize("helper", ["swish", "swish__of_two", "__swish__", "swish_"])
+def test_double_underscores_in_a_name_are_part_of_it(module: str, helper: str) -> None:
+    def named(kernel: TritonKernel, text: str) -> TritonKernel:
+        kernel.functions = read(text.replace("old.swish__", f"{module}.{helper}__").replace("@scale", "@scale__all"))
+        return kernel
+
+    older, newer = (FIRST_IR.replace("SIZE", "64").replace("HALF", "32").replace("BETA", one) for one in ("1", "2"))
+    now = named(TritonKernel("", 1000.0, "scale__all"), newer)
+    assert now.main is not None
+    assert now.main.name == "scale__all"
+    assert [(one.callee, one.given) for one in now.main.operations if one.callee or one.given] == [
+        (f"{module}.{helper}", "fp32S32S__(1,)cconstexpr_2_")
+    ]
+    [cause] = differences(now, named(TritonKernel("", 900.0, "scale__all"), older), lambda path: None)
+    assert cause.words.startswith(f"{helper} is called with the constant 2 at old.py:13, was 1")

@@ -122,3 +122,12 @@ def test_a_screen_that_shrinks_takes_no_key_away(place: Scene, lines: int, colum
         seen = read_until(controller, b"\x1b[?1049l")
         assert process.wait(PATIENCE) == 0
         assert b"Traceback" not in seen
+
+
+@pytest.mark.mount
+def test_it_ends_with_its_terminal_though_no_signal_says_so(place: Scene) -> None:
+    """It is in another session than the terminal; where the signal is ignored, as under nohup, it is the same."""
+    with top(place, 24, 80) as (process, controller), open(os.devnull) as nothing:
+        read_until(controller, b"served")
+        os.dup2(nothing.fileno(), controller)  # the terminal is closed
+        assert process.wait(PATIENCE) == 128 + signal.SIGHUP

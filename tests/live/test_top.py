@@ -97,6 +97,10 @@ class Screen:
         await self._pilot.press(*keys)
         await self._pilot.pause()
 
+    async def resize(self, columns: int, lines: int) -> None:
+        await self._pilot.resize_terminal(columns, lines)
+        await self._pilot.pause()
+
     async def shows(self, *words: str, without: str = "") -> str:
         """Wait until the screen has these words; returns its text."""
         deadline = time.monotonic() + PATIENCE
@@ -163,6 +167,29 @@ def test_every_panel_shows_what_the_commands_show(place: Scene, size: tuple[int,
         assert all(len(line) <= size[0] for line in screen.text().splitlines())
 
     on_screen(place, size, scenario)
+
+
+def test_a_resize_is_drawn_without_anything_new_to_tell(place: Scene) -> None:
+    from rich.cells import cell_len
+
+    def is_drawn(app: Any, size: tuple[int, int]) -> bool:
+        box, headline = app.query_one("#newest-runs"), app.query_one("#headline")
+        width = box.content_size.width
+        is_wide = cell_len(str(headline.content)) == size[0] - 2
+        is_high = bool(width) and all(cell_len(line) == width for line in str(box.content).splitlines())
+        return is_wide and is_high == (size != SMALL)
+
+    async def scenario(screen: Screen) -> None:
+        await screen.shows("cp -r", "newest runs", "not repeated this week")
+        screen.app.asking.stop()
+        for size in ((150, 45), SMALL, LARGE):
+            await screen.resize(*size)
+            deadline = time.monotonic() + PATIENCE
+            while not is_drawn(screen.app, size):
+                assert time.monotonic() < deadline, screen.text()
+                await asyncio.sleep(0.05)
+
+    on_screen(place, LARGE, scenario)
 
 
 def test_rows_are_sorted_searched_and_filtered(place: Scene) -> None:

@@ -315,6 +315,15 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     assert failed.returncode == 9
 
 
+def test_a_start_that_only_notes_when_it_read_an_entry_is_warm(mount: Mount) -> None:
+    """As JAX does with a cache that was filled before its size was limited."""
+    run = ("run", "--assert-warm", "--bytecode", "off", "--mount", mount.mountpoint, "--", "sh", "-c")
+    cold = kcachefs(*run, 'echo code > "$KCACHEFS_MOUNT"/jax/jit_f-1f2e-cache', check=False)
+    assert cold.stderr.startswith("kcachefs: 0 hits, 1 miss ")
+    note = 'cd "$KCACHEFS_MOUNT"/jax && cat jit_f-1f2e-cache && echo now > jit_f-1f2e-atime'
+    assert kcachefs(*run, note).stderr.startswith("kcachefs: 1 hit, 0 misses ")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_cold_start_on_a_mount_of_root_is_not_called_warm(mount: Mount) -> None:
     folder = mount.mountpoint / "triton"

@@ -136,7 +136,7 @@ class Answers:
         if path == "/api/series":
             return await self._series(self._meant(request), request.query.get("range", ""))
         if path.startswith("/api/") and path[5:] in _LOOKS:
-            return await self._looked(self._meant(request), path[5:], request.query)
+            return await self._looked(self._meant(request), path[5:], request)
         return Response(404, b"There is no such page.\n")
 
     def _meant(self, request: Request) -> Mounted:
@@ -164,9 +164,12 @@ class Answers:
             found = await in_thread(mounted.watch.series, name)
         return Response(200, msgspec.json.encode(found), _JSON)
 
-    async def _looked(self, mounted: Mounted, name: str, query: dict[str, str]) -> Response:
+    async def _looked(self, mounted: Mounted, name: str, request: Request) -> Response:
+        query, has_waited = request.query, mounted.dear_turn.locked()
         key = (name, *(query.get(one, "") for one in ("run", "since", "path", "search", "namespace", "group")))
         async with mounted.dear_turn:
+            if has_waited and request.has_left():
+                return Response(503, b"You left before it was your turn.\n")
             change = mounted.watch.change()
             known, when, data = mounted.kept.get(key, (None, 0.0, b""))
             if not data or (known != change and time.monotonic() - when > _KEPT_SECONDS):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import logging
+import select
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +32,8 @@ class Request:
     query: dict[str, str]
     headers: dict[bytes, bytes]
     body: bytes
+    has_left: Callable[[], bool] = lambda: False
+    """Whether nobody waits for the reply any more, as far as the connection tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,7 @@ class Connections:
                 await _refuse(connection, stream, error)
         if request is None:
             return False
+        request = dataclasses.replace(request, has_left=functools.partial(_is_closed, stream))
         response = await _answer(self._handle, request)
         with self._waiting():
             await _send(connection, stream, response, request.method)
@@ -91,6 +97,15 @@ class Connections:
                 yield
             finally:
                 self._silent.pop(scope, None)
+
+
+def _is_closed(stream: trio.abc.Stream) -> bool:
+    """Whether the other side sends no more. It could still read, but no browser does that."""
+    if not isinstance(stream, trio.SocketStream) or stream.socket.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 async def _answer(handle: Handle, request: Request) -> Response:

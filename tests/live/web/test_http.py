@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,7 +11,10 @@ import trio.testing
 
 from kcachefs.live.web import http
 from kcachefs.live.web.access import Access
+from kcachefs.live.web.answers import Answers
 from kcachefs.live.web.http import Connections, Request, Response
+from kcachefs.live.web.listening import Place, listening
+from tests.cli.scene import scene
 
 REQUEST = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -114,3 +118,36 @@ def test_the_work_that_a_cookie_makes_does_not_grow_with_the_square_of_its_lengt
     hostile = 'a="' + "\\" * 15_000 + '"'
     assert not allowed.is_token_right({b"cookie": hostile.encode()}, {})
     assert allowed.is_token_right({b"cookie": f"{hostile}; {name}={token}".encode()}, {})
+
+
+@pytest.mark.mount
+def test_nothing_is_looked_up_for_those_who_left_while_they_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asking(path: Path, search: str) -> trio.SocketStream:
+        stream = await trio.open_unix_socket(path)
+        head = f"GET /api/kernels?search={search}&token=right HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        await stream.send_all(head.encode())
+        return stream
+
+    async def main(answers: Answers, path: Path) -> None:
+        [mounted] = answers._mounts.values()
+        with listening(Place(path=path)) as made:
+            made.setblocking(False)
+            listener = trio.SocketListener(trio.socket.from_stdlib_socket(made))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.serve_listeners, Connections(answers.answer).serve, [listener])
+                async with mounted.dear_turn:
+                    clients = [await asking(path, name) for name in ("a", "b", "c", "stays")]
+                    while mounted.dear_turn.statistics().tasks_waiting < len(clients):
+                        await trio.sleep(0.01)
+                    for client in clients[:-1]:
+                        await client.aclose()
+                async with clients[-1] as one:
+                    assert (await one.receive_some()).startswith(b"HTTP/1.1 200 ")
+                nursery.cancel_scope.cancel()
+        assert [word for key in mounted.kept for word in key if word not in ("", "kernels")] == ["stays"]
+
+    with scene() as place:
+        place.mount()
+        for name in ("KCACHEFS_RUNTIME_DIR", "XDG_CACHE_HOME"):
+            monkeypatch.setenv(name, place.environment[name])
+        trio.run(main, Answers(Access("right"), [place.mountpoint]), place.folder / "page")
