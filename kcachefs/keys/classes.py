@@ -227,7 +227,7 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
     if module == "collections" or module.startswith("namedtuple_"):
         return function.__qualname__.split(".")[-2:-1] == [cls.__name__]
     if function.__code__.co_qualname.startswith("__create_fn__"):
-        return outer.__qualname__.split(".")[-2:] == [cls.__name__, name]
+        return str(outer.__qualname__).split(".")[-2:] == [cls.__name__, name]
     return module in _COMPLETING
 
 
