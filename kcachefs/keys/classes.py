@@ -46,7 +46,7 @@ _DERIVED = {
     "_explicit_class_assumptions": ("default_assumptions", "_prop_handler"),  # of sympy's expressions
 }
 # Modules that put methods into the classes they complete.
-_COMPLETING = frozenset({"dataclasses", "collections", "enum", "typing", "_collections_abc"})
+_COMPLETING = frozenset({"dataclasses", "typing", "_collections_abc"})
 # What these keep is in `_fields_`, or is read below.
 _READABLE_METACLASSES = frozenset(
     {
@@ -212,15 +212,28 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     if f"{type(member).__module__}.{type(member).__qualname__}" in _ACCESSORS:
         return True
-    function = _without_guard(ask(member, "__func__", member))
+    outer = ask(member, "__func__", member)
+    function = _without_guard(outer)
     # Whatever Python generates has a private name; what is assigned under a public one was meant.
     if type(function) is not types.FunctionType or not name.startswith("_"):
         return False
     module = str(function.__globals__.get("__name__", ""))
     if module == "typing":
         return True
-    is_made = function.__code__.co_qualname.startswith("__create_fn__") and function.__name__ == name
-    return is_special and (is_made or module.startswith("namedtuple_") or module in _COMPLETING)
+    if not is_special:
+        return False
+    if module == "enum":
+        return name in ("__new__", "__reduce_ex__") or function is _inherited_by_enum(cls, name)
+    if module == "collections" or module.startswith("namedtuple_"):
+        return function.__qualname__.split(".")[-2:-1] == [cls.__name__]
+    if function.__code__.co_qualname.startswith("__create_fn__"):
+        return str(outer.__qualname__).split(".")[-2:] == [cls.__name__, name]
+    return module in _COMPLETING
+
+
+def _inherited_by_enum(cls: type, name: str) -> Any:
+    """What Python copies from the enumeration that a class is derived from, where another base would come first."""
+    return next((ask(base, name) for base in cls.__mro__[1:] if issubclass(base, enum.Enum)), None)
 
 
 def _is_made_by_attrs(name: str, member: Any) -> bool:

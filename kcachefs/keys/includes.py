@@ -35,6 +35,7 @@ _PROBE = re.compile(rb"__has_(?:include|include_next|embed)" + _BLANKS + rb"\(",
 _DEFINITION = re.compile(
     rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS + rb"([A-Za-z_]\w*)(?![\w(])([^\n]*)", re.DOTALL
 )
+_DEFINES = re.compile(_BLANKS + rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS, re.DOTALL)
 # A line that defines a macro or asks a question, which is where another macro may be given the job of `__has_include`.
 _HANDED_ON = re.compile(rb"(?:#|%:|\?\?=)" + _BLANKS + rb"(define|if|elif)\b([^\n]*)", re.DOTALL)
 _ASKED_FOR = re.compile(rb"\bdefined\s*\(?\s*__has_\w+")
@@ -260,7 +261,8 @@ def _text_of(text: bytes) -> _Text:
     macros: set[bytes] = set()
     if any(word in joined for word in _WORDS):
         ends = [match.end(1) for match in _DIRECTIVE.finditer(joined) if _begins_line(joined, match.start())]
-        ends += [match.end() for match in _PROBE.finditer(joined)]
+        # A compiler without the probe is given one by `#define __has_include(x) 0`, which asks for nothing.
+        ends += [match.end() for match in _PROBE.finditer(joined) if not _is_defined(joined, match.start())]
         for end in ends:
             quoted = _QUOTED.match(joined, end)
             if quoted is not None:
@@ -284,6 +286,12 @@ def _is_told(text: bytes) -> bool:
 
 def _uncommented(value: bytes) -> bytes:
     return re.sub(rb"/\*.*?\*/", b" ", value.partition(b"//")[0] if b'"' not in value else value).strip()
+
+
+def _is_defined(text: bytes, at: int) -> bool:
+    """Whether a name stands where `#define` gives it a meaning."""
+    begin = text.rfind(b"\n", 0, at) + 1
+    return _DEFINES.fullmatch(text, begin, at) is not None
 
 
 def _begins_line(text: bytes, at: int) -> bool:

@@ -156,6 +156,7 @@ def test_the_contents_of_includes_are_in_the_key(headers: Headers, directive: st
         "#define WHICH OF(x)\n#include WHICH",
         "#define N outer.h\n#define WHICH <N>\n#include WHICH",
         "#if __has_include(WHICH)\n#endif",
+        "#define HAS(x) __has_include(x)\n#if HAS(WHICH)\n#endif",
         '#include "asks.h"',
     ],
 )
@@ -187,6 +188,7 @@ def test_a_probe_under_another_name_is_refused(headers: Headers, source: str, op
     [
         '#ifdef __has_include\n#if __has_include ("outer.h")\n#endif\n#endif // __has_include',
         "#if defined(__has_include) || defined __has_include // __has_include\n#endif",
+        "#ifndef __has_include\n# define __has_include(x) 0\n#endif",
         "// __has_include\n#define A(x) x##_include /* __has_include */\n#undef __has_include",
     ],
 )

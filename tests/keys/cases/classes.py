@@ -144,7 +144,7 @@ value = [Kernel(), Plain(), Holder(), Mode.A, Made(1), Tuple(1, 2), Kind.A]
 """
 
 WRAPPED = """
-import dataclasses, functools, typing
+import collections, dataclasses, functools, typing
 def loud(method, mark="one"):
     @functools.wraps(method)
     def wrapper(*args, **kwargs):
@@ -152,6 +152,9 @@ def loud(method, mark="one"):
     return wrapper
 @dataclasses.dataclass(order=True)
 class Kernel:
+    m: int = 1
+@dataclasses.dataclass
+class Other:
     m: int = 1
 class Plain(typing.NamedTuple):
     a: int = 1
@@ -343,6 +346,8 @@ CASES: list[Case] = [
             # Wrapped here. || Kernel.__repr__ = loud(Kernel.__repr__)
             # Wrapped here. || Kernel.__eq__ = loud(Kernel.__eq__, "two")
             # Wrapped here. || Kernel.__lt__ = Kernel.__gt__
+            # Wrapped here. || Kernel.__repr__ = Other.__repr__
+            # Wrapped here. || Plain.__repr__ = collections.namedtuple("Other", "a").__repr__
             # Wrapped here. || Plain.__repr__ = loud(Plain.__repr__)
             # Wrapped here. || Plain.__new__ = loud(Plain.__new__)
             """,
@@ -419,6 +424,24 @@ CASES: list[Case] = [
         (order=False, frozen=False) || (frozen=False, order=False)
         (order=False, frozen=False) || ()
         """,
+        VALUE,
+    ),
+    *edits(
+        "enumeration borrowed",
+        "change",
+        ENUM,
+        """
+        def stages(self): || __repr__ = enum.Enum.__str__\\n    def stages(self):
+        def stages(self): || __hash__ = enum.Enum.__dir__\\n    def stages(self):
+        class Kernel || @enum.global_enum\\nclass Kernel
+        """,
+        VALUE,
+    ),
+    *edits(
+        "enumeration of text",
+        "same",
+        ENUM.replace("enum.Enum", "str, enum.Enum"),
+        "def stages(self): || __str__ = enum.Enum.__str__\\n    def stages(self):",
         VALUE,
     ),
     *edits("enumeration kept", "same", ENUM, "Kernel.FAST || Kernel(1)", VALUE),
