@@ -11,7 +11,7 @@ from kcachefs.cli.explained import Folder, moment, open_cache, the_one
 from kcachefs.errors import UsageError
 
 if TYPE_CHECKING:
-    from kcachefs.core.insight_info import RunInfo
+    from kcachefs.core.insight_info import MadeEntry, RunInfo
     from kcachefs.insight.explaining import Explainer, Explanation
 
 
@@ -53,21 +53,23 @@ def explain(
     if waste:
         _show_waste(explainer, as_json=as_json)
         return
-    found, of_run = _explained(explainer, entry, run, since)
+    made, of_run, boundary = _chosen(explainer, entry, run, since)
+    found = explainer.explain(made, boundary)
     if as_json:
         _print_json(found, of_run)
     else:
-        _show(found, of_run, everything=everything or entry is not None)
+        _show(found, of_run, len(made), everything=everything or entry is not None)
 
 
-def _explained(
+def _chosen(
     explainer: Explainer, entry: str | None, run: int | None, since: str | None
-) -> tuple[list[Explanation], RunInfo | None]:
+) -> tuple[list[MadeEntry], RunInfo | None, float | None]:
+    """What to explain, the run that made it, and since when it was made, as far as these are asked for."""
     if entry is not None:
-        return explainer.explain([the_one(entry, explainer)]), None
+        return [the_one(entry, explainer)], None, None
     if since is not None:
         when = moment(since)
-        return explainer.explain(explainer.made_since(when), boundary=when), None
+        return explainer.made_since(when), None, when
     if run is not None:
         chosen = next((one for one in explainer.cache.runs() if one.run == run), None)
         if chosen is None:
@@ -76,7 +78,7 @@ def _explained(
         chosen = explainer.last_run()
     if chosen is None:
         raise UsageError("no run is known here; give --since 1h, or an entry")
-    return explainer.explain(explainer.made_by(chosen)), chosen
+    return explainer.made_by(chosen), chosen, None
 
 
 def _print_json(found: list[Explanation], run: RunInfo | None) -> None:
@@ -95,12 +97,15 @@ def _print_json(found: list[Explanation], run: RunInfo | None) -> None:
     print_json({"run": run, "causes": causes, "entries": found})
 
 
-def _show(found: list[Explanation], run: RunInfo | None, *, everything: bool) -> None:
+def _show(found: list[Explanation], run: RunInfo | None, made: int, *, everything: bool) -> None:
+    from kcachefs.cli.printing import counted
     from kcachefs.insight.telling import advice, grouped, heading, in_full, lines
 
-    print(heading(found, run))
+    print(heading(found, run, counted(made, "entry", "entries") if made else "nothing"))
     if not found:
-        print("Nothing of it can be read: no kernel, graph, model or program of the driver.")
+        if made:
+            print("None can be read: no kernel, graph, model or program of the driver is among them.")
+        return
     groups = grouped(found)
     if everything:
         for one in found:

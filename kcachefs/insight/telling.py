@@ -92,9 +92,9 @@ def in_full(one: Explanation) -> list[str]:
     return found + [f"    {number}. {said(cause)}" for number, cause in enumerate(one.causes, 1)]
 
 
-def heading(explanations: Sequence[Explanation], run: RunInfo | None) -> str:
-    """What was compiled, and by whom."""
-    counts = Group(Told("", "", True), list(explanations)).counts or "nothing"
+def heading(explanations: Sequence[Explanation], run: RunInfo | None, otherwise: str = "nothing") -> str:
+    """What was compiled, and by whom; `otherwise` where there is nothing to explain."""
+    counts = Group(Told("", "", True), list(explanations)).counts or otherwise
     known = [one.seconds for one in explanations if one.seconds is not None]
     took = f", {sum(known):.1f} s of compiling" if known else ""
     if run is None:

@@ -77,15 +77,15 @@ class Heading(Vertical):
 class Newest(Horizontal):
     """The newest runs and events, below the panel where the screen is high."""
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._lines: dict[str, list[tuple[str, str]]] = {}
+
     def compose(self) -> ComposeResult:
         for name in ("runs", "events"):
             box = Static(id=f"newest-{name}", markup=False)
             box.border_title = f"newest {name}"
             yield box
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._lines: dict[str, list[tuple[str, str]]] = {}
 
     def show(self, glance: Glance, panel_name: str) -> None:
         """Both, but not the one that is shown above in full."""

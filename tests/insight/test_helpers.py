@@ -75,3 +75,15 @@ def test_their_line_comes_last() -> None:
     every = [Explanation(str(number), "helper", "", [common]) for number in range(9)]
     groups = grouped([*every, Explanation("k", "kernel", "add", [why])])
     assert [one.counts for one in groups] == ["1 kernel", "9 helpers"]
+
+
+def test_what_is_said_of_nothing_and_of_what_cannot_be_read_is_true() -> None:
+    with scene() as made:
+        made.mount()
+        assert made.must("explain", "--since", "1h") == "compiled: nothing\n"
+        (made.mountpoint / "unknown" / "KEY").mkdir(parents=True)
+        (made.mountpoint / "unknown" / "KEY" / "file").write_text("?")
+        made.settle()
+        first, second = made.must("explain", "--since", "1h").splitlines()
+        assert first == "compiled: 1 entry"
+        assert second == "None can be read: no kernel, graph, model or program of the driver is among them."

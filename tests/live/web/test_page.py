@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kcachefs.live import web
 from tests.cli.scene import Scene, kill_and_wait, scene
 from tests.live.web.conftest import HOSTILE, Opener, stats
 from tests.live.web.serving import Server, serving
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Dialog, Locator, Page
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
+PAGE = Path(web.__file__).parent / "page"
 
 
 def words(place: Locator) -> str:
@@ -197,6 +199,15 @@ def test_history_has_its_ranges_marks_and_keys(server: Server, place: Scene, ope
     assert page.locator("#chart .tip").is_hidden()
 
 
+def test_the_axis_of_a_count_has_whole_numbers(server: Server, opened: Opener) -> None:
+    page = ready(opened(server.link))
+    script = "".join((PAGE / name).read_text() for name in ("format.js", "chart.js"))  # the page hides its functions
+    for measure in ("uses", "served"):
+        counts = "Array.from({ length: 1000 }, (_, at) => at + 1)"
+        tops = page.evaluate(f"() => {{ {script} return {counts}.map((most) => niceTop(most, MEASURES.{measure})); }}")
+        assert all(top >= most and top % 2 == 0 for most, top in enumerate(tops, 1)), "the half is on the axis, too"
+
+
 def test_a_worker_that_is_replaced_and_a_daemon_that_is_gone_and_back_are_shown(
     server: Server, place: Scene, opened: Opener
 ) -> None:
@@ -289,6 +300,8 @@ def test_it_fits_a_phone_and_a_desk_in_both_colours(server: Server, opened: Open
     page = ready(opened(server.link, **options))
     wide = "document.scrollingElement.scrollWidth"
     assert page.evaluate(wide) == width
+    hidden = "one => one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right"
+    assert page.evaluate(f"[...document.querySelectorAll('.switch button')].filter({hidden}).length") == 0
     light = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(244, 246, 249)"
     assert light == (scheme == "light")
     page.locator("#kernels .link").first.click()

@@ -23,7 +23,7 @@ function drawChart(series, measureName) {
   }
   const [width, height] = [Math.max(240, place.clientWidth), place.clientHeight || 228];
   const [left, right, top, bottom] = [48, 4, 24, 22];
-  const most = niceTop(Math.max(...totals), measure.show === size);
+  const most = niceTop(Math.max(...totals), measure);
   const x = (at) => left + (width - left - right) * at / points;
   const y = (value) => height - bottom - (height - top - bottom) * value / most;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0", "aria-label": chartLabel(series, measure, columns, isArea) });
@@ -147,11 +147,15 @@ function axis(value, measure) {
   return measure.show === seconds ? (value ? seconds(value).replace(".0 ", " ") : "0") : short(value);
 }
 
-// The next round number above.
-function niceTop(most, isBinary) {
+// The next round number above, of which half is written on the axis as well: half a hit or half a byte is none.
+function niceTop(most, measure) {
+  const [isBinary, isCounted] = [measure.show === size, measure.show !== seconds];
   const base = isBinary ? 1024 ** Math.floor(Math.log2(most) / 10) : 1;
   const value = most / base;
   const power = 10 ** Math.floor(Math.log10(value));
-  for (const step of [1, 1.5, 2, 3, 4, 5, 6, 8, 10]) if (value <= step * power) return Math.max(isBinary ? 1 : 0, step * power) * base;
+  for (const step of [1, 1.5, 2, 3, 4, 5, 6, 8, 10]) {
+    const top = step * power;
+    if (value <= top && !(isCounted && base === 1 && top % 2)) return Math.max(isBinary ? 1 : 0, top) * base;
+  }
   return most;
 }
