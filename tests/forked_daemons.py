@@ -8,7 +8,7 @@ folder, descriptors, session, and signals as they are at the start of Python. Ot
 `constants` gives daemons that are forked meanwhile other constants than users have, so that a test comes to a limit
 with less data or in less time. Nothing of that is in the product.
 
-tests/daemon is about what a new process is, and starts them anew.
+Most of tests/daemon is about what a new process is, and starts them anew.
 """
 
 from __future__ import annotations
