@@ -8,7 +8,7 @@ folder, descriptors, session, and signals as they are at the start of Python. Ot
 `constants` gives daemons that are forked meanwhile other constants than users have, so that a test comes to a limit
 with less data or in less time. Nothing of that is in the product.
 
-tests/daemon is about what a new process is, and starts them anew.
+Most of tests/daemon is about what a new process is, and starts them anew.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from kcachefs import own_python
@@ -70,7 +71,7 @@ def be_forked() -> None:
 def constants(values: Mapping[str, float]) -> Iterator[None]:
     """Daemons that are forked inside have these values: `{"kcachefs.core.eviction.CERTAIN_SECONDS": 1.0}`.
 
-    A module that imports such a constant has one of its own. Those of the daemons' main modules cannot be set.
+    A module that imports such a constant has one of its own.
     """
     before = os.environ.get(CONSTANTS)
     os.environ[CONSTANTS] = json.dumps({**json.loads(before or "{}"), **values})
@@ -113,24 +114,30 @@ def _become(wanted: Mapping[str, Any]) -> None:
         os.environ.update(wanted["env"])
     _forget_the_parent()
     _show(wanted["args"], [f"{name}={value}" for name, value in os.environ.items()])
-    _set_constants()
     module, *arguments = wanted["args"][len(_BEFORE) :]
     sys.modules.pop(module, None)
     sys.argv = ["", *arguments]
+    changed = _set_constants()
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module in changed:  # run_module would begin with the constants of the file
+            sys.modules["__main__"] = changed[module]
+            changed[module].main()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
 
 
-def _set_constants() -> None:
+def _set_constants() -> dict[str, ModuleType]:
+    """Returns the modules that have such constants, by their names."""
+    changed = {}
     for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
         module, _, constant = name.rpartition(".")
-        assert module not in MODULES, f"{name}: the daemon runs this module anew"
-        found = importlib.import_module(module)
-        assert hasattr(found, constant), f"{name}: there is no such constant"
-        setattr(found, constant, value)
+        changed[module] = importlib.import_module(module)
+        assert hasattr(changed[module], constant), f"{name}: there is no such constant"
+        setattr(changed[module], constant, value)
+    return changed
 
 
 def _close_all_but(kept: set[int]) -> None:

@@ -96,8 +96,11 @@ def test_a_forked_daemon_is_as_one_that_was_started(tmp_path: Path, monkeypatch:
 @pytest.mark.mount
 def test_a_forked_daemon_has_the_constants_of_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mount = Mount(tmp_path / "mount", tmp_path / "store", "direct")
-    with forked_daemons.constants({"kcachefs.core.tree.LINK_MAX": 2}):
+    both = {"kcachefs.core.tree.LINK_MAX": 2, "kcachefs.daemon.supervisor.STANDBY_SECONDS": 0.0}
+    with forked_daemons.constants(both):
         with mount:
+            children = Path("/proc/{0}/task/{0}/children".format(mount.daemon()[0]))
+            until(lambda: children.read_text().count(" ") == 3, "the guard of headers, the worker and a standby")
             file = mount.mountpoint / "file"
             file.touch()
             os.link(file, mount.mountpoint / "second")
