@@ -1,7 +1,8 @@
-"""Runs programs that need torch, each in a process of its own, without importing torch for each of them.
+"""Runs programs that need torch or Triton, each in a process of its own, without importing them for each.
 
-To import torch and its compiler takes several times as long as most programs that the tests run with it. A server does
-so once in a whole run of the tests, whichever of its processes (`-n`) comes first, and forks for every program. A
+To import torch and its compiler takes several times as long as most programs that the tests run with it, and so does
+hashing Triton, which it does once in a process. A server does both once in a whole run of the tests, whichever of its
+processes (`-n`) comes first, and forks for every program. A
 program has its own arguments, environment, output and session, and compiles nothing before it begins: what torch keeps
 in memory about graphs and caches is as empty as in a new process.
 
@@ -178,6 +179,13 @@ def _prepare() -> None:
     for name in PREPARED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    if "torch" in sys.modules:
+        _prepare_torch()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page
+
+
+def _prepare_torch() -> None:
     import torch
     from torch._dynamo.utils import counters
     from torch._inductor.codecache import CacheBase, torch_key
@@ -187,8 +195,6 @@ def _prepare() -> None:
     torch.compile(lambda x: x * 2 + 1, backend="aot_eager")(torch.ones(2))
     torch._dynamo.reset()
     counters.clear()
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy every page
 
 
 def _start(connection: socket.socket, held: list[socket.socket]) -> int | None:
@@ -226,7 +232,8 @@ def _become(request: dict[str, Any], ends: array.array[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     tempfile.tempdir = None
-    _read_variables_again()
+    if "torch" in sys.modules:
+        _read_variables_again()
     file, *arguments = request["words"]
     sys.argv = [file, *arguments]
     sys.path.insert(0, os.path.dirname(file))

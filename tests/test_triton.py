@@ -21,6 +21,7 @@ from kcachefs.caches.bound import on_disk
 from kcachefs.caches.groups import Groups
 from kcachefs.errors import UsageError
 from tests.caches.test_disks import in_namespace, needs_mount
+from tests.forked_programs import Program
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -28,8 +29,11 @@ MEMBERS = {f"add_kernel.{kind}" for kind in ("source", "ttir", "ttgir", "llir", 
 GROUP = "__grp__add_kernel.json"
 
 
+PROGRAM = ROOT / "tests" / "triton_kernel.py"
+
+
 def command(*blocks: int) -> list[str]:
-    return [sys.executable, "-W", "ignore", str(ROOT / "tests" / "triton_kernel.py"), *map(str, blocks)]
+    return [sys.executable, "-W", "ignore", str(PROGRAM), *map(str, blocks)]
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -43,11 +47,27 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def compile_kernels(folder: Path, *blocks: int, before: tuple[str, ...] = (), **more: str) -> dict[str, Any]:
+    """Compile in a new Python, after what comes before it."""
     ran = subprocess.run(
         [*before, *command(*blocks)], env=environment(folder, **more), capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
     told: dict[str, Any] = json.loads(ran.stdout)
+    return told
+
+
+def compile_forked(folder: Path, *blocks: int, **more: str) -> dict[str, Any]:
+    return finished(forked(environment(folder, **more), *blocks))
+
+
+def forked(variables: dict[str, str], *blocks: int) -> Program:
+    return Program(PROGRAM, *map(str, blocks), env=variables)
+
+
+def finished(process: Program) -> dict[str, Any]:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    told: dict[str, Any] = json.loads(out)
     return told
 
 
@@ -89,8 +109,8 @@ def test_a_damaged_group_is_made_whole_by_the_next_compilation(tmp_path: Path, w
     shutil.copytree(warm, folder)
     (group,) = groups(folder)
     (group / "add_kernel.cubin").unlink()
-    assert compile_kernels(folder, 64)["hits"] == [False]
-    assert compile_kernels(folder, 64)["hits"] == [True]
+    assert compile_forked(folder, 64)["hits"] == [False]
+    assert compile_forked(folder, 64)["hits"] == [True]
     assert {path.name for path in group.iterdir()} == MEMBERS | {GROUP}
 
 
@@ -98,7 +118,7 @@ def test_a_damaged_group_is_made_whole_by_the_next_compilation(tmp_path: Path, w
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache with one kernel in it, to be copied and damaged."""
     folder = tmp_path_factory.mktemp("warm")
-    compile_kernels(folder, 64)
+    compile_forked(folder, 64)
     return folder
 
 
@@ -132,20 +152,19 @@ def test_triton_and_this_manager_read_each_others_groups(tmp_path: Path) -> None
         hits = []
         for manager in managers:
             chosen = {key: value for key, value in environment(folder).items() if key != "TRITON_CACHE_MANAGER"}
-            ran = subprocess.run(command(64), env={**chosen, **manager}, capture_output=True, text=True, check=True)
-            hits += json.loads(ran.stdout)["hits"]
+            hits += finished(forked({**chosen, **manager}, 64))["hits"]
         assert hits == [False, True]
 
 
 def test_the_least_recently_used_kernel_goes_as_a_whole(tmp_path: Path) -> None:
-    compile_kernels(tmp_path, 64, 128, 256)
+    compile_forked(tmp_path, 64, 128, 256)
     size = sum(on_disk(path.stat().st_size) for path in tmp_path.rglob("*") if path.is_file())
-    assert compile_kernels(tmp_path, 64)["hits"] == [True]
-    compile_kernels(tmp_path, 512, KCACHEFS_CACHE_SIZE=str(size * 13 // 10))
+    assert compile_forked(tmp_path, 64)["hits"] == [True]
+    compile_forked(tmp_path, 512, KCACHEFS_CACHE_SIZE=str(size * 13 // 10))
     left = groups(tmp_path)
     assert len(left) == 3
     assert all({path.name for path in group.iterdir()} == MEMBERS | {GROUP} for group in left)
-    assert compile_kernels(tmp_path, 512, 64)["hits"] == [True, True]
+    assert compile_forked(tmp_path, 512, 64)["hits"] == [True, True]
     assert list((tmp_path / ".kcachefs").iterdir()) == []
 
 
@@ -187,28 +206,24 @@ def test_groups_of_the_future_age_from_now_on(tmp_path: Path) -> None:
 
 
 def test_a_process_killed_while_it_compiles_leaves_no_part_of_a_group(tmp_path: Path) -> None:
-    process = subprocess.Popen(command(64, 128, 256, 512, 1024), env=environment(tmp_path), stdout=subprocess.DEVNULL)
+    process = forked(environment(tmp_path), 64, 128, 256, 512, 1024)
     try:
         until(lambda: any(tmp_path.glob(".kcachefs/*/*.ttir")) or process.poll() is not None, "a group is being filled")
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert all((group / GROUP).exists() for group in groups(tmp_path))
-    assert compile_kernels(tmp_path, 64)["kernels"]
+    assert compile_forked(tmp_path, 64)["kernels"]
     assert list((tmp_path / ".kcachefs").iterdir()) == []
 
 
 def test_processes_that_compile_the_same_kernels_at_once_agree(tmp_path: Path) -> None:
-    workers = [
-        subprocess.Popen(command(64, 128), env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    told = [json.loads(worker.communicate()[0]) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0, 0]
+    workers = [forked(environment(tmp_path), 64, 128) for _ in range(3)]
+    told = [finished(worker) for worker in workers]
     assert len({json.dumps(answer["kernels"]) for answer in told}) == 1
-    assert compile_kernels(tmp_path, 64, 128)["hits"] == [True, True]
+    assert compile_forked(tmp_path, 64, 128)["hits"] == [True, True]
     assert [{path.name for path in group.iterdir()} for group in groups(tmp_path)] == [MEMBERS | {GROUP}] * 2
 
 

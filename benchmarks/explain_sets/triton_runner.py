@@ -1,7 +1,7 @@
 """Compiles the changed Triton kernels, each change in a process of its own: no GPU is needed for that.
 
 python -m benchmarks.explain_sets.triton_runner FOLDER [CHANGE]... leaves in FOLDER/base the entries before any change
-and in FOLDER/CHANGE those that the change added. Compilers are loaded once; every change is a fork.
+and in FOLDER/CHANGE those that the change added. Compilers are loaded and hashed once; every change is a fork.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def main() -> None:
 
 
 def run_all(folder: Path, changes: list[Change]) -> None:
-    importlib.import_module("triton")  # once, for all of the forks
+    importlib.import_module("triton")
+    _key()()
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     (folder / "src").mkdir(parents=True, exist_ok=True)
     if not (folder / "base").exists():
@@ -114,6 +115,13 @@ def _pretend(version: str) -> None:
 
     for module in (triton.compiler.compiler, triton.runtime.cache):
         module.__version__ = version
+    _key().cache_clear()
+
+
+def _key() -> Any:
+    """What hashes all of Triton, once in a process; older versions have it elsewhere."""
+    modules = map(importlib.import_module, ("triton.runtime.cache", "triton.compiler.compiler"))
+    return next(module.triton_key for module in modules if hasattr(module, "triton_key"))
 
 
 if __name__ == "__main__":

@@ -245,9 +245,9 @@ def run_program(
 def start_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, afresh: bool = False
 ) -> subprocess.Popen[str]:
-    """Start it in a process that has imported torch, if it uses that, or else and `afresh` in a new Python."""
+    """Start it in a process that has imported torch and Triton, if it needs them and not `afresh`."""
     assert text.startswith("\n"), text[:40]
-    uses_torch = text in (INDUCTOR, EXTENSION)
+    is_prepared = text in (TRITON, INDUCTOR, EXTENSION)
     text = f"import gc; gc.disable(){text}"  # on the empty first line; torch takes a tenth less time without
     # Triton hashes the path of a kernel's source file, so the path must always be the same.
     path = (
@@ -258,7 +258,7 @@ def start_program(
         new.write_text(text)
         os.replace(new, path)
     variables = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", **environment}
-    if uses_torch and not afresh and forked_programs.can_fork():
+    if is_prepared and not afresh and forked_programs.can_fork():
         return forked_programs.Program(path, *arguments, env=variables)
     return subprocess.Popen(
         [sys.executable, str(path), *arguments],

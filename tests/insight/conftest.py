@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked_programs import ROOT, Program
 from tests.made_once import made_once
 from tests.waiting import PATIENCE
 
@@ -16,6 +15,7 @@ TRITON_SAMPLE = (
     *("bins", "head_and_heads", "interleaved", "bias", "odd_n", "overflow", "older_triton", "llvm_options"),
     *("beta", "operator", "helper_operator", "blank", "comment", "renamed", "new"),
 )
+RUNNERS = ROOT / "benchmarks" / "explain_sets"
 INDUCTOR_SAMPLE = ("product_shape", "product_config", "product_settings", "product_turned")
 """They call a library only: compiling C++ would take most of a test's time."""
 
@@ -34,9 +34,10 @@ def inductor_changes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _compiled(factory: pytest.TempPathFactory, runner: str, changes: tuple[str, ...]) -> Path:
     def run(folder: Path) -> str:
-        command = [sys.executable, "-m", f"benchmarks.explain_sets.{runner}", str(folder), *changes]
-        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
+        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        process = Program(RUNNERS / f"{runner}.py", str(folder), *changes, env=environment)
+        _, errors = process.communicate(timeout=5 * PATIENCE)
+        assert process.returncode == 0, errors
         return str(folder)
 
     return Path(made_once(factory, runner, run))

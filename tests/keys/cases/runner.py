@@ -86,6 +86,8 @@ def _imported(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
     finally:
         os.chdir(before)
         sys.path.remove(str(folder))
+        for place in [place for place in sys.path_importer_cache if place.startswith(str(folder))]:
+            del sys.path_importer_cache[place]  # or else each case would invalidate those of all before it
         for name in set(sys.modules) - known:
             module = sys.modules[name]
             held = getattr(module, "__dict__", {})
