@@ -15,7 +15,8 @@ import typer
 
 from kcachefs.cli import make_app
 from kcachefs.cli.manual import pages
-from tests.cli.scene import KCACHEFS, Scene, scene
+from tests import command_program
+from tests.cli.scene import Scene, scene
 from tests.insight.test_hostile_users import SOUND, put
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,10 +28,7 @@ def place() -> Iterator[Scene]:
     """A mount with an entry, and `kcachefs` on the PATH."""
     with scene() as made:
         binaries = made.folder / "bin"
-        binaries.mkdir()
-        command = binaries / "kcachefs"
-        command.write_text(f'#!/bin/sh\nexec {KCACHEFS[0]} -m kcachefs "$@"\n')
-        command.chmod(0o755)
+        command_program.write(binaries / "kcachefs")
         made.environment["PATH"] = f"{binaries}:{made.environment['PATH']}"
         folder = made.mount()
         (folder / "KEY").mkdir()

@@ -25,6 +25,7 @@ import pytest
 
 from kcachefs.engines import mounting
 from tests.cli.scene import PACKAGE, Outcome, Scene, holding, kill_and_wait
+from tests.cli.visiting import Visits
 from tests.engines.callers import Identity, in_child
 
 pytestmark = [
@@ -39,7 +40,8 @@ CLONE_NEWNS = 0x20000
 class Visitor:
     """Runs the commands as NOBODY, with an almost empty environment."""
 
-    def __init__(self, scene: Scene, python: str, readable: Path) -> None:
+    def __init__(self, scene: Scene, visits: Visits, python: str, readable: Path) -> None:
+        self._visits = visits
         self.scene = scene
         self.home = scene.folder / "home"
         self.home.mkdir()
@@ -47,7 +49,7 @@ class Visitor:
         self.packages, self.code = readable / "packages", readable / "code" / "kcachefs"
         self.packages.mkdir()
         self.code.mkdir(parents=True)
-        self.command = (python, "-m", "kcachefs")
+        self.python = python
         self.mountpoint = self.home / "mount"
         self.environment = {
             "PATH": os.environ["PATH"],
@@ -59,10 +61,14 @@ class Visitor:
         scene.runtime.mkdir(mode=0o700)
         os.chown(scene.runtime, NOBODY.uid, NOBODY.gid)
 
-    def run(self, *arguments: str | Path) -> Outcome:
+    def run(self, *arguments: str | Path, who: Identity = NOBODY, folder: Path | None = None) -> Outcome:
+        return self._visits.run(who, self.python, arguments, folder or self.home, self.environment)
+
+    def run_afresh(self, *arguments: str | Path) -> Outcome:
+        """The same in a new Python."""
         return self.scene.run(
             *arguments,
-            command=self.command,
+            command=(self.python, "-m", "kcachefs"),
             cwd=self.home,
             env=self.environment,
             user=NOBODY.uid,
@@ -71,7 +77,12 @@ class Visitor:
         )
 
     def must(self, *arguments: str | Path) -> str:
-        outcome = self.run(*arguments)
+        return self._must(self.run(*arguments))
+
+    def must_afresh(self, *arguments: str | Path) -> str:
+        return self._must(self.run_afresh(*arguments))
+
+    def _must(self, outcome: Outcome) -> str:
         assert (outcome.code, outcome.err) == (0, ""), outcome
         return outcome.out
 
@@ -108,10 +119,10 @@ def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 
 @pytest.fixture
-def visitor(scene: Scene) -> Iterator[Visitor]:
+def visitor(scene: Scene, visits: Visits) -> Iterator[Visitor]:
     with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as readable:
         os.chmod(readable, 0o755)
-        yield Visitor(scene, _python_for_all(), Path(readable))
+        yield Visitor(scene, visits, _python_for_all(), Path(readable))
 
 
 def _python_for_all() -> str:
@@ -162,13 +173,13 @@ def test_a_user_who_shares_a_mount_without_permission_is_told_what_to_do(visitor
 @in_own_namespace
 def test_the_first_command_of_the_readme_works_for_any_user(visitor: Visitor) -> None:
     place = visitor.home / ".cache" / "kcache"
-    first, second = visitor.must("mount").splitlines()
+    first, second = visitor.must_afresh("mount").splitlines()
     assert first == f"mounted at {place}; it may grow to 20.0 GiB in {visitor.home}/.cache/kcachefs"
     assert "kcachefs env" in second
     assert "kcachefs run" in second
-    assert f"KCACHEFS_MOUNT={place}" in visitor.must("env")
-    visitor.must("umount")
-    outcome = visitor.run("run", "-q", "--", "sh", "-c", "echo $KCACHEFS_MOUNT")
+    assert f"KCACHEFS_MOUNT={place}" in visitor.must_afresh("env")
+    visitor.must_afresh("umount")
+    outcome = visitor.run_afresh("run", "-q", "--", "sh", "-c", "echo $KCACHEFS_MOUNT")
     assert (outcome.out, outcome.err) == (f"{place}\n", "")
     assert visitor.scene.is_over()
 
@@ -282,15 +293,7 @@ def test_a_user_without_a_home_and_a_name_is_told_what_to_do(visitor: Visitor) -
     os.chown(visitor.scene.runtime, nameless.uid, nameless.gid)
 
     def run(*arguments: str | Path) -> Outcome:
-        return visitor.scene.run(
-            *arguments,
-            command=visitor.command,
-            cwd="/",
-            env=visitor.environment,
-            user=nameless.uid,
-            group=nameless.gid,
-            extra_groups=[],
-        )
+        return visitor.run(*arguments, who=nameless, folder=Path("/"))
 
     for command in ("mount", "run -- true", "config", "fsck", "ls", "prune --unused", "pack /tmp/x.kcp"):
         run(*command.split()).refused_with(2, "you have no home directory", "set HOME")

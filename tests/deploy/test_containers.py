@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,7 @@ def test_triton_compiles_in_two_containers_while_the_worker_is_killed() -> None:
             compiling.append(alice.start(*TRITON, *map(str, hers), TRITON_CACHE_DIR=triton_of(mount)))
             compiling.append(bob.start(*TRITON, *map(str, his), TRITON_CACHE_DIR=triton_of(mount)))
             while any(process.poll() is None for process in compiling):
+                time.sleep(0.005)
                 names = len(os.listdir(triton_of(mount)))
                 if names > seen and kills < KILLS:
                     seen, kills = names, kills + 1

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,15 @@ PAGES = [ROOT / "README.md", ROOT / "docs" / "usage.md"]
 ALL = [(path, arguments) for path in [*files(), *PAGES] for arguments in commands(path)]
 
 
+@cache
+def group() -> Any:
+    return typer.main.get_command(make_app())
+
+
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """The verb and its parameters from the command's own parser; raises where that would."""
-    group: Any = typer.main.get_command(make_app())
     verb, *rest = arguments
-    command = group.commands[verb]
+    command = group().commands[verb]
     if not rest or (len(rest) == 1 and rest[0].startswith("--")):  # mentioned in a sentence: it only has to exist
         assert set(rest) <= {option for parameter in command.params for option in parameter.opts}
         return "", {}

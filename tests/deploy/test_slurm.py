@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.frameworks import environment
+from tests import command_program
 from tests.cli.scene import PACKAGE, Scene, kill_and_wait, scene
 from tests.deploy.places import DEPLOY
 from tests.waiting import PATIENCE, until
@@ -39,10 +40,12 @@ class Node:
             assert there in text
             text = text.replace(there, here, 1)
         settings.write_text(text)
-        program = place.folder / "bin" / "kcachefs"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kcachefs "$@"\n')
-        program.chmod(0o755)
+        self.program = place.folder / "bin" / "kcachefs"
+        command_program.write(self.program)
+
+    def has_the_real_program(self) -> None:
+        """From here on every command is a new Python."""
+        self.program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kcachefs "$@"\n')
 
     def run(self, script: str, job: int | None) -> str:
         """Run a script as slurmd does, with an almost empty environment and the job's ids."""
@@ -77,6 +80,7 @@ def node() -> Iterator[Node]:
 
 
 def test_the_first_job_mounts_and_the_last_unmounts(node: Node) -> None:
+    node.has_the_real_program()
     node.run("prolog", 1)
     [state] = node.scene.status()
     (node.cache / "triton" / "kernel").write_text("compiled")
