@@ -2,8 +2,8 @@
 
 Importing the command line takes several times as long as most commands do. The server imports it once and forks for
 every command: what runs is the code of `kcachefs`, with its own arguments, environment, folder and output. Only the
-start of Python is left out; tests of that, of signals, and of commands of other users start it themselves. Supervisors
-and workers are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
+start of Python is left out; tests of that, of signals, and of commands of other users start it themselves. The daemons'
+processes are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
 
 `run` below is the client; `python -m tests.command_server` is the server. It ends with the process that started it.
 """
@@ -37,6 +37,9 @@ _MESSAGE_BYTES = 1 << 17
 _DESCRIPTORS = 3
 """That come with a request: standard output, standard error, and one more that the command holds while it runs."""
 
+GUARD_SECONDS = 550.0
+"""After which a command is taken for one that hangs, before pytest gives up the test: no limit on what it may take."""
+
 _TEMPORARY = tempfile.gettempdir()
 """As it was when the tests began: some move it, and the server outlives them."""
 
@@ -50,12 +53,15 @@ def run(
     env: dict[str, str] | None = None,
     cwd: str | Path | None = None,
     hold: int = -1,
-    timeout: float = PATIENCE,
+    timeout: float = GUARD_SECONDS,
 ) -> subprocess.CompletedProcess[str]:
     """Run `kcachefs ARGUMENTS` to its end. The command holds the descriptor `hold` open for as long as it runs."""
     command = [os.fsdecode(argument) for argument in arguments]
     environment = dict(os.environ if env is None else env)
-    if not _is_for_server(environment):
+    is_for_server = _is_for_server(environment)
+    is_forked = is_for_server and forks_daemons
+    assert is_forked or forked_daemons.CONSTANTS not in environment, "only daemons that are forked have these constants"
+    if not is_for_server:
         return _run_afresh(command, environment, cwd, hold, timeout)
     with (
         tempfile.TemporaryFile() as out,
@@ -215,12 +221,12 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
 
 def _import_commands() -> None:
     """Everything that a command may import while it runs: all of ours, and what the parser of arguments needs."""
-    for package in ("cli", "core", "daemon", "doctor", "engines", "frameworks", "mounts", "session", "store"):
+    for package in ("cli", "core", "daemon", "doctor", "engines", "fleet", "frameworks", "mounts", "session", "store"):
         folder = importlib.import_module(f"kcachefs.{package}")
         for module in pkgutil.walk_packages(folder.__path__, f"kcachefs.{package}."):
             with contextlib.suppress(ImportError):  # pyfuse3 need not be installed
                 importlib.import_module(module.name)
-    for name in _imported_by("umount", "/no/such/mount"):
+    for name in (*_imported_by("umount", "/no/such/mount"), "obstore", "obstore.store"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 

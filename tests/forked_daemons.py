@@ -1,11 +1,14 @@
-"""Starts supervisors and workers for the tests by forking a process that has imported everything.
+"""Starts supervisors, workers and fleet agents for the tests by forking a process that has imported everything.
 
 Importing takes longer than most of them serve. `be_forked` replaces `subprocess.Popen` in a command of the server
 (`command_server.py`); the supervisor that the command starts inherits it, so its workers are forked too. What runs is
 the daemon's own code, as `__main__`, with everything an exec would give it: its arguments (also in /proc), environment,
 folder, descriptors, session, and signals as they are at the start of Python. Other programs start as ever.
 
-tests/daemon is about what a new process is, and starts them anew.
+`constants` gives daemons that are forked meanwhile other constants than users have, so that a test comes to a limit
+with less data or in less time. Nothing of that is in the product.
+
+Most of tests/daemon is about what a new process is, and starts them anew.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import importlib
 import inspect
+import json
 import logging
 import os
 import runpy
@@ -22,15 +27,19 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 from kcachefs import own_python
 
-MODULES = ("kcachefs.daemon.supervisor", "kcachefs.daemon.worker")
+MODULES = ("kcachefs.daemon.supervisor", "kcachefs.daemon.worker", "kcachefs.daemon.fleet_agent")
 ROOM = "." * 30_000
 """The server has it as an argument and in its environment, for those of the processes that it becomes."""
+
+CONSTANTS = "KCACHEFS_TEST_CONSTANTS"
+"""The variable that brings them to a daemon: values by `module.NAME`, as JSON."""
 
 _BEFORE = own_python.command("")[:-1]
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
@@ -56,6 +65,23 @@ class Forking(subprocess.Popen[Any]):
 def be_forked() -> None:
     """From here on this process and those it forks start the daemon's modules by forking."""
     subprocess.Popen = Forking  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def constants(values: Mapping[str, float]) -> Iterator[None]:
+    """Daemons that are forked inside have these values: `{"kcachefs.core.eviction.CERTAIN_SECONDS": 1.0}`.
+
+    A module that imports such a constant has one of its own.
+    """
+    before = os.environ.get(CONSTANTS)
+    os.environ[CONSTANTS] = json.dumps({**json.loads(before or "{}"), **values})
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[CONSTANTS]
+        else:
+            os.environ[CONSTANTS] = before
 
 
 def run_and_exit(run: Callable[[], object]) -> NoReturn:
@@ -91,11 +117,27 @@ def _become(wanted: Mapping[str, Any]) -> None:
     module, *arguments = wanted["args"][len(_BEFORE) :]
     sys.modules.pop(module, None)
     sys.argv = ["", *arguments]
+    changed = _set_constants()
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module in changed:  # run_module would begin with the constants of the file
+            sys.modules["__main__"] = changed[module]
+            changed[module].main()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+
+
+def _set_constants() -> dict[str, ModuleType]:
+    """Returns the modules that have such constants, by their names."""
+    changed = {}
+    for name, value in json.loads(os.environ.get(CONSTANTS, "{}")).items():
+        module, _, constant = name.rpartition(".")
+        changed[module] = importlib.import_module(module)
+        assert hasattr(changed[module], constant), f"{name}: there is no such constant"
+        setattr(changed[module], constant, value)
+    return changed
 
 
 def _close_all_but(kept: set[int]) -> None:

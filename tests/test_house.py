@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax import nodes_of, syntax_of
+
 ROOT = Path(__file__).resolve().parents[1] / "kcachefs"
 
 LAYERS = (
@@ -39,11 +41,6 @@ def name_of(path: Path) -> str:
 
 
 @cache
-def syntax_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
 def modules() -> dict[str, Path]:
     """Every module by its dotted name; a package's is that of its folder."""
     found = {}
@@ -58,9 +55,9 @@ def imports_of(path: Path) -> Iterator[str]:
 
     Not the package itself, in which there is nothing but the version and names that lead elsewhere.
     """
-    for node in ast.walk(syntax_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in modules().keys() - {"kcachefs"})
+            yield from (alias.name for alias in node.names if alias.name in modules() and alias.name != "kcachefs")
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)}: write the whole name of what is imported"
             for alias in node.names:
@@ -116,7 +113,7 @@ def test_a_file_says_what_it_is_for_and_is_no_longer_than_one_can_read(path: Pat
 def test_no_class_has_more_methods_than_one_can_remember() -> None:
     wrong = []
     for path in FILES:
-        for node in ast.walk(syntax_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 # By name: the overloads of a method are that one method.
                 methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}

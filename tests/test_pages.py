@@ -35,6 +35,7 @@ from kcachefs.daemon.control import AT_ONCE, CONNECTIONS_MAX
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
 from kcachefs.store.inode_numbers import ROOT_INO
+from tests.syntax import nodes_of, syntax_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "kcachefs"
@@ -95,11 +96,6 @@ def column(page: str, heading: str, number: int) -> list[str]:
 
 
 @cache
-def syntax_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
 def sources() -> tuple[Path, ...]:
     return tuple(sorted(PACKAGE.rglob("*.py")))
 
@@ -144,7 +140,7 @@ def members(node: ast.Module | ast.ClassDef) -> set[str]:
 @cache
 def classes() -> dict[str, set[str]]:
     """The members of every class by its name, those of its bases included."""
-    nodes = [node for path in sources() for node in ast.walk(syntax_of(path)) if isinstance(node, ast.ClassDef)]
+    nodes = [node for path in sources() for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
     own = {node.name: members(node) for node in nodes}
     bases = {node.name: [base.id for base in node.bases if isinstance(base, ast.Name)] for node in nodes}
 
@@ -500,7 +496,7 @@ def test_nothing_folds_or_talks_to_the_kernel_while_it_holds_the_catalogs_lock()
     """As far as the lines inside such a block show."""
     wrong, blocks = [], 0
     for path in (*(PACKAGE / "core").rglob("*.py"), *(PACKAGE / "store").rglob("*.py")):
-        for node in ast.walk(syntax_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, ast.With) and any(takes_the_lock(item.context_expr, path) for item in node.items):
                 blocks += 1
                 for call in (inner for part in node.body for inner in ast.walk(part) if isinstance(inner, ast.Call)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import command_server
+from tests import command_server, forked_daemons
 from tests.engines.mounting import Mount
 from tests.waiting import until, until_gone
 
@@ -90,3 +91,27 @@ def test_a_forked_daemon_is_as_one_that_was_started(tmp_path: Path, monkeypatch:
         assert {
             name: (value, started_one[name]) for name, value in forked_one.items() if value != started_one[name]
         } == {}
+
+
+@pytest.mark.mount
+def test_a_forked_daemon_has_the_constants_of_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = Mount(tmp_path / "mount", tmp_path / "store", "direct")
+    both = {"kcachefs.core.tree.LINK_MAX": 2, "kcachefs.daemon.supervisor.STANDBY_SECONDS": 0.0}
+    with forked_daemons.constants(both):
+        with mount:
+            children = Path("/proc/{0}/task/{0}/children".format(mount.daemon()[0]))
+            until(lambda: children.read_text().count(" ") == 3, "the guard of headers, the worker and a standby")
+            file = mount.mountpoint / "file"
+            file.touch()
+            os.link(file, mount.mountpoint / "second")
+            with pytest.raises(OSError) as refused:
+                os.link(file, mount.mountpoint / "third")
+            assert refused.value.errno == errno.EMLINK
+        monkeypatch.setattr(command_server, "forks_daemons", False)
+        with pytest.raises(AssertionError, match="only daemons that are forked"):
+            mount.start()
+    monkeypatch.undo()
+    with forked_daemons.constants({"kcachefs.core.tree.NO_SUCH": 2}), pytest.raises(RuntimeError):
+        mount.start()
+    with mount:
+        os.link(mount.mountpoint / "file", mount.mountpoint / "third")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked_programs import Program
 from tests.pythons import needs_torch
 
 pytestmark = needs_torch
@@ -30,15 +29,10 @@ def run(store: Path, caches: Path) -> dict[str, Any]:
         "PYTHONPATH": str(ROOT),
         "TMPDIR": str(caches.parent),
     }
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "tests" / "torch_model.py"), str(store)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    process = Program(ROOT / "tests" / "torch_model.py", str(store), env=environment)
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    told: dict[str, Any] = json.loads(out.splitlines()[-1])
     return told
 
 

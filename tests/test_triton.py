@@ -168,6 +168,24 @@ def test_a_group_in_use_is_not_evicted(tmp_path: Path) -> None:
         pin.close()
 
 
+def test_groups_of_the_future_age_from_now_on(tmp_path: Path) -> None:
+    """The clock was ahead when they were used, and was set back since."""
+    store = Groups(tmp_path, max_bytes=41_000)
+
+    def publish(key: str) -> None:
+        staged = store.stage(key)
+        (staged.path / "kernel").write_bytes(bytes(8000))
+        assert store.publish(key, staged, "kernel", lambda _: False)
+        staged.close()
+
+    for place, key in enumerate(("first", "second", "third")):
+        publish(key)
+        os.utime(tmp_path / key, (2**33 + place, 2**33 + place))
+    for key in ("fourth", "fifth", "sixth"):
+        publish(key)
+    assert store.keys() == ["fourth", "fifth", "sixth"]
+
+
 def test_a_process_killed_while_it_compiles_leaves_no_part_of_a_group(tmp_path: Path) -> None:
     process = subprocess.Popen(command(64, 128, 256, 512, 1024), env=environment(tmp_path), stdout=subprocess.DEVNULL)
     try:

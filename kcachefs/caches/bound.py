@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from kcachefs.errors import UsageError
 
@@ -13,6 +14,22 @@ BLOCK = 4096
 # one process may write before it counts again what the others have written.
 LOW_WATER = 0.9
 RECOUNT = 1 / 16
+AHEAD_NS = 1_000_000_000
+"""How far ahead of the clock an age may be. Beyond that the clock was set back since, and the age says nothing."""
+
+
+def brought_back(ages: Sequence[int], opened: int) -> dict[int, int]:
+    """New ages for those of the future, by their places in the order of ages: else these entries would never be old.
+
+    None was used since the clock was set back, so they count as used before the folder was `opened`, in the same order.
+
+    >>> opened = time.time_ns()
+    >>> {place: age - opened for place, age in brought_back([opened - 9, 2 * opened, 3 * opened], opened).items()}
+    {1: -2, 2: -1}
+    """
+    now = time.time_ns()
+    base = min(opened, now) - len(ages)
+    return {place: base + place for place, age in enumerate(ages) if age > now + AHEAD_NS}
 
 
 def on_disk(size: int) -> int:

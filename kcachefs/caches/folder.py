@@ -32,7 +32,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from kcachefs.caches.bound import LOW_WATER, Bound, check_limit, on_disk
+from kcachefs.caches.bound import AHEAD_NS, LOW_WATER, Bound, brought_back, check_limit, on_disk
 from kcachefs.caches.memory import STALE_SECONDS
 from kcachefs.caches.reading import Identity, Verified, identity, read_head
 from kcachefs.caches.record import FORMAT, Entry, Head, Key, Meta, pack, unpack
@@ -69,6 +69,7 @@ class Folder:
         self._locks = os.path.join(root, "locks", "")
         self._writers = Writers(os.path.join(root, "writers", ""), os.path.join(root, "entries", ""))
         self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
+        self._opened = time.time_ns()
         self._verified = Verified()
         if root.exists() and not root.is_dir():
             raise CacheError(f"{root} is not a directory; give the cache a directory")
@@ -207,7 +208,7 @@ class Folder:
 
     def _used(self, key: bytes, file: int, status: os.stat_result) -> None:
         now = time.time_ns()
-        if status.st_mtime_ns < now - STALE_SECONDS * 1_000_000_000:
+        if not now - STALE_SECONDS * 1_000_000_000 <= status.st_mtime_ns <= now + AHEAD_NS:
             _set_age(file, now)
             return
         if self.uses is not None:
@@ -222,11 +223,12 @@ class Folder:
     def _write_uses(self) -> None:
         """Write down what this process has used since it last did; other threads may use more meanwhile."""
         uses = self.uses or {}
-        offset = time.time_ns() - time.monotonic_ns()
+        now = time.time_ns()
+        offset = now - time.monotonic_ns()
         for key in list(uses):
             used, path = uses.pop(key, 0) + offset, self._path(key)
             with contextlib.suppress(OSError):
-                if os.stat(path).st_mtime_ns < used:
+                if not used <= os.stat(path).st_mtime_ns <= now + AHEAD_NS:
                     os.utime(path, ns=(used, used))
 
     # --- all of them -------------------------------------------------------------------------------------------------
@@ -301,6 +303,16 @@ class Folder:
         for file in listed(self._locks):
             remove_if_free(file.path)
 
+    def _bring_back(self, found: list[tuple[int, str, os.stat_result]]) -> None:
+        for place, age in brought_back([age for age, _, _ in found], self._opened).items():
+            _, path, status = found[place]
+            with contextlib.suppress(OSError):
+                os.utime(path, ns=(age, age))
+                told = os.lstat(path)
+                if os.path.samestat(told, status):  # not replaced since
+                    found[place] = age, path, told
+        found.sort(key=lambda item: item[0])
+
     def _evict(self, newest: str) -> int:
         """Remove the least recently used, of any format, while there is too much; returns how much is left."""
         assert self.max_bytes is not None
@@ -312,6 +324,7 @@ class Folder:
         if total <= self.max_bytes:
             return total
         found.sort(key=lambda item: item[0])
+        self._bring_back(found)
         for _, path, status in found:
             if total <= self.max_bytes * LOW_WATER:
                 break

@@ -22,7 +22,7 @@ from pathlib import Path
 from blake3 import blake3
 
 from kcachefs import filelock
-from kcachefs.caches.bound import BLOCK, LOW_WATER, Bound, check_limit, on_disk
+from kcachefs.caches.bound import BLOCK, LOW_WATER, Bound, brought_back, check_limit, on_disk
 
 _PRIVATE = ".kcachefs"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -63,6 +63,7 @@ class Groups:
         self.max_bytes = max_bytes
         self._private = root / _PRIVATE
         self._bound = None if max_bytes is None else Bound(max_bytes, self._evict)
+        self._opened = time.time_ns()
 
     def pin(self, key: str) -> Pin | None:
         """Hold on to the folder of `key`, where there is one."""
@@ -143,6 +144,7 @@ class Groups:
     def _evict(self, newest: str) -> int:
         assert self.max_bytes is not None
         self.sweep()
+        self._bring_back()
         found = [(age, path, _size(path)) for age, path in self._aged()]
         total = sum(size for _, _, size in found)
         if total <= self.max_bytes:
@@ -153,6 +155,12 @@ class Groups:
             if str(path) != newest and self._remove(path, age):
                 total -= size
         return total
+
+    def _bring_back(self) -> None:
+        found = sorted(self._aged())
+        for place, age in brought_back([age for age, _ in found], self._opened).items():
+            with contextlib.suppress(OSError):
+                os.utime(found[place][1], ns=(age, age))
 
     def _aged(self) -> Iterator[tuple[int, Path]]:
         for folder in _folders(self.root):

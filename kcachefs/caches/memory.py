@@ -184,12 +184,26 @@ class _Kept(Generic[V]):
 # --- memories before one folder --------------------------------------------------------------------------------------
 
 _before: dict[str, weakref.WeakValueDictionary[int, Memory[Any]]] = {}
-"""By folder, and then by `id`. No lock: each change is one step, and whoever walks them copies them in one."""
+"""By folder, and then by `id`. No lock: each change is one step, and whoever walks them copies them in one. A folder
+before which no memory is left is forgotten when the next one comes."""
 
 
 def stand_before(folder: str, memory: Memory[V]) -> None:
     """From now on `memory` hears of what others of this process change in `folder`."""
-    _before.setdefault(folder, weakref.WeakValueDictionary())[id(memory)] = memory
+    memories = _put_before(folder, memory)
+    while _before.get(folder) is not memories:  # it was forgotten at that moment
+        memories = _put_before(folder, memory)
+    for other in list(_before):
+        if not _before.get(other, memories):
+            forgotten = _before.pop(other, None)
+            for late in list(forgotten.values()) if forgotten else ():
+                _put_before(other, late)
+
+
+def _put_before(folder: str, memory: Memory[V]) -> weakref.WeakValueDictionary[int, Memory[Any]]:
+    memories = _before.setdefault(folder, weakref.WeakValueDictionary())
+    memories[id(memory)] = memory
+    return memories
 
 
 def tell_others(folder: str, besides: Memory[V], key: bytes | None) -> None:

@@ -41,7 +41,7 @@ class Verified:
         if self._files.get(path) != seen or identity(os.fstat(file)) != seen:
             if not head.is_valid(value):
                 return None, b""
-            if time.time_ns() - status.st_ctime_ns > self.SETTLED_NS:
+            if abs(time.time_ns() - status.st_ctime_ns) > self.SETTLED_NS:
                 self._files[path] = seen
         return head.entry(value), head.checksum
 

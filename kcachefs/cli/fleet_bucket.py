@@ -275,7 +275,7 @@ def pull(
         if hint := where_to_mount(done, where, mount):
             print(hint)
         if done.left_out:
-            complain(f"kcachefs: {_left_out(done.left_out, unfetched, where)}")
+            complain(f"kcachefs: {_left_out(done, unfetched, where)}")
         for line in bad:
             complain(f"kcachefs: {printable(line)}")
     if bad or interrupted:
@@ -307,15 +307,16 @@ def _may_fit(index: KeyIndex | None, reference: PackReference, where: Target[Any
     return index is None or unpacking.may_fit(reference.plain, index.entry_counts[reference.place], where.room())
 
 
-def _left_out(entries: int, packs: int, where: Target[Any]) -> str:
+def _left_out(done: Unpacked, packs: int, where: Target[Any]) -> str:
     """What to say when there was no room for all, and what to do about it."""
     from kcachefs.fleet.targets import MountTarget
 
-    those = f"{counted(entries, 'entry', 'entries')} left out"
+    those = f"{counted(done.left_out, 'entry', 'entries')} left out"
     those += f" and {counted(packs, 'pack')} not fetched" if packs else ""
     remedy = "mount the store with a larger --max-size, and pull into the mount"
     if isinstance(where, MountTarget):
-        remedy = f"raise the limit with: kcachefs set {shlex.quote(str(where.home))} --max-size SIZE"
+        options = " ".join(sorted(done.short_of))
+        remedy = f"raise the limit with: kcachefs set {shlex.quote(str(where.home))} {options}"
     return printable(f"{those}, for want of room; {remedy}")
 
 

@@ -21,7 +21,8 @@ def show(outcome: Outcome, verb: str, participle: str, as_json: bool) -> None:
         print(printable(path))
     done = f"would {verb}" if outcome.dry_run else participle
     print(f"{done} {counted(len(outcome.entries), 'entry', 'entries')}, {format_size(outcome.stored_bytes)}")
-    if outcome.refused:
-        print(printable(f"left alone, in use or pinned: {', '.join(outcome.refused[:10])}"))
-        if len(outcome.refused) > 10:
-            print(f"and {len(outcome.refused) - 10} more")
+    for paths, why in ((outcome.refused, "left alone, in use or pinned"), (outcome.gone, "gone already")):
+        if paths:
+            print(printable(f"{why}: {', '.join(paths[:10])}"))
+        if len(paths) > 10:
+            print(f"and {len(paths) - 10} more")

@@ -82,8 +82,8 @@ def table(past: Past) -> Table:
     return made
 
 
-def summary(past: Past) -> list[str]:
-    """In words: what was saved, and whether the quota is too small."""
+def summary(past: Past, *, is_exceeded: bool) -> list[str]:
+    """In words: what was saved, and whether the quota is too small. `is_exceeded`: the store takes more than it now."""
     total, lines = past.total, []
     span = f" in {format_seconds(time.time() - past.since)}" if past.since else ""
     if total.seconds_saved >= 0.1:
@@ -92,7 +92,9 @@ def summary(past: Past) -> list[str]:
     if total.evictions and past.by != "run":
         gone = counted(total.evictions, "entry", "entries")
         again = f"{total.remade} compiled again after being evicted to make room"
-        verdict = "a larger quota would have kept them" if total.remade else "the quota is large enough"
+        verdict = "the store takes more than the quota" if is_exceeded else "the quota is large enough"
+        if total.remade:
+            verdict = "a larger quota would have kept them"
         lines.append(f"evicted  {gone}{span}, {again}: {verdict}")
     return lines
 

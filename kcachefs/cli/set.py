@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,11 @@ import typer
 
 from kcachefs.cli import target
 from kcachefs.cli.usage import a_path
-from kcachefs.errors import MountError, UsageError
+from kcachefs.config import format_size
+from kcachefs.errors import DaemonError, MountError, UsageError
+
+_FIXED = ("dictionaries", "history")
+"""What a store keeps when every entry is evicted, by the names of `Store.bytes_by_kind`."""
 
 
 def set(
@@ -48,7 +53,27 @@ def set(
     changes = {name: given[name] for name in given if name not in ("directory", "forget", "as_json")}
     if not changes and not forget:
         raise UsageError("nothing to set; for example: kcachefs set DIR --max-size 50GiB")
-    show(change(directory, changes, forget=forget), as_json, only=list(changes))
+    after = change(directory, changes, forget=forget)
+    show(after, as_json, only=list(changes))
+    if max_size is not None:
+        _warn_if_nothing_fits(directory, after.limits.max_size)
+
+
+def _warn_if_nothing_fits(directory: Path, quota: int) -> None:
+    """Say so if what stays when every entry is evicted takes most of the quota."""
+    from kcachefs.cli.printing import complain
+    from kcachefs.core.report import Statistics
+    from kcachefs.daemon import control
+
+    told = None
+    with contextlib.suppress(DaemonError):  # what was asked for is done
+        told = control.ask_mount(os.path.realpath(directory), "stats", Statistics).activity
+    fixed = sum(told.store_bytes.get(kind, 0) for kind in _FIXED) if told is not None else 0
+    if 2 * fixed > quota:
+        complain(
+            f"kcachefs: --max-size {format_size(quota)}: leaves little or no room for entries, because history and "
+            f"dictionaries of this store take {format_size(fixed)}; set {format_size(4 * fixed)} or more"
+        )
 
 
 def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) -> Any:

@@ -87,8 +87,12 @@ def stats(
 def _recent(numbers: Statistics, mount: Path | None, store: Path | None) -> list[str]:
     """What the last days saved, and whether the quota is large enough; nothing where the daemon is too old to tell."""
     with contextlib.suppress(MountError):
-        return past.summary(past.look_back(mount, store, past.began(numbers, None)))
+        return past.summary(past.look_back(mount, store, past.began(numbers, None)), is_exceeded=_is_exceeded(numbers))
     return []
+
+
+def _is_exceeded(numbers: Statistics) -> bool:
+    return numbers.store.used_bytes > numbers.store.max_bytes
 
 
 def _show_past(
@@ -103,7 +107,7 @@ def _show_past(
     if as_json:
         print_json(found)
     else:
-        show(past.table(found), ["", *past.summary(found)])
+        show(past.table(found), ["", *past.summary(found, is_exceeded=_is_exceeded(numbers))])
 
 
 def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) -> NoReturn:

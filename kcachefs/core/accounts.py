@@ -211,7 +211,7 @@ class Accounts:
         is_new = self._catalog.get(inode_key(ROOT_INO)) is None  # then even the root is made later
         with self._catalog.lock:
             self._count_up_to = 0 if is_new else next_ino
-            self._catalog.observer = self
+            self._catalog.observe(self)
 
     def count(self, seconds: float) -> None:
         """Count on for a while."""

@@ -101,16 +101,20 @@ class Administration:
     def prune(
         self, older_than: float | None = None, max_size: int | None = None, unused: bool = False, dry_run: bool = False
     ) -> Outcome:
-        """Evict what was not used for so many seconds, or was never hit, or the oldest until `max_size` holds."""
-        infos = sorted((info for info in self._entries() if not info.pinned), key=lambda info: info.used)
+        """Evict what was not used for so many seconds, or was never hit, or the oldest until `max_size` holds.
+
+        Pinned entries count for `max_size`, and stay: where it cannot hold for them, they are told as refused.
+        """
+        everything = sorted(self._entries(), key=lambda info: info.used)
+        infos = [info for info in everything if not info.pinned]
         chosen: dict[int, EntryInfo] = {}
         if older_than is not None:
             chosen |= {info.entry: info for info in infos if info.used < time.time() - older_than}
         if unused:
             chosen |= {info.entry: info for info in infos if info.hits == 0}
         if max_size is not None:
-            held = sum(info.stored_bytes for info in infos) - sum(info.stored_bytes for info in chosen.values())
-            for info in infos:
+            held = sum(info.stored_bytes for info in everything if info.entry not in chosen)
+            for info in (*infos, *(info for info in everything if info.pinned)):
                 if held <= max_size:
                     break
                 if info.entry not in chosen:
@@ -136,24 +140,24 @@ class Administration:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _evict(self, infos: Iterable[EntryInfo], dry_run: bool, why: str) -> Outcome:
-        gone: list[EntryInfo] = []
-        refused: list[str] = []
-        if dry_run:
-            gone = list(infos)
-        else:
-            gone, refused = self._take(list(infos), why)
+        chosen = list(infos)
+        free_to_go = [info.entry for info in chosen if not info.pinned]
+        taken = set(free_to_go)
+        if not dry_run:
+            taken = self._fs.evictor.evict_all(free_to_go, why)
             self._fs.store.compact()
+        left = [info for info in chosen if info.entry not in taken]
         return Outcome(
-            entries=[info.path for info in gone],
-            stored_bytes=sum(info.stored_bytes for info in gone),
-            refused=refused,
+            entries=[info.path for info in chosen if info.entry in taken],
+            stored_bytes=sum(info.stored_bytes for info in chosen if info.entry in taken),
+            refused=[info.path for info in left if self._is_there(info.entry)],
+            gone=[info.path for info in left if not self._is_there(info.entry)],
             dry_run=dry_run,
         )
 
-    def _take(self, infos: list[EntryInfo], why: str) -> tuple[list[EntryInfo], list[str]]:
-        taken = self._fs.evictor.evict_all([info.entry for info in infos], why)
-        gone = [info for info in infos if info.entry in taken]
-        return gone, [info.path for info in infos if info.entry not in taken]
+    def _is_there(self, entry: int) -> bool:
+        record = self._fs.table.get(entry)
+        return record is not None and not record.flags & EntryRecord.LEAVING
 
     def _matching(self, patterns: list[str]) -> list[EntryInfo]:
         by_path = self._entries()

@@ -39,5 +39,7 @@ class Outcome(msgspec.Struct, kw_only=True, frozen=True):
     stored_bytes: int = 0
     refused: list[str] = []
     """Entries that are in use or pinned."""
+    gone: list[str] = []
+    """Entries that went meanwhile: somebody else evicted or deleted them."""
     freed_bytes: int = 0
     dry_run: bool = False

@@ -381,10 +381,11 @@ class Evictor:
         """Whether its maker wrote something of it just now that has no final name yet. The lock is held."""
         if self._temporaries.inodes.isdisjoint(inodes):
             return False
-        horizon = time.time_ns() - int(UNFINISHED_SECONDS * 1e9)
+        now = time.time_ns()
         for ino in inodes:
             with contextlib.suppress(FsError):  # it went while the entry was looked at
                 node = self._nodes.get(ino)
-                if node.flags & Inode.FRESH and node.ctime > horizon and node.uid == record.uid:
+                is_new = abs(now - node.ctime) < UNFINISHED_SECONDS * 1e9  # abs: clocks are also set back a little
+                if is_new and node.flags & Inode.FRESH and node.uid == record.uid:
                     return True
         return False

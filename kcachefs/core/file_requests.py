@@ -89,7 +89,7 @@ class FileRequests(NameRequests):
             return self._statfs_of(caller.uid)
         disk = os.statvfs(self.store.path)
         limit = self.room.limits.max_size
-        left = min(max(0, limit - self.store.used_bytes()), disk.f_bavail * disk.f_frsize)
+        left = min(max(0, limit - self.room.used_bytes()), disk.f_bavail * disk.f_frsize)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
 
     def _statfs_of(self, uid: int) -> Statfs:

@@ -27,7 +27,7 @@ from kcachefs.core.policies import make_policy
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
 from kcachefs.core.remote import Elsewhere, Remote
-from kcachefs.core.report import Activity, Statistics, as_json, counted_since, statistics, statistics_of
+from kcachefs.core.report import Activity, RoomNumbers, Statistics, as_json, counted_since, statistics, statistics_of
 from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.sharing import groups_of
 from kcachefs.core.tree import DOTDOT
@@ -146,9 +146,21 @@ class Filesystem(FileRequests):
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)
         requests = self._kernel.requests()
         fleet = self._remote.report() if self._remote is not None else None
+        room, activity = self._room_numbers(), self._activity()
+        return statistics(self.store, self.namespaces, max_size, nameless, room, requests, fleet, activity)
+
+    def _room_numbers(self) -> RoomNumbers:
+        limits, of_owner = self.room.limits, None
+        if self.quotas is not None:
+            accounts = self.quotas.accounts
+            of_owner = int(limits.max_size_per_uid * HIGH_WATER) - accounts.total(accounts.of(self.options.uid))
         # What free slots keep is given back before anything is evicted, which then goes on down to the low mark.
-        room = max(-self.room.excess(HIGH_WATER), self.store.slots.slack_bytes() - self.room.excess(LOW_WATER))
-        return statistics(self.store, self.namespaces, max_size, nameless, room, requests, fleet, self._activity())
+        return RoomNumbers(
+            max(-self.room.excess(HIGH_WATER), self.store.slots.slack_bytes() - self.room.excess(LOW_WATER)),
+            -self.room.excess_files(HIGH_WATER) if limits.max_files else None,
+            of_owner,
+            self.room.below_ceilings(),
+        )
 
     def _activity(self) -> Activity:
         frames, frame_bytes = self.store.objects.cache.statistics()

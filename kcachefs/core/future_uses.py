@@ -1,7 +1,7 @@
 """Uses in the future: what was used while the clock was ahead counts as used now, in the same order.
 
-Left alone, such an entry would not age until the clock gets there, and all that was used since the clock is right would
-be evicted before it. The order of use is sorted by time, so only its young end is looked at.
+Until that is done, uses go on being noted after the last one, by a clock of their own (`store/use_clock.py`): the order
+is right, and only what people are told of it is not. It is sorted by time, so only its young end is looked at.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import NoSpace
+from kcachefs.errors import NoSpace, RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.records import NamespaceRecord, number_of, order_key, order_prefix, unpack_number
@@ -48,6 +48,7 @@ class FutureUses:
         """How far the clock is from the one that nobody sets, and since when."""
         self._steady_since = 0
         self._moved = 0
+        table.clock.go_on_from(self._youngest())
 
     def settle(self) -> None:
         """Move uses of the future to now, if there may be any; the rest of many in the next turns. Hold no lock."""
@@ -69,6 +70,14 @@ class FutureUses:
                     "the clock was ahead; last uses that lay in the future and count as of now: %d", self._moved
                 )
                 self._moved = 0
+
+    def _youngest(self) -> int:
+        """When anything in the store was last used."""
+        youngest = 0
+        for key in self._store.catalog.keys(b"c"):
+            with contextlib.suppress(RecordDamaged):
+                youngest = max(youngest, NamespaceRecord.unpack(self._store.catalog.get(key)).used)
+        return youngest
 
     def _is_clock_steady(self, now: int) -> bool:
         monotonic = time.monotonic_ns()

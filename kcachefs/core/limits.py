@@ -14,7 +14,7 @@ LEAST_MAX_SIZE = 1 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one filesystem. Sizes are stored bytes on disk, everything counted."""
+    """The limits of one filesystem. Sizes are stored bytes on disk; `Room.used_bytes` says what counts."""
 
     max_size: int = 20 << 30
     max_files: int = 0

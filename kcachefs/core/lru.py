@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 from kcachefs.core.namespaces import Namespaces
@@ -50,7 +49,7 @@ class LruOrder:
 
     def of_namespace(self, namespace: int, count: int, grace: float, accounts: set[int] | None = None) -> Iterator[int]:
         """Up to `count` entries of one namespace that were not used within the grace period, the oldest first."""
-        horizon = time.time_ns() - int(grace * 1e9)
+        horizon = self._table.clock.now() - int(grace * 1e9)
         start = order_key(namespace, 0)
         while count > 0:
             rows = self._store.catalog.page(order_prefix(namespace), start, _PAGE)

@@ -41,6 +41,8 @@ PAUSE_NS = 600 * 10**9
 """A file that comes this long after the last one was not compiled all that time."""
 _TOLERANCE_NS = 500_000_000
 """How much a kernel's making may stick out of its graph's: the graph is written a moment after it was compiled."""
+_AT_ONCE_NS = 200_000_000
+"""A file of a group that is begun this long after the last one was not made at once with it."""
 
 _REMEMBERED = 16384
 
@@ -49,12 +51,14 @@ Hits = Counter[tuple[int, int]]
 
 
 class Makers(NamedTuple):
-    """The threads that made an entry whose files were sealed; None for those that nobody knows any more."""
+    """The processes that made an entry whose files were sealed; None for those that nobody knows any more."""
 
     entry: int | None
     files: Sequence[int | None]
+    replacing: Collection[int]
+    """Those whose files took the names of others'."""
     rivals: Collection[int]
-    """Processes that made the same files at once."""
+    """Those that made the same files at once."""
 
 
 class Hit(NamedTuple):
@@ -105,7 +109,7 @@ class Makings:
         """Files of an entry were sealed; `record` is the entry's before that. Returns how many misses that makes.
 
         `is_miss`: if this lists the entry, it counts as a miss. So does each other run that writes into the entry, and
-        each further process of a run that made the same files.
+        each further process of a run that made the same files; but not a run that only adds to a complete group.
         """
         making, run = self.get(entry, txn), self._runs.of(makers.entry)
         misses, rest = 0, zip(nodes, makers.files, strict=True)
@@ -124,7 +128,9 @@ class Makings:
             writing = self._runs.of(author) or (run if is_new else 0)
             if (writing and making.run and writing != self._runs.current(making.run)) or (is_new and not writing):
                 # A log or a database that is kept in an entry was not compiled again.
-                if not node.flags & Inode.MUTABLE:
+                if not node.flags & Inode.MUTABLE and (
+                    author in makers.replacing or not _joins_complete_group(entry, node, making)
+                ):
                     misses += self._note_rewrite(txn, entry, record, making, writing, author or 0)
             elif 0 <= ended - making.ended <= PAUSE_NS:
                 making.ended = ended
@@ -140,7 +146,7 @@ class Makings:
         return misses
 
     def _is_counted(self, txn: Transaction, entry: int, maker: int) -> bool:
-        """Whether a process or thread that made an entry was counted as one that missed it; from now on it is."""
+        """Whether a process that made an entry was counted as one that missed it; from now on it is."""
         key = entry, maker
         if key in self._counted:
             return True
@@ -347,6 +353,10 @@ class Makings:
 def _ended(node: Inode) -> int:
     """When a file was last written. A copy that was given an older time was written when it was made."""
     return max(node.mtime, node.atime) if node.mtime <= time.time_ns() else node.atime
+
+
+def _joins_complete_group(entry: int, node: Inode, making: MakingRecord) -> bool:
+    return entry >= GROUP_BASE and node.atime - making.ended >= _AT_ONCE_NS
 
 
 def _contains(graph: Covered, own: Covered) -> bool:

@@ -88,14 +88,11 @@ class Membership:
         if is_dir:
             self._namespaces.folder_moved()
         entry, kind = self._placement.entry_under(txn, ino, node, new_parent, new_name)
-        if kind is Kind.KEPT:
-            node.flags |= Inode.PUBLISHED
+        self._mark(txn, caller, ino, node, kind)
         if kind is not Kind.TEMP and not folder.flags & Inode.FRESH:
             node.flags &= ~Inode.FRESH
         if entry and entry != folder.entry:
             self._uses.note_writer(entry, caller)
-        if kind is Kind.TEMP and ino not in temporary:
-            self._temporaries.add(txn, ino, caller.pid)
         if entry == node.entry:
             if entry == ino:
                 if self._counts.changes_namespace(txn, entry, new_parent):
@@ -105,6 +102,13 @@ class Membership:
             self._move_folder(txn, caller, ino, node, entry)
         else:
             self._counts.move(txn, ino, node, entry)
+
+    def _mark(self, txn: Transaction, caller: Caller, ino: int, node: Inode, kind: Kind) -> None:
+        """What had another name is to be kept by its new one, or to be reaped if its writer dies."""
+        if kind is Kind.KEPT:
+            node.flags |= Inode.PUBLISHED
+        elif kind is Kind.TEMP and ino not in self._temporaries:
+            self._temporaries.add(txn, ino, caller.pid)
 
     def replaced(self, ino: int, node: Inode, other: int) -> None:
         """A file took the name of another one."""
@@ -198,7 +202,9 @@ class Membership:
                 if child.entry == old and old != 0:
                     new = entry
                     if not entry:
-                        new = self._placement.entry_under(txn, child_ino, child, number_of(key), name_of(key)[1])[0]
+                        parent, name = number_of(key), name_of(key)[1]
+                        new, kind = self._placement.entry_under(txn, child_ino, child, parent, name)
+                        self._mark(txn, caller, child_ino, child, kind)
                         if new:
                             self._uses.note_writer(new, caller)
                     self._counts.move(txn, child_ino, child, new)

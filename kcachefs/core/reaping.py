@@ -43,6 +43,8 @@ class Reaper:
         self._remover = remover
         self._evictor = evictor
         self._name_gone = name_gone
+        self._ahead: dict[int, int] = {}
+        """What was begun in the future, because the clock was set back since, and when that was first noticed."""
         self.seconds = TEMPORARY_SECONDS
         self.unknown_seconds = TEMPORARY_UNKNOWN_SECONDS
 
@@ -60,26 +62,32 @@ class Reaper:
 
     def _without_writer(self) -> list[int]:
         """What is old enough, and whose writer is gone."""
-        found = []
+        found, ahead = [], self._ahead
+        self._ahead = {}
         for ino in list(self._temporaries.inodes):
             since, pid = self._temporaries.writer_of(ino) or (time.time_ns(), 0)
-            if since <= self._horizon(pid) and not (pid and _is_running(pid)):
+            age = time.time_ns() - since
+            if age < 0:
+                self._ahead[ino] = ahead.get(ino, time.monotonic_ns())
+                age = time.monotonic_ns() - self._ahead[ino]
+            if age >= self._least_age(pid) and not (pid and _is_running(pid)):
                 found.append(ino)
         return found
 
-    def _horizon(self, pid: int) -> int:
-        return time.time_ns() - int((self.seconds if pid else self.unknown_seconds) * 1e9)
+    def _least_age(self, pid: int) -> int:
+        return int((self.seconds if pid else self.unknown_seconds) * 1e9)
 
     def _is_abandoned(self, ino: int, names: list[Name]) -> bool:
         """Whether nobody went on with it: with a folder, or with anything below it."""
         writer = self._temporaries.writer_of(ino)
         if writer is None:
             return False
-        horizon = self._horizon(writer[1])
+        now, least = time.time_ns(), self._least_age(writer[1])
         with contextlib.suppress(FsError):  # something of it went just now
             inodes = [ino, *(below for below, _, _ in self._walk.below(ino))]
             if not any(
-                below in self._nodes.handles or self._files.attributes(below).mtime > horizon for below in inodes
+                below in self._nodes.handles or abs(now - self._files.attributes(below).mtime) < least
+                for below in inodes
             ):
                 return not self._is_open(names, inodes)
         return False

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterable
 
+from kcachefs.core.future_uses import EARLIEST_NS
 from kcachefs.core.parts import Parts
 from kcachefs.core.unsealed import set_content
 from kcachefs.errors import FsError
@@ -84,12 +86,13 @@ class Recovery:
                 self._damaged.add(key[1:])
         doubtful: set[int] = set()
         empty: dict[int, int] = {}
-        newest = 0
+        newest, now = 0, time.time_ns()
         for key, raw in catalog.walk(b"i"):
             node = Inode.unpack(raw) if raw is not None else None
             if node is None or not node.is_file or not node.nlink:
                 continue
-            newest = max(newest, node.ctime)
+            if node.ctime <= now or now < EARLIEST_NS:  # else the clock was ahead, and all that is young would look old
+                newest = max(newest, node.ctime)
             if self._is_doubtful(node):
                 doubtful.add(number_of(key))
             elif node.content == Content.NONE and not node.flags & Inode.SYNCED:

@@ -7,6 +7,8 @@ both sides with what it takes: it is neither saved nor lost. `stats`, `status`, 
 from __future__ import annotations
 
 import contextlib
+import time
+from typing import NamedTuple
 
 import msgspec
 
@@ -66,6 +68,12 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     """The part that nothing is in: deleted objects, and what is kept for files to come."""
     room_bytes: int | None = None
     """Bytes that can be added before anything is evicted, by the quota and the disk; None from older daemons."""
+    room_files: int | None = None
+    """The same for files; None where their number has no limit, from older daemons, and for who sees only their own."""
+    room_bytes_of_owner: int | None = None
+    """Bytes that the mount's owner can add before entries of theirs go; None where users have no quotas."""
+    room_bytes_below_ceilings: dict[str, int] = {}
+    """By namespace that has a ceiling: bytes that can be added before entries of it go."""
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):
@@ -138,11 +146,22 @@ class Statistics(msgspec.Struct, frozen=True):
     """For those who may see the whole mount."""
 
 
+class RoomNumbers(NamedTuple):
+    """What can be added before anything is evicted, as `StoreNumbers` has it."""
+
+    bytes: int
+    files: int | None
+    bytes_of_owner: int | None
+    bytes_below_ceilings: dict[str, int]
+
+
 def counted_since(store: Store) -> float:
     """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0 if nobody knows."""
     with contextlib.suppress(RecordDamaged):
         raw = store.catalog.get(META_RESET)
-        return unpack_number(raw) / 1e9 if raw is not None else 0.0
+        since = unpack_number(raw) / 1e9 if raw is not None else 0.0
+        if since <= time.time():  # else the clock was set back since
+            return since
     return 0.0
 
 
@@ -151,7 +170,7 @@ def statistics(
     namespaces: Namespaces,
     max_size: int,
     nameless: int,
-    room: int,
+    room: RoomNumbers,
     requests: dict[str, int],
     fleet: FleetNumbers | None = None,
     activity: Activity | None = None,
@@ -176,7 +195,10 @@ def statistics(
             payload_bytes=parts.payload,
             overhead_bytes=parts.overhead,
             slack_bytes=parts.slack,
-            room_bytes=room,
+            room_bytes=room.bytes,
+            room_files=room.files,
+            room_bytes_of_owner=room.bytes_of_owner,
+            room_bytes_below_ceilings=room.bytes_below_ceilings,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests=requests,

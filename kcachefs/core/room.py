@@ -28,6 +28,10 @@ HARDLY_FREE = 0.5
 ENOUGH_FREE = 1.1
 """A shortage is over at this many times `min_free`: eviction stops near it, and each turn would be told in the log."""
 
+FREE_PAGES_PART = 8
+"""Free pages of the catalog count up to this part of the quota. Evicting cannot make the catalog's file smaller: if
+they all counted, a quota near the size of that file would cost every entry, and still not hold."""
+
 UNSEALED_LEAST, UNSEALED_PART = 32 << 20, 16
 """Files that are not sealed yet may take so many bytes, or that part of a limit, before sealing hurries."""
 
@@ -55,8 +59,9 @@ class Room:
         """The file and its owner for every write that waits for room."""
 
     def used_bytes(self) -> int:
-        """Stored bytes on disk, everything counted."""
-        return self._store.used_bytes()
+        """Stored bytes on disk that count for the quota: all of them, but not all free pages of the catalog."""
+        free = self._store.catalog.statistics()["free_bytes"]
+        return self._store.used_bytes() - max(0, free - self.limits.max_size // FREE_PAGES_PART)
 
     def excess(self, mark: float) -> int:
         """Bytes by which the strictest limit on size is exceeded at that mark; negative below it."""
@@ -68,6 +73,14 @@ class Room:
             return 0
         files = sum(record.files for _, _, record in self._namespaces.rows())
         return files - int(self.limits.max_files * mark)
+
+    def below_ceilings(self) -> dict[str, int]:
+        """By namespace that has a ceiling: bytes that are left below it."""
+        rows = self._namespaces.rows() if self.limits.ceilings else []
+        return {
+            name: ceiling - max((record.stored for _, label, record in rows if label == name), default=0)
+            for name, ceiling in self.limits.ceilings.items()
+        }
 
     def check(self) -> bool:
         """Look whether there is room; if there is none, writes wait from now on."""

@@ -21,10 +21,11 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.insight_info import RunInfo
-from kcachefs.core.processes import Process, Story, tell
+from kcachefs.core.processes import Process, Story, process_of, tell
 from kcachefs.core.start_profiles import StartProfiles
 from kcachefs.errors import KcachefsError
 from kcachefs.store import Store
@@ -53,6 +54,17 @@ class Covered:
     ended: int
 
 
+class _Known(NamedTuple):
+    """A thread that was seen."""
+
+    run: int
+    """0 while nobody knows."""
+    asked: float
+    """When it was last asked for."""
+    process: int
+    """The process that it belongs to."""
+
+
 @dataclass(slots=True)
 class _Run:
     record: RunRecord
@@ -67,8 +79,7 @@ class Runs:
     def __init__(self, store: Store, profiles: StartProfiles) -> None:
         self._ring = store.history.runs
         self._profiles = profiles
-        self._known: BoundedDict[int, tuple[int, float]] = BoundedDict(_REMEMBERED)
-        """The run of a thread, 0 while nobody knows, and when it was last asked for."""
+        self._known: BoundedDict[int, _Known] = BoundedDict(_REMEMBERED)
         self._queue: queue.SimpleQueue[tuple[int, Story | None]] = queue.SimpleQueue()
         self._asked = self._answered = 0
         self.latest = 0
@@ -88,16 +99,24 @@ class Runs:
         """A thread makes or hits an entry. Quick, but for the first time: then its process is there to be looked up."""
         self.latest = thread
         known, now = self._known.get(thread), time.monotonic()
-        is_known = known is not None and now - known[1] <= _RECHECK_SECONDS
+        is_known = known is not None and now - known.asked <= _RECHECK_SECONDS
         if thread and not is_known and self._asked - self._answered < _WAITING:
-            self._known[thread] = (known[0] if known is not None else 0), now
+            story = tell(thread) if known is None else None
+            if known is None:
+                known = _Known(0, now, story.process.pid if story is not None else thread)
+            self._known[thread] = known._replace(asked=now)
             self._asked += 1
-            self._queue.put((thread, tell(thread) if known is None else None))
+            self._queue.put((thread, story))
 
     def of(self, thread: int | None) -> int:
         """The run that a thread belongs to; 0 if that is not known."""
         known = self._known.get(thread) if thread else None
-        return self.current(known[0]) if known is not None else 0
+        return self.current(known.run) if known is not None else 0
+
+    def process_of(self, thread: int) -> int:
+        """The process that a thread belongs to. Of a thread that was seen it is known also after the thread's end."""
+        known = self._known.get(thread)
+        return known.process if known is not None else process_of(thread)
 
     def current(self, run: int) -> int:
         """The run that this one is part of by now."""
@@ -132,8 +151,8 @@ class Runs:
             if story is not None:
                 with self._lock:
                     run = self._run_of(story)
-                now = time.monotonic()
-                self._known[thread] = self._known[story.process.pid] = run, now
+                process = story.process.pid
+                self._known[thread] = self._known[process] = _Known(run, time.monotonic(), process)
         except Exception:  # a run that is not known must not end the thread
             log.exception("the process of thread %d could not be looked up", thread)
         finally:

@@ -221,12 +221,12 @@ class Sealer:
         self, quiet_seconds: float = QUIET_SECONDS, may_seal: Callable[[int, int], bool] = lambda ino, size: True
     ) -> None:
         """Seal the mutable files that have not changed for that long; `may_seal` is asked about number and size."""
-        horizon = time.time_ns() - int(quiet_seconds * 1e9)
+        now, quiet = time.time_ns(), int(quiet_seconds * 1e9)
         failed: Exception | None = None
         for ino in list(self._queue.mutable):
             try:
                 node = self._files.attributes(ino)
-                if node.ctime > horizon or not may_seal(ino, node.size):
+                if abs(now - node.ctime) < quiet or not may_seal(ino, node.size):
                     continue
                 self._queue.mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
                 self.seal(ino)

@@ -11,12 +11,12 @@ whether it is a terminal, which Python asks of every file that it opens.
 
 A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
 had to be made; it is counted when the entry is listed. Several processes that make the same entry at once replace each
-other's files: each of them missed it, and none has a hit when it comes back for what it made.
+other's files: each of them missed it, and none has a hit when it comes back for what it made. A file that is added to a
+complete group makes no miss: JAX notes there when it read an executable.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -61,12 +61,15 @@ class Uses:
         self._nodes = nodes
         self._future = future
         self._table = table
+        self._clock = table.clock
         self._runs = runs
         self._makings = makings
         self._writers: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The thread that made an entry's newest name."""
         self._authors: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The thread that made a file, until it is sealed."""
+        self._replacing: BoundedDict[int, bool] = BoundedDict(_REMEMBERED)
+        """Files that took the name of one that somebody else had made, until they are sealed."""
         self._rivals: BoundedDict[int, dict[int, None]] = BoundedDict(_RIVALRIES)
         """Processes that made the same files of an entry at once."""
         self._written: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
@@ -83,7 +86,7 @@ class Uses:
 
     def written(self, entry: int) -> None:
         """A file of an entry is being written: that is a use, and for a moment the entry is not complete."""
-        self.last[entry] = self._written[entry] = time.time_ns()
+        self.last[entry] = self._written[entry] = self._clock.now()
 
     def sealed(self, entry: int) -> None:
         """A file of an entry was sealed: its writer is done with it."""
@@ -104,22 +107,46 @@ class Uses:
     def note_replaced(self, entry: int, ino: int, other: int) -> None:
         """A file of an entry took the name of another one. Two processes that made them at once both missed it."""
         thread, before = self._authors.get(ino), self._authors.pop(other, None)
-        if not thread or thread == before:
+        was_replacing = self._replacing.pop(other, False)
+        if not thread:
             return
-        makers = {process_of(one): None for one in (before, thread) if one}
+        process_of = self._runs.process_of
+        makers = dict.fromkeys(process_of(one) for one in (before, thread) if one)
+        if was_replacing or not before or len(makers) > 1:
+            self._replacing[ino] = True
+        if thread == before:
+            return
         for process in makers:
             self._has_made(entry, process)
         if len(makers) > 1:
             self._rivals[entry] = self._rivals.get(entry, {}) | makers
 
     def makers(self, entry: int, inodes: Iterable[int]) -> Makers:
-        """Who made an entry that files were sealed of, as far as it is known. None of them has a hit there."""
-        authors = [self._authors.pop(ino, None) for ino in inodes]
-        for thread in {one for one in authors if one}:
+        """Who made an entry that files were sealed of, as far as it is known. None of them has a hit there.
+
+        Who has hit a group and then only added a file to it did not make it.
+        """
+        process_of = self._runs.process_of
+        authors: list[int | None] = []
+        replacing: set[int] = set()
+        for ino in inodes:
+            thread, is_replacing = self._authors.pop(ino, None), self._replacing.pop(ino, False)
+            process = process_of(thread) if thread else 0
+            if not thread or (not is_replacing and self._only_adds(entry, process)):
+                authors.append(None)
+                continue
+            authors.append(process)
+            if is_replacing:
+                replacing.add(process)
             self._seen[entry, thread] = None
-            if entry in self._hits:
-                self._has_made(entry, process_of(thread))
-        return Makers(self._writers.get(entry), authors, self._rivals.get(entry, {}))
+            self._has_made(entry, process)
+        writer = self._writers.get(entry)
+        return Makers(process_of(writer) if writer else None, authors, replacing, self._rivals.get(entry, {}))
+
+    def _only_adds(self, entry: int, process: int) -> bool:
+        """Whether a process that made a file of a group has found the group complete before."""
+        hits = self._hits.get(entry) if entry >= GROUP_BASE else None
+        return hits is not None and any(one == process and count for (_, one), count in hits.items())
 
     def _has_made(self, entry: int, process: int) -> None:
         """A process that came to an entry went on to make it: coming was no hit."""
@@ -127,13 +154,14 @@ class Uses:
         hits = self._hits.get(entry)
         for key in [one for one in hits if one[1] == process] if hits is not None else ():
             del self._hits[entry][key]
-        if self._newest is not None and self._newest.entry == entry:
+        if self._newest is not None and (self._newest.entry, self._newest.process) == (entry, process):
             self._newest = None
 
     def look_up(self, entry: int, parent: int, caller: Caller) -> None:
         """The kernel asked for an entry's name in a folder on behalf of a caller. The catalog's lock is held."""
-        now = time.time_ns()
-        if self.listed and 0 <= now - self.listed.get((caller.pid, parent), 0) < LISTED_NS:
+        now = self._clock.now()
+        listed = self.listed.get((caller.pid, parent))
+        if listed is not None and 0 <= now - listed < LISTED_NS:
             return
         before = self.last.get(entry)
         self._newest = _Use(entry, caller, before, self._touch(entry, caller, now))
@@ -142,7 +170,7 @@ class Uses:
         """A caller lists a folder. If that is an entry's, coming to it was no use yet."""
         if not caller.pid:
             return
-        self.listed[caller.pid, folder] = time.time_ns()
+        self.listed[caller.pid, folder] = self._clock.now()
         with self._nodes.lock:
             newest, self._newest = self._newest, None
             if entry and newest is not None and (newest.entry, newest.caller.pid) == (entry, caller.pid):
@@ -162,22 +190,22 @@ class Uses:
         """A caller opened or read a file of an entry."""
         with self._nodes.lock:
             if may_hit:
-                self._touch(entry, caller, time.time_ns())
+                self._touch(entry, caller, self._clock.now())
             else:
-                self.last[entry] = time.time_ns()
+                self.last[entry] = self._clock.now()
 
     def _touch(self, entry: int, caller: Caller, now: int) -> int:
         """Note a use; returns the process that has a hit by it, or 0."""
-        pid = caller.pid
+        pid, written = caller.pid, self._written.get(entry)
         self.last[entry] = now
-        if not pid or 0 <= now - self._written.get(entry, 0) < COMPLETE_NS:
+        if not pid or (written is not None and 0 <= now - written < COMPLETE_NS):
             return 0
         seen, writer = (entry, pid), self._writers.get(entry)
         if seen in self._seen or writer == pid:
             return 0
         self._seen[seen] = None
         process = process_of(pid)
-        if writer is not None and process == process_of(writer):
+        if writer is not None and process == self._runs.process_of(writer):
             return 0
         if process != pid:
             if (entry, process) in self._seen:
@@ -194,7 +222,7 @@ class Uses:
 
     def renew(self, entries: set[int]) -> None:
         """These were found in use: they are young again."""
-        self.last.update(dict.fromkeys(entries, time.time_ns()))
+        self.last.update(dict.fromkeys(entries, self._clock.now()))
 
     def forget(self, entry: int) -> None:
         self.last.pop(entry, None)
@@ -207,7 +235,7 @@ class Uses:
             used, self.last = self.last, {}
             hits, self._hits = self._hits, {}
             self._newest = None
-            now = time.time_ns()
+            now = self._clock.now()
         # Beyond now is before all others: the clock was set back since.
         pending = sorted(used.items(), key=lambda item: (item[1] <= now, item[1]))
         written: list[Hit] = []

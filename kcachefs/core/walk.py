@@ -34,7 +34,11 @@ class Walk:
 
     def below(self, ino: int) -> Iterator[Member]:
         """Everything in a folder, folders before what is in them."""
-        folders = [ino] if self._nodes.get(ino).is_dir else []
+        if self._nodes.get(ino).is_dir:
+            yield from self._below_folder(ino)
+
+    def _below_folder(self, top: int) -> Iterator[Member]:
+        folders = [top]
         while folders:
             folder = folders.pop()
             for child, name in self._names_in(folder):
@@ -63,9 +67,13 @@ class Walk:
             ino = self._find(parent, name)
             if ino is None or (ino != entry if entry < GROUP_BASE else not self._belongs(ino, entry)):
                 continue  # it is gone, and another may have its name
+            try:
+                is_dir = self._nodes.get(ino).is_dir
+            except FsError:
+                continue  # it went meanwhile
             yield ino, parent, name
-            if self._nodes.get(ino).is_dir:
-                yield from self.below(ino)
+            if is_dir:
+                yield from self._below_folder(ino)
 
     def some_files(self, entry: int, limit: int) -> Iterator[tuple[int, Inode]]:
         """Files of an entry, among the first `limit` names where they may be: for who cannot wait for all of them.

@@ -15,6 +15,9 @@ from kcachefs.errors import FleetMissing
 from kcachefs.fleet import bucket_urls
 from kcachefs.fleet.bucket_layout import OBJECTS, SETTINGS
 
+LOOK_SECONDS = 2.0
+"""How often an agent looks at the folder."""
+
 
 class BucketFolder:
     """The local folder that is the bucket, as it was when this was made; nothing for other buckets. Any thread."""

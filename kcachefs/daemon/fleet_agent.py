@@ -24,7 +24,7 @@ from pathlib import Path
 
 import msgspec
 
-from kcachefs.daemon import logs
+from kcachefs.daemon import bucket_folder, logs
 from kcachefs.daemon.agent_preparation import AgentConfig, Preparation, prepare
 from kcachefs.daemon.worker_protocol import REFUSED, REPLACED
 from kcachefs.errors import FleetError, FleetMissing, FleetTooSlow, FleetTrickles, KcachefsError, PackError
@@ -61,8 +61,6 @@ SLOW_SECONDS = 600.0
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
 REFRESH_SECONDS = 60.0
-FOLDER_SECONDS = 2.0
-"""How often a bucket that is a local folder is looked at."""
 _FETCHES = 4
 
 
@@ -202,7 +200,7 @@ class Agent:
                 self._bucket_folder.check()
             except FleetMissing as error:
                 self._fail(error)
-            time.sleep(FOLDER_SECONDS)
+            time.sleep(bucket_folder.LOOK_SECONDS)
         log.info("%s: was replaced by another folder; another agent takes over", self._bucket_folder.path)
         logging.shutdown()
         os._exit(REPLACED)

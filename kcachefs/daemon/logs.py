@@ -52,6 +52,7 @@ class Log:
         files: socket.socket | None,
         on_reopened: Callable[[int], None],
         on_signal: Callable[[int], None],
+        state: Callable[[], Facts],
     ) -> None:
         self._path = path
         self._files = files
@@ -61,8 +62,7 @@ class Log:
         self.limit = RateLimit(PER_MINUTE, MINUTE)
         self._on_reopened = on_reopened
         self._on_signal = on_signal
-        self.state: Callable[[], Facts] = dict
-        """What SIGUSR1 logs besides the stacks. Must take no lock: all threads may be waiting for that one."""
+        self._state = state
 
     def watch(self) -> None:
         """Answer signals until the process ends. Runs in a thread of its own."""
@@ -116,7 +116,7 @@ class Log:
 
     def dump(self) -> None:
         """Log what this process is doing."""
-        facts: dict[str, Any] = {"uptime_s": round(time.monotonic() - self._started, 1), **self.state()}
+        facts: dict[str, Any] = {"uptime_s": round(time.monotonic() - self._started, 1), **self._state()}
         stacks = dict(_thread_stacks())
         log.info("state of the %s", self._source, extra={"facts": {**facts, "threads": stacks}})
 
@@ -131,15 +131,17 @@ def start(
     files: socket.socket | None = None,
     on_reopened: Callable[[int], None] = lambda file: None,
     on_signal: Callable[[int], None] = lambda number: None,
-) -> Log:
+    state: Callable[[], Facts] = dict,
+) -> None:
     """Log to standard error, which is the file at `path`, as `source`, and answer signals.
 
     `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal was closed. `files` is for a process
     that cannot open files: it receives the new one before each SIGHUP. The log's own thread calls `on_reopened` with
-    the descriptor of a new log file, and `on_signal` with every signal after it was answered here.
+    the descriptor of a new log file, and `on_signal` with every signal after it was answered here. `state` is what
+    SIGUSR1 logs besides the stacks; it must take no lock: all threads may be waiting for that one.
     """
     signals = SIGNALS if hangup else SIGNALS - {signal.SIGHUP}
-    log_of_process = Log(path, source, signals, files, on_reopened, on_signal)
+    log_of_process = Log(path, source, signals, files, on_reopened, on_signal, state)
     handler = _StandardErrorHandler(log_of_process.limit)
     handler.setFormatter(JsonFormatter(source) if log_format == "json" else TextFormatter(source))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -150,7 +152,6 @@ def start(
     # log's thread waits for it stays pending until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, log_of_process.signals)
     threading.Thread(target=log_of_process.watch, name="kcachefs-log", daemon=True).start()
-    return log_of_process
 
 
 def set_level(level: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import logging
 import os
 import socket
@@ -24,6 +25,9 @@ from kcachefs.daemon.registry import MountConfig, MountState
 from kcachefs.errors import KcachefsError, describe
 
 log = logging.getLogger(__name__)
+
+YOUNG_SECONDS = 3600.0
+"""How old the files of a mount get before they are touched: what clears /tmp away counts in days."""
 
 
 class OwnRecord:
@@ -84,6 +88,15 @@ class OwnRecord:
             path = registry.state_path(self.state.mountpoint)
             if self._is_late or not self._is_ours(path):
                 self.write()
+            self._keep_young(path)
+
+    def _keep_young(self, path: Path) -> None:
+        """Where the runtime directory is in /tmp, what is old is cleared away: also locks that somebody holds."""
+        with contextlib.suppress(OSError):
+            if not 0 <= time.time() - path.stat().st_mtime < YOUNG_SECONDS:
+                for one in path.parent.glob(f"{glob.escape(path.stem)}.*"):
+                    with contextlib.suppress(OSError):  # it went meanwhile
+                        os.utime(one, follow_symlinks=False)
 
     def make_way(self) -> None:
         """Remove the control socket of the last worker: a confined worker can make a socket, and cannot remove one."""

@@ -123,7 +123,7 @@ class Supervisor:
         if in_terminal:
             signal.signal(signal.SIGHUP, self._stop)
         config = self._config
-        own_log = logs.start(
+        logs.start(
             config.log,
             "supervisor",
             config.log_format,
@@ -131,8 +131,8 @@ class Supervisor:
             hangup=not in_terminal,
             on_reopened=self._send_log,
             on_signal=self._forward_signal,
+            state=lambda: {"state": msgspec.to_builtins(self._state)},
         )
-        own_log.state = lambda: {"state": msgspec.to_builtins(self._state)}
 
     def _send_log(self, file: int) -> None:
         """Runs in the log's own thread."""

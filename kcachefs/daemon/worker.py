@@ -353,7 +353,12 @@ def main() -> None:
     except (KcachefsError, OSError) as error:
         failure = error
     log_files = socket.socket(fileno=log_socket)
-    own_log = logs.start(config.log, "worker", config.log_format, level=config.log_level, files=log_files)
+    worker: Worker | None = None
+
+    def state() -> dict[str, Any]:
+        return worker.state() if worker is not None else {}
+
+    logs.start(config.log, "worker", config.log_format, level=config.log_level, files=log_files, state=state)
     sys.setswitchinterval(0.0001)
     raise_descriptor_limit()
     with socket.socket(fileno=supervisor_socket) as supervisor:
@@ -371,7 +376,6 @@ def main() -> None:
             worker = Worker(config, device, request_buffer, relay, agents, prepared.control_socket, began)
         except (KcachefsError, OSError) as error:
             refuse(supervisor, error)
-        own_log.state = worker.state
         gc.freeze()
         gc.disable()  # a collection in the middle of a request would slow it down; `_collect` waits for a pause
         # While it serves, SIGTERM means finish; it must not kill a worker that is writing everything to disk already.

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.errors import FleetError, FleetMissing, PackError
 from kcachefs.fleet.bucket_layout import Layout
 from kcachefs.fleet.object_storage import PATIENT, Got, Patience, Storage
@@ -24,6 +25,7 @@ CLAIM_SECONDS = 60.0
 SETTLE_SECONDS = 1.0
 """How long to wait before reading a claim back, for those who wrote at the same moment."""
 _CLAIM_MAX = 4096
+_REMEMBERED = 4096
 _HASTY = Patience(first_byte=2.0, overall=2.0)
 """For what follows a failure: the bucket may not answer at all."""
 
@@ -37,16 +39,16 @@ class Claims:
         layout: Layout,
         *,
         patience: float = CLAIM_SECONDS,
-        settle: float = SETTLE_SECONDS,
+        settle: float | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._storage = storage
         self._layout = layout
         self._patience = patience
-        self._settle = settle
+        self._settle = SETTLE_SECONDS if settle is None else settle
         self._sleep = sleep
-        self._seen: dict[str, tuple[bytes | None, float]] = {}
-        self._mine: dict[str, tuple[str, bytes]] = {}
+        self._seen: BoundedDict[str, tuple[bytes | None, float]] = BoundedDict(_REMEMBERED)
+        self._mine: BoundedDict[str, tuple[str, bytes]] = BoundedDict(_REMEMBERED)
         self._ahead: float | None = None
 
     @contextmanager

@@ -257,7 +257,7 @@ class FleetClient:
     def _look_after(self) -> None:
         """What has to be seen to from time to time."""
         index = self._index
-        if self._has_missed and index is not None and time.time() - index.loaded > REFRESH_SECONDS:
+        if self._has_missed and index is not None and not 0 <= time.time() - index.loaded <= REFRESH_SECONDS:
             self._has_missed = False
             self.send(Refresh())
         if self._deliveries.silent():

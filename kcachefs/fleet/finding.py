@@ -58,14 +58,18 @@ def find(view: View, patterns: Sequence[str], say: Say, only: Collection[str] | 
     return sorted(found, key=lambda one: (one.namespace, one.path_in, one.group))
 
 
-def find_entry(view: View, namespace: str, path: tuple[str, ...], group: str, say: Say) -> FoundEntry | None:
-    """One entry by where it stands, if it is there and can be packed."""
+def find_at(view: View, namespace: str, path: tuple[str, ...], group: str, say: Say) -> list[FoundEntry]:
+    """The entry that stands there, if it can be packed; all in that folder if layouts once had it as one entry."""
     inside, encoded = tuple(map(os.fsencode, path)), namespace.encode()
     above = inside if group else inside[:-1]
     kinds = [place(encoded, above[:end], True).kind for end in range(1, len(above) + 1)]
-    is_entry = bool(group) or place(encoded, inside, True).kind is Kind.TREE
-    if namespace not in CARRIED or not is_entry or any(kind is not Kind.STRUCTURE for kind in kinds):
-        return None
+    if namespace not in CARRIED or not (group or path) or any(kind is not Kind.STRUCTURE for kind in kinds):
+        return []
+    kind = Kind.GROUP if group else place(encoded, inside, True).kind
+    if kind is Kind.STRUCTURE:
+        return list(_below(view, namespace, path, say))
+    if kind not in (Kind.GROUP, Kind.TREE):
+        return []
     names: list[str] | None = None
     try:
         if group:
@@ -77,8 +81,8 @@ def find_entry(view: View, namespace: str, path: tuple[str, ...], group: str, sa
                 and os.fsdecode(spot.group) == group
             ]
     except Skipped:
-        return None
-    return next(_entry(view, namespace, path, group, names, say), None)
+        return []
+    return list(_entry(view, namespace, path, group, names, say))
 
 
 def _below(view: View, namespace: str, path: tuple[str, ...], say: Say) -> Iterator[FoundEntry]:

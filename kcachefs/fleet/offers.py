@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,12 +25,14 @@ from kcachefs.errors import FsError, KcachefsError
 from kcachefs.fleet import parcels
 from kcachefs.fleet.agent_protocol import Offer, Taken, Used
 from kcachefs.fleet.client import FleetClient
-from kcachefs.fleet.finding import FoundEntry, find_entry
+from kcachefs.fleet.finding import FoundEntry, find_at
 from kcachefs.fleet.key_index import key_of_names
 from kcachefs.fleet.options import FleetOptions
 from kcachefs.fleet.parcels import ParcelEntry, ParcelFile
+from kcachefs.fleet.rules import THING_MAX
 from kcachefs.fleet.views import StoreView
 from kcachefs.frameworks.copying import Skipped
+from kcachefs.printable import printable
 from kcachefs.store.descriptor import replace_file
 from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import TENANTS, Content, Inode
@@ -52,6 +55,15 @@ RECALLED_NS = 3600 * 1_000_000_000
 USED_MAX, USED_AT_ONCE = 50_000, 4000
 PAUSE_MOST_NS = 10_000_000_000
 """A longer pause between two files is not taken for compiling."""
+
+
+class _Content(NamedTuple):
+    """A file of an entry, as it is offered."""
+
+    name: str
+    mode: int
+    mtime: int
+    content: bytes
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
@@ -271,22 +283,23 @@ class Offers:
         entries, chunks, end, held = [], list[bytes](), 0, list[Place]()
         for place in batch.entries:
             try:
-                found = find_entry(
-                    self._view, place.namespace, place.path, place.group, lambda skipped: log.info("%s", skipped)
-                )
-                read = self._contents(found) if found is not None else []
-            except (Skipped, KcachefsError):
+                read = [(found, self._contents(found)) for found in self._find(place)]
+            except Skipped as skipped:
+                log.info("%s", skipped)
                 continue
-            if any(not content and self._is_recent(mtime) for _, _, mtime, content in read):
+            except KcachefsError:
+                continue
+            if any(not file.content and self._is_recent(file.mtime) for _, files in read for file in files):
                 held.append(place)
                 continue
-            files = []
-            for name, mode, mtime, content in read:
-                files.append(ParcelFile(name, mode, mtime, end, len(content)))
-                chunks.append(content)
-                end += len(content)
-            if files:
-                entries.append(ParcelEntry(place.namespace, place.path, place.group, tuple(files)))
+            for found, files in read:
+                packed = []
+                for file in files:
+                    packed.append(ParcelFile(file.name, file.mode, file.mtime, end, len(file.content)))
+                    chunks.append(file.content)
+                    end += len(file.content)
+                if packed:
+                    entries.append(ParcelEntry(found.namespace, found.path_in, found.group, tuple(packed)))
         if held:
             self._hold(batch, held)
         return parcels.make(entries, chunks) if entries else -1
@@ -299,15 +312,23 @@ class Offers:
         self._queue.append(later)
         self._write()
 
-    def _contents(self, found: FoundEntry) -> list[tuple[str, int, int, bytes]]:
-        read = []
+    def _find(self, place: Place) -> list[FoundEntry]:
+        """The entry at a place, or those that a folder holds which was one entry when it was made."""
+        found = find_at(self._view, place.namespace, place.path, place.group, lambda skipped: log.info("%s", skipped))
+        if sum(one.bytes for one in found) > THING_MAX:
+            shown = printable("/".join((place.namespace, *place.path)))
+            raise Skipped(f"{shown}: is not published: it has more than {THING_MAX >> 20} MiB")
+        return found
+
+    def _contents(self, found: FoundEntry) -> list[_Content]:
+        read: list[_Content] = []
         for name in found.files:
             seen = self._view.read((found.namespace, *found.path_in, *name.split("/")))
             # It waited in the queue: somebody else may have added a file since, or its maker is at it again, and then
             # it is queued once more when that is sealed.
             if not seen.is_sealed or not self._may_publish(seen.uid, seen.gid):
                 return []
-            read.append((name, seen.mode, seen.mtime, seen.content))
+            read.append(_Content(name, seen.mode, seen.mtime, seen.content))
         return read
 
     def _hear(self) -> None:

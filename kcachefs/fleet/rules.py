@@ -116,7 +116,7 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
 def _placed(entry: PackedEntry) -> list[PackedEntry]:
     """The entry, or those that it is today: a folder that was one entry when the pack was made may hold many now."""
     parts = [entry] if entry.group or not _is_structure(entry) else _divided(entry)
-    if not all(map(_is_placed, parts)):
+    if not all(len(part.path) <= DEPTH_MAX and _is_placed(part) for part in parts):
         raise PackError(f"{_shown(entry)}: is not where {entry.namespace} keeps entries")
     return parts
 
@@ -127,7 +127,7 @@ def _is_structure(entry: PackedEntry) -> bool:
 
 
 def _divided(entry: PackedEntry) -> list[PackedEntry]:
-    """The entries in a folder; the folder itself if it holds a file that belongs to none."""
+    """The entries in a folder, without what belongs to none; the folder itself if it holds no entry."""
     found: dict[tuple[tuple[str, ...], str], list[PackedFile]] = {}
     for file in entry.files:
         names = (*entry.path, *file.name.split("/"))
@@ -139,13 +139,13 @@ def _divided(entry: PackedEntry) -> list[PackedEntry]:
         if spot.kind is Kind.GROUP:
             depth -= 1
         elif spot.kind is not Kind.TREE:
-            return [entry]
+            continue  # a lock, an index, or what a dead writer left
         inside = msgspec.structs.replace(file, name="/".join(names[depth:]))
         found.setdefault((names[:depth], os.fsdecode(spot.group)), []).append(inside)
     return [
         msgspec.structs.replace(entry, path=list(path), group=group, files=files)
         for (path, group), files in found.items()
-    ]
+    ] or [entry]
 
 
 def _is_placed(entry: PackedEntry) -> bool:

@@ -27,6 +27,7 @@ from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import RENAME_NOREPLACE
 from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import FsError, MountError
+from kcachefs.fleet.room_left import QUOTA, RoomLeft
 from kcachefs.fleet.views import rows_in
 from kcachefs.frameworks.copying import Folder
 from kcachefs.store.inode_numbers import ROOT_INO
@@ -63,8 +64,8 @@ class Target(Protocol, Generic[Handle]):
     def settle(self) -> None:
         """Much was added."""
 
-    def room(self) -> int:
-        """How many bytes more it takes before anything is evicted for them."""
+    def room(self) -> RoomLeft:
+        """How much more it takes before anything is evicted for it."""
 
 
 class MountTarget:
@@ -132,15 +133,15 @@ class MountTarget:
     def settle(self) -> None:
         pass  # the daemon seals by itself
 
-    def room(self) -> int:
+    def room(self) -> RoomLeft:
         with contextlib.suppress(OSError, msgspec.DecodeError):
             # What is not sealed yet takes room twice for a moment, so everything is.
             raw = self.home.joinpath(FOLDER.decode(), "settled.json").read_bytes()
-            told = msgspec.json.decode(raw, type=Statistics).store.room_bytes
-            if told is not None:
-                return told
+            told = msgspec.json.decode(raw, type=Statistics).store
+            if told.room_bytes is not None:
+                return RoomLeft.told_by(told)
         found = os.statvfs(self._root.fd)
-        return (found.f_bavail - int(found.f_blocks * (1.0 - HIGH_WATER))) * found.f_frsize
+        return RoomLeft({QUOTA: (found.f_bavail - int(found.f_blocks * (1.0 - HIGH_WATER))) * found.f_frsize})
 
 
 class _LastFolder(threading.local):
@@ -228,8 +229,8 @@ class StoreTarget:
     def settle(self) -> None:
         self._fs.settle()
 
-    def room(self) -> int:
-        return self._fs.statistics().store.room_bytes or 0
+    def room(self) -> RoomLeft:
+        return RoomLeft.told_by(self._fs.statistics().store)
 
 
 def _umask() -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from kcachefs.fleet import moving
 from kcachefs.fleet.manifest import PackedEntry, PackedFile
 from kcachefs.fleet.packfile import Pack
+from kcachefs.fleet.room_left import RoomLeft
 from kcachefs.fleet.targets import Target
 from kcachefs.frameworks.copying import staging_name
 
@@ -37,6 +38,8 @@ class Unpacked:
     bytes: int = 0
     left_out: int = 0
     """Entries for which there was no room."""
+    short_of: set[str] = field(default_factory=set)
+    """What would have to be raised for them, as `RoomLeft` says it."""
     listed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
     """What was in the folders of the entries before."""
 
@@ -91,9 +94,9 @@ def gone(pack: Pack, target: Target[Any]) -> int:
     )
 
 
-def may_fit(plain: int, entries: int, room: int) -> bool:
+def may_fit(plain: int, entries: int, room: RoomLeft) -> bool:
     """Whether an entry of average size would fit."""
-    return _needed(plain // max(1, entries)) <= room
+    return room.may_fit(_needed(plain // max(1, entries)))
 
 
 def _needed(size: int) -> int:
@@ -105,13 +108,16 @@ def _fitting(entries: list[PackedEntry], target: Target[Any], done: Unpacked) ->
     """Those for which there is room; once they are sealed, there may be room for more."""
     if not entries:
         return []
-    fitting, room = [], target.room()
+    fitting, short_of, room = [], set(), target.room()
     for entry in entries:
         missing = _missing(entry, done.listed)
         needed = sum(_needed(file.size) for file in missing)
-        if not missing or needed <= room:
+        if missing and (option := room.take(entry.namespace, needed, len(missing))):
+            short_of.add(option)
+        else:
             fitting.append(entry)
-            room -= needed
+    if not fitting:
+        done.short_of |= short_of
     return fitting
 
 

@@ -203,10 +203,10 @@ FRAMEWORKS: tuple[Framework, ...] = (
         "flock, dlopen",
         _READ,
         {"FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash_attn_cute"},
-        {"FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1"},
         packages=("flash-attn-4", "flash-attn-cute"),
         modules=("flash_attn.cute",),
-        note="without its second variable it caches in memory only",
+        note="caches in memory only, unless FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED=1 is set. kcachefs does not set it: "
+        "some of its keys do not name the GPU, so nodes with different GPUs must not share its cache",
     ),
     Framework(
         "quack",

@@ -81,7 +81,9 @@ class Explainer:
     @functools.cached_property
     def entries(self) -> list[MadeEntry]:
         """All entries. What was explained before needs only those that are asked for, which a mount tells sooner."""
-        return self.cache.entries()
+        found = self.cache.entries()
+        self._index.forget_all_but({one.path for one in found})
+        return found
 
     def made_by(self, run: RunInfo) -> list[MadeEntry]:
         """What a run compiled: entries that it made, and those that it wrote again."""

@@ -31,6 +31,8 @@ _EXPLAINED = """
 CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, data BLOB NOT NULL) WITHOUT ROWID
 """
 _QUERY_MAX = 500
+INDEXES_MAX = 100
+"""Caches of which something is kept: those of which something was read last."""
 
 Sketch = KernelSketch | HelperSketch | GraphSketch | LibraryEntry | str
 """What is known of an entry; a text says why it cannot be read."""
@@ -113,11 +115,13 @@ class Index:
             self._connection.executemany("INSERT OR REPLACE INTO sketches VALUES (?, ?, ?, ?, ?)", rows)
 
     def forget_all_but(self, paths: set[str]) -> None:
-        """Drop what is known of entries that are gone."""
-        gone = [(path,) for path in self.names() if path not in paths]
-        if len(gone) > len(paths) // 4:
+        """Drop what is known of entries that are gone, once that is much beside these."""
+        for table in ("sketches", "explained"):
             with contextlib.suppress(sqlite3.Error), self._connection:
-                self._connection.executemany("DELETE FROM sketches WHERE path = ?", gone)
+                known = self._connection.execute(f"SELECT path FROM {table}")
+                gone = [row for row in known if row[0] not in paths]
+                if len(gone) > len(paths) // 4:
+                    self._connection.executemany(f"DELETE FROM {table} WHERE path = ?", gone)
 
     def close(self) -> None:
         self._connection.close()
@@ -138,6 +142,8 @@ def _open(path: Path) -> sqlite3.Connection:
     for _ in range(2):
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.exists():
+                _remove_oldest(path.parent)
             return _prepared(sqlite3.connect(path, timeout=2.0))
         except sqlite3.OperationalError:
             break  # locked, or no place to write to
@@ -145,6 +151,13 @@ def _open(path: Path) -> sqlite3.Connection:
             with contextlib.suppress(OSError):
                 os.unlink(path)
     return _prepared(sqlite3.connect(":memory:"))
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Make room for one more index: most are of mounts that were there once."""
+    found = sorted((path for path in folder.glob("*.sqlite")), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[INDEXES_MAX - 1 :]:
+        path.unlink(missing_ok=True)
 
 
 def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:

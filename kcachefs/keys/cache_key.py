@@ -54,7 +54,7 @@ class CacheKey:
 
     >>> key = CacheKey("8f3a", [InputSpec(("batch", 128), "float16")], DeviceClass.cuda(9, 0))
     >>> key.to_storage_key()[:22]
-    'k5-cuda-sm90-826f2a6dc'
+    'k6-cuda-sm90-778de4192'
     """
 
     graph_hash: str | bytes

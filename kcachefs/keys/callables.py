@@ -18,9 +18,9 @@ from kcachefs.keys.files import extension_digests
 from kcachefs.keys.imports import imported
 from kcachefs.keys.libraries import is_library, is_library_file, library_name, version_of
 from kcachefs.keys.modules import write_attribute
-from kcachefs.keys.readers.torch import compile_settings
+from kcachefs.keys.readers.torch import compile_settings, operator_called
 from kcachefs.keys.readers.triton import settings_of
-from kcachefs.keys.references import global_paths
+from kcachefs.keys.references import Path, global_paths
 from kcachefs.keys.walk import Walk
 
 # As they were when Python started: one that was replaced since is followed like any global.
@@ -177,20 +177,31 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
     scope, library = function.__globals__, ""
     for path in global_paths(function.__code__):
         name = path[0]
-        if name == library or name in walk.rules.ignore:
+        if name in walk.rules.ignore:
             continue
         value = scope.get(name, MISSING)
-        if value is MISSING:
+        if name == library:
+            _write_operator(walk, value, path[1:], out)
+        elif value is MISSING:
             walk.dependencies.add_place(scope, name, value)
             _write_builtin_name(walk, function, name, out)
         elif not is_a(value, types.ModuleType) or len(path) == 1:
             walk.slot("global", scope, name, out)
         elif is_library(value.__name__, walk.rules.home):
             walk.slot("global", scope, name, out)
-            library = name  # paths are sorted: the others into the same library come next and add nothing
+            library = name  # paths are sorted: the others into the same library come next and add nothing else
+            _write_operator(walk, value, path[1:], out)
         else:
             walk.dependencies.add_place(scope, name, value)
             write_attribute(walk, value, path[1:], out)
+
+
+def _write_operator(walk: Walk, module: Any, names: Path, out: list[bytes]) -> None:
+    """An operator that the project registered with torch, where code calls it by its name."""
+    called = operator_called(module, names)
+    if called is not None:
+        walk.dependencies.is_complete = False
+        walk.named("operator", called[0], MISSING if called[1] is None else called[1], out)
 
 
 def _write_builtin_name(walk: Walk, function: Any, name: str, out: list[bytes]) -> None:

@@ -10,15 +10,16 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.asking import OF_THE_PROCESS, ask, dictionary_of, is_a
+from kcachefs.keys.asking import ask, dictionary_of, is_a
+from kcachefs.keys.dependencies import cell_value
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
 from kcachefs.keys.libraries import imported_name, is_library, is_library_class, module_of, top_of, version_of
-from kcachefs.keys.visibility import is_made_in_c, is_visible, is_written_in_c
+from kcachefs.keys.visibility import attributes, is_made_in_c, is_visible, is_written_in_c
 from kcachefs.keys.walk import Walk
 
 # What Python adds to a class by itself, or makes of what is read here under another name.
@@ -28,6 +29,7 @@ _NOISE = frozenset(
         *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__static_attributes__"),
         *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__", "__type_params__"),
         *("__dataclass_fields__", "__dataclass_params__", "__conditional_annotations__", "__classdictcell__"),
+        "__slotnames__",  # left by the first copy of an instance
         # Of typed dictionaries, whose annotations say it.
         *("__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__", "__total__"),
         # Of protocols, whose first instance changes them.
@@ -35,10 +37,16 @@ _NOISE = frozenset(
         "__non_callable_proto_members__",
     }
 )
-# Of pydantic's models: made, partly in Rust, from annotations and methods, which count.
-_DERIVED = ("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent", "__signature__")
+# What libraries make of their classes from annotations and members, which count; partly in Rust, and with use.
+_DERIVED = {
+    "__pydantic_core_schema__": (
+        *("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent"),
+        *("__pydantic_setattr_handlers__", "__signature__"),
+    ),
+    "_explicit_class_assumptions": ("default_assumptions", "_prop_handler"),  # of sympy's expressions
+}
 # Modules that put methods into the classes they complete.
-_COMPLETING = frozenset({"dataclasses", "collections", "enum", "typing", "_collections_abc"})
+_COMPLETING = frozenset({"dataclasses", "typing", "_collections_abc"})
 # What these keep is in `_fields_`, or is read below.
 _READABLE_METACLASSES = frozenset(
     {
@@ -83,8 +91,8 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
     """What a class says about itself, sorted by name; `ignore` are globals that do not count."""
     held = vars(cls)
     names = set(held.keys() - _NOISE)
-    if "__pydantic_core_schema__" in held:
-        names = {name for name in names if not name.startswith(_DERIVED)}
+    for mark in _DERIVED.keys() & held.keys():
+        names = {name for name in names if not name.startswith(_DERIVED[mark])}
     members = _special_members(cls)
     is_special = bool(members)
     if issubclass(cls, enum.Enum):
@@ -96,6 +104,12 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
     if "_abc_impl" in held:
         members.append(("registered", _registered(cls)))
+    if "__attrs_attrs__" in held:  # with these and its flags, which count, attrs has made the methods that it generated
+        generated = {name for name in names if _is_made_by_attrs(name, held[name])}
+        members.append(("generated", sorted(generated - {"__replace__"})))  # which is there since Python 3.13
+        names -= generated
+    if "__pydantic_decorators__" in held:
+        members.append(("order in the model", _order_in_model(held)))
     slots = held.get("__slots__")
     if slots is not None:
         members.append(("slots", (slots,) if is_a(slots, str) else tuple(slots)))
@@ -113,8 +127,11 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
         return [("fields", held["_fields"]), ("field defaults", held.get("_field_defaults"))]
     if "__dataclass_fields__" in held:
         fields = [tuple(getattr(field, name) for name in _FIELD) for field in dataclasses.fields(cls)]
+        # What `__post_init__` is given, in this order, and no field.
+        passed = [field.name for field in held["__dataclass_fields__"].values() if _is_passed(field)]
         flags = held["__dataclass_params__"]
-        return [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
+        told = [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
+        return [*told, ("passed on", passed)] if passed else told
     if "__total__" in held and "__required_keys__" in held:  # a TypedDict
         return [("total", held["__total__"])]
     if type(cls).__qualname__ == "StructMeta" and type(cls).__module__ == "msgspec._core":
@@ -123,8 +140,15 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
             for name in sorted(dir(cls.__struct_config__))
             if name[0] != "_"
         ]
-        return [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__), ("config", config)]
+        # Those that may be given by position, and what each is called outside.
+        names = [("positional", cls.__match_args__), ("encoded names", cls.__struct_encode_fields__)]
+        fields = [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__)]
+        return [*fields, *names, ("config", config)]
     return []
+
+
+def _is_passed(field: Any) -> bool:
+    return str(ask(field._field_type, "name")) == "_FIELD_INITVAR"
 
 
 def _refuse_hidden_metaclass(metaclass: type) -> None:
@@ -146,6 +170,13 @@ def _registered(cls: type) -> set[type]:
     """The classes that an abstract one was told to take for its subclasses."""
     alive = (known() for known in _abc._get_dump(cls)[0])
     return {known for known in alive if known is not None}
+
+
+def _order_in_model(held: Mapping[str, Any]) -> list[list[str]]:
+    """A model of pydantic validates and prints its fields in their order, and runs its decorated methods in theirs."""
+    tables = attributes(held["__pydantic_decorators__"])
+    fields = held.get("__pydantic_fields__", held.get("model_fields"))
+    return [list(table) for table in (fields, *(tables[kind] for kind in sorted(tables))) if is_a(table, dict)]
 
 
 def _annotations(cls: type) -> Any:
@@ -181,24 +212,56 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     if f"{type(member).__module__}.{type(member).__qualname__}" in _ACCESSORS:
         return True
-    function = _innermost(ask(member, "__func__", member))
+    outer = ask(member, "__func__", member)
+    function = _without_guard(outer)
     # Whatever Python generates has a private name; what is assigned under a public one was meant.
-    if not is_a(function, types.FunctionType) or not name.startswith("_"):
+    if type(function) is not types.FunctionType or not name.startswith("_"):
         return False
     module = str(function.__globals__.get("__name__", ""))
     if module == "typing":
         return True
-    is_made = function.__code__.co_qualname.startswith("__create_fn__") or module.startswith("namedtuple_")
-    return is_special and (is_made or module in _COMPLETING)
+    if not is_special:
+        return False
+    if module == "enum":
+        return name in ("__new__", "__reduce_ex__") or function is _inherited_by_enum(cls, name)
+    if module == "collections" or module.startswith("namedtuple_"):
+        return function.__qualname__.split(".")[-2:-1] == [cls.__name__]
+    if function.__code__.co_qualname.startswith("__create_fn__"):
+        return str(outer.__qualname__).split(".")[-2:] == [cls.__name__, name]
+    return module in _COMPLETING
 
 
-def _innermost(function: Any) -> Any:
-    try:
-        return inspect.unwrap(function) if callable(function) else None
-    except OF_THE_PROCESS:
-        raise
-    except Exception:  # it wraps itself, or raises when it is asked what it wraps
-        return None
+def _inherited_by_enum(cls: type, name: str) -> Any:
+    """What Python copies from the enumeration that a class is derived from, where another base would come first."""
+    return next((ask(base, name) for base in cls.__mro__[1:] if issubclass(base, enum.Enum)), None)
+
+
+def _is_made_by_attrs(name: str, member: Any) -> bool:
+    if type(member) is not types.FunctionType:
+        return False
+    if name == "__replace__" and member.__globals__.get("__name__") == "attr._make":
+        return True
+    return member.__name__ == name and _ATTRS_FILE.match(member.__code__.co_filename) is not None
+
+
+# All but `__getattr__`, which has functions of the project in it.
+_ATTRS_FILE = re.compile("<attrs generated (?:methods|init|eq|hash|repr) ")
+
+
+def _without_guard(function: Any) -> Any:
+    """A dataclass's `__repr__` without what keeps it from printing itself for ever; any other wrapper was meant."""
+    if type(function) is not types.FunctionType or function.__code__.co_qualname not in _GUARDS:
+        return function
+    if str(function.__globals__.get("__name__", "")) not in ("dataclasses", "reprlib"):
+        return function
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    says_else = "fillvalue" in cells and cell_value(cells["fillvalue"]) != "..."
+    return function if says_else else function.__dict__.get("__wrapped__", function)
+
+
+_GUARDS = frozenset(
+    {"_recursive_repr.<locals>.wrapper", "recursive_repr.<locals>.decorating_function.<locals>.wrapper"}
+)
 
 
 def _extension(cls: type) -> tuple[bytes, bytes]:

@@ -41,7 +41,7 @@ def remembered_digest(path: str) -> bytes | None:
             if known is None or known[0] != identity:
                 known = (identity, blake3(file.read()).digest())
                 # A file that has just been written may be written again within one tick of the clock.
-                if facts.st_ctime_ns < time.time_ns() - _SETTLED_NS:
+                if abs(time.time_ns() - facts.st_ctime_ns) > _SETTLED_NS:
                     _digests[path] = known
             return known[1]
     except FileNotFoundError:

@@ -35,7 +35,16 @@ _PROBE = re.compile(rb"__has_(?:include|include_next|embed)" + _BLANKS + rb"\(",
 _DEFINITION = re.compile(
     rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS + rb"([A-Za-z_]\w*)(?![\w(])([^\n]*)", re.DOTALL
 )
-# What makes a compiled program hold the paths of its files.
+_DEFINES = re.compile(_BLANKS + rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS, re.DOTALL)
+# A line that defines a macro or asks a question, which is where another macro may be given the job of `__has_include`.
+_HANDED_ON = re.compile(rb"(?:#|%:|\?\?=)" + _BLANKS + rb"(define|if|elif)\b([^\n]*)", re.DOTALL)
+_ASKED_FOR = re.compile(rb"\bdefined\s*\(?\s*__has_\w+")
+_BARE_PROBE = re.compile(
+    rb"\b__has_(?:include|include_next|embed)\b(?!\s*\()"
+    rb"|\b__has_(?:[ie]\w*)?\s*##|##\s*(?:\w*has_)?(?:include|include_next|embed)\b"  # put together of pieces
+)
+# What makes a compiled program hold the paths of its files; and what tells the path of the file that calls.
+_OF_CALLER = re.compile(rb"source_location|__builtin_FILE|__builtin_source")
 _OWN_PATH = re.compile(rb"__FILE|__BASE_FILE__|__INCLUDE|\bassert\b|source_location|__builtin_FILE|__builtin_source")
 
 
@@ -74,15 +83,23 @@ def read_includes(
         return Includes([], False)
     given = {name: as_bytes(content) for name, content in sorted((headers or {}).items())}
     walk = _Walk([os.fspath(folder) for folder in folders])
-    for name, value in macros().items():
+    defined = macros()
+    for name, value in defined.items():
         walk.definitions.setdefault(name.encode(), set()).add(value.encode())
-    walk.add("", None, _text_of(text))
+    by_options = _text_of("".join(f"#define {name} {value}\n" for name, value in sorted(defined.items())).encode())
+    if by_options.macros or by_options.names or by_options.bare_probe:
+        walk.add("", None, by_options)
+    texts = [by_options, _text_of(text)]
+    walk.add("", None, texts[-1])
     for name, content in given.items():
         # A file beside such a header is looked for in the current directory.
-        walk.add(name, os.path.dirname(name), _text_of(content))
-    walk.add("", "", _Text(frozenset(os.fsencode(name) for name in pre_includes), frozenset(), (), False))
+        texts.append(_text_of(content))
+        walk.add(name, os.path.dirname(name), texts[-1])
+    walk.add("", "", _NO_TEXT._replace(names=frozenset(os.fsencode(name) for name in pre_includes)))
     walk.run()
-    return Includes([given, walk.files, walk.leads], walk.tells_paths)
+    # What these say of paths holds for the files that use their macros and functions.
+    tells_paths = walk.tells_paths or (bool(walk.files) and any(text.lends_paths for text in texts))
+    return Includes([given, walk.files, walk.leads], tells_paths)
 
 
 def as_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
@@ -97,7 +114,14 @@ class _Text(NamedTuple):
     # The macros, or whatever else, that stand where a name should.
     macros: frozenset[bytes]
     definitions: tuple[tuple[bytes, bytes], ...]
+    # Whether the compiled program may hold the path of this text; and that of others that use what it defines.
     tells_paths: bool
+    lends_paths: bool
+    # Where a macro takes the place of `__has_include`: the files that are asked for are not there.
+    bare_probe: bytes
+
+
+_NO_TEXT = _Text(frozenset(), frozenset(), (), False, False, b"")
 
 
 @dataclass
@@ -129,6 +153,8 @@ class _Walk:
 
     def add(self, name: str, folder: str | None, text: _Text) -> None:
         """Another text to follow."""
+        if text.bare_probe:
+            raise _handed_on(name, text.bare_probe)
         for macro, value in text.definitions:
             self.definitions.setdefault(macro, set()).add(value)
         self._pending.append(_Includer(self._texts, name, folder, text))
@@ -204,6 +230,13 @@ def _unreadable(where: str, macro: bytes) -> Unkeyable:
     )
 
 
+def _handed_on(where: str, line: bytes) -> Unkeyable:
+    return Unkeyable(
+        f"{where or 'the source'} hands __has_include on to a macro in {line.decode('utf-8', 'replace')!r}, so that "
+        "what it asks for cannot be told; write __has_include with a name in quotes wherever it asks"
+    )
+
+
 def _content(path: str) -> bytes | None:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for a writer
@@ -228,7 +261,8 @@ def _text_of(text: bytes) -> _Text:
     macros: set[bytes] = set()
     if any(word in joined for word in _WORDS):
         ends = [match.end(1) for match in _DIRECTIVE.finditer(joined) if _begins_line(joined, match.start())]
-        ends += [match.end() for match in _PROBE.finditer(joined)]
+        # A compiler without the probe is given one by `#define __has_include(x) 0`, which asks for nothing.
+        ends += [match.end() for match in _PROBE.finditer(joined) if not _is_defined(joined, match.start())]
         for end in ends:
             quoted = _QUOTED.match(joined, end)
             if quoted is not None:
@@ -237,11 +271,27 @@ def _text_of(text: bytes) -> _Text:
                 name = _NAME.match(joined, end)
                 macros.add(name[1] if name is not None else joined[end : end + 80].partition(b"\n")[0].strip())
     definitions = [(match[1], _uncommented(match[2])) for match in _DEFINITION.finditer(joined)]
-    return _Text(frozenset(names), frozenset(macros), tuple(definitions), tells_paths)
+    lines = [(match[1], _uncommented(match[2])) for match in _HANDED_ON.finditer(joined)] if _is_told(joined) else []
+    lends_paths = _OF_CALLER.search(joined) is not None or any(
+        kind == b"define" and _OWN_PATH.search(line) for kind, line in lines
+    )
+    bare = next((line for _, line in lines if _BARE_PROBE.search(_ASKED_FOR.sub(b"", line))), b"")
+    return _Text(frozenset(names), frozenset(macros), tuple(definitions), tells_paths, lends_paths, bare)
+
+
+def _is_told(text: bytes) -> bool:
+    """Whether a text says anything that a macro may hand on to others."""
+    return b"__has_" in text or _OWN_PATH.search(text) is not None
 
 
 def _uncommented(value: bytes) -> bytes:
     return re.sub(rb"/\*.*?\*/", b" ", value.partition(b"//")[0] if b'"' not in value else value).strip()
+
+
+def _is_defined(text: bytes, at: int) -> bool:
+    """Whether a name stands where `#define` gives it a meaning."""
+    begin = text.rfind(b"\n", 0, at) + 1
+    return _DEFINES.fullmatch(text, begin, at) is not None
 
 
 def _begins_line(text: bytes, at: int) -> bool:

@@ -8,7 +8,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kcachefs.errors import Unkeyable
@@ -163,7 +163,8 @@ def _write_member(walk: Walk, member: enum.Enum, out: list[bytes]) -> None:
         write(type(member), out, walk)
         held = attributes(member)
         for name in sorted(held.keys() - _OF_MEMBERS):
-            walk.named("attribute", name, held[name], out)
+            if not _is_derived(type(member), name):
+                walk.named("attribute", name, held[name], out)
 
 
 # What Python puts into every member.
@@ -190,4 +191,16 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
 
 def _is_derived(cls: type, name: str) -> bool:
     """Whether an attribute is what a cached property has found, which is there only after its first use."""
-    return is_a(name, str) and is_a(inspect.getattr_static(cls, name, None), functools.cached_property)
+    if not is_a(name, str):
+        return False
+    if is_a(inspect.getattr_static(cls, name, None), functools.cached_property):
+        return True
+    return ask(cls, "__attrs_attrs__") is not None and (name == "_attrs_cached_hash" or name in _cached_by_attrs(cls))
+
+
+def _cached_by_attrs(cls: type) -> Mapping[str, Any]:
+    """The cached properties of a class with slots, which attrs finds by a `__getattr__` that it generates."""
+    made = inspect.getattr_static(cls, "__getattr__", None)
+    if type(made) is not types.FunctionType or not made.__code__.co_filename.startswith("<attrs generated getattr "):
+        return {}
+    return next((given for given in made.__defaults__ or () if type(given) is dict), {})

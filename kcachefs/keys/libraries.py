@@ -80,7 +80,12 @@ def is_library_class(cls: type, home: str = "") -> bool:
     module = module_of(cls)
     if not is_library(module, home):
         return False
-    return is_written_in_c(cls) or _offered(module, cls.__qualname__) is cls
+    # Some that are made by C code, such as jax.Array, have their first module in their name.
+    return is_written_in_c(cls) or any(_offered(module, name) is cls for name in {cls.__qualname__, _last(cls)})
+
+
+def _last(cls: type) -> str:
+    return cls.__qualname__.rpartition(".")[2]
 
 
 def module_of(cls: type) -> str:

@@ -65,4 +65,6 @@ def program_key(
         encode(includes.told),
         encode(extra),
     ]
+    if includes.tells_paths:
+        told.append(flat([os.fsencode(folder) for folder in folders]))
     return digest("program", *told).hex()

@@ -92,6 +92,7 @@ class Contents:
 
     def _name_kernels(self, explainer: Explainer, found: Grouped) -> None:
         kernels = [one for one in explainer.entries if kind_of(one.path) == "kernel"]
+        self._tried &= {one.path for one in kernels}
         new = sorted((one for one in kernels if one.path not in self._tried), key=lambda one: -one.used)
         chosen = {one.path for one in new[:_NAMED_AT_ONCE]} | self._tried
         named = explainer.reader.kernels_by_name([one for one in kernels if one.path in chosen])

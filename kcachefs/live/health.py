@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from kcachefs.core.report import FleetNumbers
+from kcachefs.core.report import FleetNumbers, StoreNumbers
 from kcachefs.live.view import Concern, Headline
 
 NEAR_FULL = 0.95
+"""The part of its quota from which a store is full; newer daemons say themselves whether there is room."""
+
+
+def is_full(store: StoreNumbers) -> bool:
+    """Whether what is added takes the place of something else."""
+    if store.room_bytes is not None:
+        return store.room_bytes <= 0
+    return bool(store.max_bytes) and store.used_bytes >= NEAR_FULL * store.max_bytes
 
 
 def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Concern]:
@@ -26,7 +34,7 @@ def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Conc
             f"The quota is too small: {week.remade:,} {entries} compiled again this week after being evicted for room."
         )
         found.append(Concern("thrashing", words))
-    elif headline.max_bytes and headline.used_bytes >= NEAR_FULL * headline.max_bytes:
+    elif headline.is_full:
         words = "The store is full, so the least recently used entries are evicted; none had to be compiled again yet."
         found.append(Concern("full", words))
     if headline.state == "unsupervised":
@@ -39,6 +47,10 @@ def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Conc
         found.append(Concern("restarts", f"The worker was replaced {times} after a failure{why}."))
     if fleet is not None and fleet.state != "ready":
         found.append(Concern("fleet", f"The fleet is {fleet.state}" + (f": {fleet.why}." if fleet.why else ".")))
+    elif fleet is not None and fleet.queue and fleet.publish_why:
+        entries = "entry waits" if fleet.queue == 1 else "entries wait"
+        words = f"Nothing is published to the fleet, and {fleet.queue:,} {entries}: {fleet.publish_why}."
+        found.append(Concern("fleet", words))
     return sorted(found, key=lambda one: not one.grave)
 
 

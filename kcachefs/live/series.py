@@ -98,15 +98,15 @@ class KeptSamples:
             seconds_saved=[round(one.seconds_saved, 2) for one in sums],
             seconds_compiled=[round(one.seconds_compiled, 2) for one in sums],
             used_bytes=used,
-            marks=_marks(events, start, step),
+            marks=_marks(events, start, step, count),
         )
 
 
-def _marks(events: Iterable[Event], start: float, step: int) -> list[Mark]:
+def _marks(events: Iterable[Event], start: float, step: int, steps: int) -> list[Mark]:
     """One for each kind and step."""
     counts: dict[tuple[int, str], int] = {}
     for one in events:
-        if one.when >= start and one.kind in _MARKED:
+        if start <= one.when < start + step * steps and one.kind in _MARKED:
             key = int(one.when - start) // step, one.kind
             counts[key] = counts.get(key, 0) + 1
     return [

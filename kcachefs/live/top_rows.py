@@ -250,7 +250,7 @@ def saved_words(headline: Headline) -> str:
 def state_words(headline: Headline, now: float) -> str:
     """How it is, and since when."""
     if headline.state in ("silent", "dead"):
-        heard = f", last heard {duration(now - headline.heard)} ago" if headline.heard else ""
+        heard = f", last heard {duration(max(0.0, now - headline.heard))} ago" if headline.heard else ""
         return ("does not answer" if headline.state == "silent" else "dead") + heard
     words = [headline.state if headline.whole else f"{headline.state}: your own entries only"]
     if headline.started:

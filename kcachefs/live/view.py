@@ -86,6 +86,8 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     last_exit: str = ""
     used_bytes: int = 0
     max_bytes: int = 0
+    is_full: bool = False
+    """What is added takes the place of something else."""
     bytes_saved: int = 0
     damaged: int = 0
     objects: int = 0

@@ -21,7 +21,7 @@ from kcachefs.core.report import Numbers, Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountState
 from kcachefs.errors import KcachefsError
-from kcachefs.live.health import concerns
+from kcachefs.live.health import concerns, is_full
 from kcachefs.live.series import KeptSamples, Sum
 from kcachefs.live.view import RANGES, Glance, Headline, Series, UserRow, Week
 from kcachefs.mounts import reports
@@ -76,6 +76,8 @@ class Watch:
         self._numbers: Statistics | None = None
         self._heard = 0.0
         self._runs: list[RunInfo] = []
+        self._offset = 0.0
+        """How far the clock was from the one that nobody sets, when events were last asked for."""
         self.events: list[Event] = []
         """The newest last."""
         self._glance: Glance | None = None
@@ -160,7 +162,14 @@ class Watch:
         return *counts, self._numbers.since, (state.worker_pid, state.restarts, state.reloads) if state else None
 
     def _new_events(self) -> list[Event]:
-        since = self.events[-1].when if self.events else 0.0
+        """Events have the time of the clock: after it was set back, new ones look older than those that are known."""
+        now = time.time()
+        offset = now - time.monotonic()
+        was_set_back = offset < self._offset - 1.0
+        self._offset = offset
+        since = self.events[-1].when if self.events and not was_set_back else 0.0
+        if since > now + 1.0:
+            since = 0.0
         known = {one.number for one in self.events}
         return (self.events + [one for one in self.insight.events(since) if one.number not in known])[-_EVENTS_KEPT:]
 
@@ -198,6 +207,7 @@ class Watch:
                 whole=self.own or os.geteuid() == 0,
                 used_bytes=numbers.store.used_bytes,
                 max_bytes=numbers.store.max_bytes,
+                is_full=is_full(numbers.store),
                 bytes_saved=numbers.store.bytes_saved,
                 damaged=numbers.store.damaged,
                 objects=numbers.store.objects,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from kcachefs import config, own_python, session
+from kcachefs import config, filelock, own_python, session
 from kcachefs.daemon import registry
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy, MountError
@@ -45,11 +45,15 @@ def is_temporary(mountpoint: Path) -> bool:
 
 def open_lock(mountpoint: Path, suffix: str) -> int:
     registry.directory()
-    return os.open(marker_of(mountpoint).with_suffix(suffix), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    return os.open(lock_path(mountpoint, suffix), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+
+
+def lock_path(mountpoint: Path, suffix: str) -> Path:
+    return marker_of(mountpoint).with_suffix(suffix)
 
 
 class SessionLock:
-    """A lock file that a session has open while the program runs.
+    """A lock file that a session has open while the program runs. The last session removes it.
 
     A daemon closes every descriptor that it did not open, and its own files then have the numbers: a number is used
     only if it still means the lock file.
@@ -69,6 +73,28 @@ class SessionLock:
             self._open()
         return self._number
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Alone, and on the file that everybody else finds."""
+        while not filelock.lock(self.descriptor(), lock_path(self._mountpoint, self._suffix), fcntl.LOCK_EX):
+            self.let_go()
+            self.close()
+        try:
+            yield
+        finally:
+            self.let_go()
+
+    def share(self) -> None:
+        """With other sessions. The caller has the turn, without which no lock file is removed."""
+        if not filelock.lock(self.descriptor(), lock_path(self._mountpoint, self._suffix), fcntl.LOCK_SH):
+            self.let_go()
+            self.close()
+            fcntl.flock(self.descriptor(), fcntl.LOCK_SH)
+
+    def let_go(self) -> None:
+        """Closing it would not: a fork may have it too."""
+        fcntl.flock(self.descriptor(), fcntl.LOCK_UN)
+
     def close(self) -> None:
         if self._is_open():
             os.close(self._number)
@@ -80,42 +106,34 @@ class SessionLock:
             return False
 
 
-@contextlib.contextmanager
-def locked(descriptor: int) -> Iterator[None]:
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def leave(users: int, mountpoint: Path) -> None:
+def leave(users: SessionLock, mountpoint: Path) -> None:
     """End the session that has the shared lock `users`. Its caller has the turn."""
     may_use_it = threading.active_count() > 1 or mounting.used_by("self", mountpoint) is not None
     stays = may_use_it and is_temporary(mountpoint) and _leave_another_behind(mountpoint)
-    fcntl.flock(users, fcntl.LOCK_UN)
-    if stays or _is_done(users, mountpoint, patient=True):
+    users.let_go()
+    if stays or _is_done(mountpoint, patient=True):
         return
     # A process that outlives its session still uses it. With nobody to wait for that, the mount would stay for good.
     if not _leave_another_behind(mountpoint):
-        _is_done(users, mountpoint, lazy=True)
+        _is_done(mountpoint, lazy=True)
 
 
-def _is_done(users: int, mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> bool:
-    """Unmount, unless other sessions still use the mount; False if something else does."""
-    if not is_temporary(mountpoint):
-        return True
+def _is_done(mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> bool:
+    """Unmount, unless other sessions still use the mount; False if something else does. The caller has the turn."""
+    users = open_lock(mountpoint, ".users")
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_temporary(mountpoint):
+            unmount(mountpoint, patient=patient, lazy=lazy)
+        for suffix in (".transient", ".waiting", ".users", ".turn"):
+            lock_path(mountpoint, suffix).unlink(missing_ok=True)
     except BlockingIOError:
         return True  # the last of the others unmounts
-    try:
-        unmount(mountpoint, patient=patient, lazy=lazy)
-        marker_of(mountpoint).unlink(missing_ok=True)
     except MountBusy:
         return False
     finally:
         fcntl.flock(users, fcntl.LOCK_UN)  # closing our descriptor would not unlock: a fork may have it too
+        os.close(users)
     return True
 
 
@@ -152,12 +170,12 @@ def _leave_another_behind(mountpoint: Path) -> bool:
 
 def _stay(mountpoint: Path, program: int, share: int) -> None:
     select.select([program], [], [])  # a pidfd becomes readable when its process has ended
-    turn, waiting = open_lock(mountpoint, ".turn"), open_lock(mountpoint, ".waiting")
+    turn, waiting = SessionLock(mountpoint, ".turn"), open_lock(mountpoint, ".waiting")
     pause = FIRST_PAUSE
     while True:
-        with locked(turn):
+        with turn.held():
             fcntl.flock(share, fcntl.LOCK_UN)
-            if _is_done(share, mountpoint, patient=False):
+            if _is_done(mountpoint, patient=False):
                 fcntl.flock(waiting, fcntl.LOCK_UN)
                 return
             try:

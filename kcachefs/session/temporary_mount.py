@@ -7,7 +7,6 @@ that is killed drops its lock, and the next one to end unmounts. How a session e
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -75,17 +74,17 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
     mountpoint = Path(settings.mountpoint)
     turn, users = leaving.SessionLock(mountpoint, ".turn"), leaving.SessionLock(mountpoint, ".users")
     try:
-        with leaving.locked(turn.descriptor()):
+        with turn.held():
             if not answers(mountpoint):
                 _make(settings)
-            fcntl.flock(users.descriptor(), fcntl.LOCK_SH)
+            users.share()
         process = os.getpid()
         try:
             yield
         finally:
             if os.getpid() == process:  # a fork shares the locks, and would drop those of its parent
-                with leaving.locked(turn.descriptor()):
-                    leaving.leave(users.descriptor(), mountpoint)
+                with turn.held():
+                    leaving.leave(users, mountpoint)
     finally:
         users.close()
         turn.close()

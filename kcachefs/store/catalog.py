@@ -115,7 +115,7 @@ class Catalog:
         map_size: int = DEFAULT_MAP_SIZE,
     ) -> None:
         self.lock = threading.RLock()
-        self.observer: Observer | None = None
+        self._observer: Observer | None = None
         self._closed = False
         self._fold_lock = threading.Lock()
         self._freed = freed
@@ -136,6 +136,10 @@ class Catalog:
         except BaseException:
             self._folded.close()
             raise
+
+    def observe(self, observer: Observer) -> None:
+        """Tell this one of every commit from now on, instead of whoever was told so far."""
+        self._observer = observer
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +243,7 @@ class Catalog:
         """Acknowledge one mutation: journal first, then visible. The caller holds the lock."""
         if self._closed:
             raise StoreClosed("the store is closed")
-        observer = self.observer
+        observer = self._observer
         prepared = observer.prepare(changes) if observer is not None else None
         try:
             self._journal.append(changes)

@@ -43,6 +43,7 @@ from kcachefs.store.records import (
     unpack_name,
     unpack_number,
 )
+from kcachefs.store.use_clock import UseClock
 
 
 class Holding(NamedTuple):
@@ -116,6 +117,7 @@ class EntryTable:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self.clock = UseClock()
         self._last_order = 0
 
     def get(self, entry: int, source: Catalog | Transaction | None = None) -> EntryRecord | None:
@@ -180,7 +182,7 @@ class EntryTable:
         """Files were sealed, by owner. With its first one an entry is listed; `misses`: how many missed it."""
         new = _resized(record, holdings, +1)
         if not record.used or misses:
-            new.used = self.next_order(time.time_ns())
+            new.used = self.next_order(self.clock.now())
             for key in account_keys(record.namespace, record.uid):
                 account = NamespaceRecord.unpack(txn.get(key))
                 account.misses += misses
@@ -235,7 +237,7 @@ class EntryTable:
             return False
         new = _copy(record)
         new.flags = record.flags | EntryRecord.PINNED if pinned else record.flags & ~EntryRecord.PINNED
-        if new.used > (now := time.time_ns()):  # pinned while the clock was ahead
+        if new.used > (now := self.clock.now()):  # pinned while the clock was ahead
             new.used = self.next_order(now)
         self.put(txn, entry, record, new)
         return True
@@ -285,6 +287,7 @@ class EntryTable:
 
     def turn_back(self, now: int) -> None:
         """The clock was set back, to now: what is used from here on is used at its time."""
+        self.clock.follow_host()
         self._last_order = min(self._last_order, now)
 
     # --- sums ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kcachefs.store.checks import check_content
 from kcachefs.store.entry_checks import check_entries, check_groups, check_makings, check_namespaces, check_order
 from kcachefs.store.header import do_without, locked, read_header, refuse_foreign, replace_damaged_header
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
-from kcachefs.store.lmdb_file import structure_problems
+from kcachefs.store.lmdb_file import compact_lmdb, structure_problems
 from kcachefs.store.places import HEADER, misplaced, misplaced_inside, set_aside
 from kcachefs.store.store import Options, Store
 
@@ -48,6 +48,9 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
         store.fold()
         report.objects = store.totals().objects
         report.inodes = sum(1 for _ in store.catalog.walk(b"i"))
+    if repair:
+        with locked(path):
+            compact_lmdb(path / "catalog")
     return report
 
 

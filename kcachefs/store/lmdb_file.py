@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
-_COMPACT_MIN, _COMPACT_MAX = 64 << 10, 8 << 20
-"""Bytes that nothing is in, and bytes of a file, between which it is written anew: it must not delay an unmount."""
+_COMPACT_MIN, COMPACT_MAX = 64 << 10, 8 << 20
+"""A file is written anew for at least so many bytes that nothing is in, and where no more than so many are in use: an
+unmount waits while these are checked and copied."""
 _AHEAD_MAX = 32 << 20
 """Bytes of a file that are read ahead when it is opened."""
 _RECORD_OVERHEAD = 16
@@ -88,7 +89,13 @@ def free_bytes(env: lmdb.Environment) -> int:
     return max(0, env.info()["last_pgno"] + 1 - used) * int(stat["psize"])
 
 
-def close_compact(env: lmdb.Environment, directory: Path) -> None:
+def compact_lmdb(directory: Path) -> None:
+    """Write the file in `directory` anew as `close_compact` does, however much is in it. Nobody may have it open."""
+    if not _page_problems(directory):
+        close_compact(open_lmdb(directory, DEFAULT_MAP_SIZE), directory, in_use_max=DEFAULT_MAP_SIZE)
+
+
+def close_compact(env: lmdb.Environment, directory: Path, in_use_max: int = COMPACT_MAX) -> None:
     """Close the file in `directory`, and replace it by one without free or half-filled pages if those are many.
 
     A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
@@ -97,19 +104,18 @@ def close_compact(env: lmdb.Environment, directory: Path) -> None:
     part = directory.with_name(f"{directory.name}.part")
     try:
         size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if size > _COMPACT_MAX or _page_problems(directory):
+        if size - free_bytes(env) > in_use_max or _page_problems(directory):
             return
-        with env.begin() as txn:
-            records = list(txn.cursor())
-        needed = sum(len(key) + len(value) + _RECORD_OVERHEAD for key, value in records)
+        with env.begin(buffers=True) as records:
+            needed = sum(len(key) + len(value) + _RECORD_OVERHEAD for key, value in records.cursor())
         if size - needed < max(_COMPACT_MIN, size // 8):
             return
         shutil.rmtree(part, ignore_errors=True)
         os.mkdir(part, 0o700)
         _write_lock_file(part)
         with lmdb.open(str(part), map_size=env.info()["map_size"], mode=0o600) as new:
-            with new.begin(write=True) as txn, txn.cursor() as cursor:
-                cursor.putmulti(records, append=True)
+            with env.begin() as records, new.begin(write=True) as txn, txn.cursor() as cursor:
+                cursor.putmulti(records.cursor(), append=True)
             new.sync(True)
         env.close()
         os.rename(part / "data.mdb", directory / "data.mdb")

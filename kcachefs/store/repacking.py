@@ -149,7 +149,7 @@ def _is_large_object(objects: Objects, number: int, size: int) -> bool:
 
 def _rests(objects: Objects, number: int, seconds: float) -> bool:
     try:
-        return time.time() - os.stat(objects.volumes.path(number)).st_mtime >= seconds
+        return abs(time.time() - os.stat(objects.volumes.path(number)).st_mtime) >= seconds
     except FileNotFoundError:
         return False
 

@@ -19,6 +19,16 @@ from benchmarks.running import Run
 from benchmarks.subjects import ROOT
 from tests.disks import need_root
 
+FEWER = f"""#!{sys.executable}
+import runpy, sys
+from benchmarks import operations
+operations.LISTED = 60
+option, module, *sys.argv[1:] = sys.argv[1:]
+assert option == "-m"
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""A Python for benchmarks/run with which folders that are listed hold no thousand files."""
+
 
 def mounts() -> list[str]:
     return [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -38,11 +48,14 @@ def test_a_small_run_writes_its_result_and_leaves_nothing_behind(
             (programs / program.name).symlink_to(program)
     for name in ("mergerfs", "rclone", "gocryptfs"):
         (programs / name).unlink(missing_ok=True)
+    fewer = programs / "python-fewer"
+    fewer.write_text(FEWER)
+    fewer.chmod(0o755)
     command = [str(ROOT / "benchmarks" / "run"), "--quick", "--only", "operations", "--host", "here"]
     command += ["--out", str(tmp_path / "out"), "--directory", str(tmp_path)]
     # Not below tmp_path, because it holds sockets, whose paths must be short.
     with tempfile.TemporaryDirectory(prefix="kcb-") as temporary, tempfile.TemporaryFile() as said:
-        environment = {**os.environ, "PYTHON": sys.executable, "TMPDIR": temporary, "PATH": str(programs)}
+        environment = {**os.environ, "PYTHON": str(fewer), "TMPDIR": temporary, "PATH": str(programs)}
         code = subprocess.run(command, stdout=said, stderr=said, env=environment, check=False).returncode
         said.seek(0)
         assert code == 0, said.read().decode()

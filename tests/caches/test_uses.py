@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -47,6 +48,19 @@ def test_a_process_evicts_in_the_exact_order_of_its_own_uses(tmp_path: Path) -> 
         assert cache[str(name)]
     fill(cache, "another", "and another")
     assert {"5", "6"} <= set(Cache(tmp_path))
+
+
+def test_entries_of_the_future_age_from_now_on(tmp_path: Path) -> None:
+    """The clock was ahead when they were used, and was set back since: they must not outlive all others."""
+    cache = Cache(tmp_path, max_bytes=BLOCKS * 4096)
+    fill(cache, *range(BLOCKS))
+    cache.close()
+    for place, name in enumerate(sorted(tmp_path.glob("entries/*/*/*"), key=lambda path: path.stat().st_mtime_ns)):
+        os.utime(name, (2**33 + place, 2**33 + place))
+    cache = Cache(tmp_path, max_bytes=BLOCKS * 4096)
+    assert cache["0"]
+    fill(cache, *range(100, 106))
+    assert sorted(Cache(tmp_path)) == sorted(map(str, (0, 7, 8, 9, *range(100, 106))))
 
 
 def test_uses_without_memory_count_too(tmp_path: Path) -> None:
@@ -145,6 +159,17 @@ def test_what_the_disk_refused_is_never_doubted(tmp_path: Path, monkeypatch: pyt
     cache = Cache(tmp_path)
     assert not cache.put("key", b"value")
     assert [cache.get("key") for _ in range(3)] == [b"value"] * 3
+
+
+def test_folders_whose_caches_are_gone_are_forgotten(tmp_path: Path) -> None:
+    for number in range(20):
+        Cache(tmp_path / str(number)).close()
+    gc.collect()
+    last = Cache(tmp_path / "last")
+    assert [folder for folder in memory._before if folder.startswith(f"{tmp_path}/")] == [str(tmp_path / "last")]
+    other = Cache(tmp_path / "last")
+    last["key"], other["key"] = b"old", b"new"
+    assert last["key"] == b"new", "those that are left hear of each other"
 
 
 def test_a_decorated_function_forgets_what_another_handle_deleted(tmp_path: Path) -> None:

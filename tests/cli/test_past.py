@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -78,6 +79,19 @@ def test_runs_and_what_happened_are_shown_mounted_and_at_rest(scene: Scene) -> N
     for place in (("--store", str(scene.store)),):
         assert [run["misses"] for run in told(scene, "runs", *place)] == [2, 0, 1]
         assert told(scene, "stats", "--since", "7d", *place)["rows"] == past["rows"]
+
+
+def test_a_store_that_takes_more_than_its_quota_is_not_told_to_fit(scene: Scene) -> None:
+    scene.mount("--grace", "0")
+    program(scene, MAKE, "A", "B")
+    scene.must("evict", "triton/B")
+    assert scene.must("stats").rstrip().endswith("the quota is large enough")
+    with open(scene.mountpoint / "triton" / "A" / "large", "wb") as held:
+        held.write(os.urandom(3 << 20))
+        held.flush()
+        scene.must("set", scene.mountpoint, "--max-size", "1MiB")
+        for words in (scene.must("stats"), scene.must("stats", "--since", "2d")):
+            assert words.rstrip().endswith("the store takes more than the quota")
 
 
 def test_numbers_are_reset_and_wrong_words_refused(scene: Scene) -> None:

@@ -285,6 +285,22 @@ def test_a_smaller_quota_evicts_at_once_and_without_a_remount(scene: Scene) -> N
     until(lambda: json.loads(scene.must("stats", "--json"))["store"]["used_bytes"] <= 4 << 20, "the quota holds")
 
 
+def test_a_quota_that_leaves_no_room_for_entries_is_warned_of(scene: Scene) -> None:
+    scene.mount()
+    scene.umount()
+    with scene.open_store() as store:
+        for number in range(1, 10_001):
+            store.history.tombstones.put(number, os.urandom(29))
+            store.history.events.put(number, os.urandom(300))
+        assert store.history.allocated_bytes() > 2 << 20
+    scene.mount()
+    scene.must("set", scene.mountpoint, "--max-size", "20MiB")
+    outcome = scene.run("set", scene.mountpoint, "--max-size", "2MiB")
+    assert (outcome.code, outcome.out) == (0, "max_size  2MiB  kcachefs set\n")
+    assert outcome.err.startswith("kcachefs: --max-size 2.0 MiB: leaves little or no room for entries, because history")
+    assert outcome.err.count("\n") == 1
+
+
 @as_root
 def test_the_quota_of_each_user_begins_changes_and_ends_while_mounted(scene: Scene) -> None:
     folder = scene.mount("--max-size", "1GiB")

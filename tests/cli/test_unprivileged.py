@@ -1,8 +1,8 @@
 """Mounting as an ordinary user, through fusermount3.
 
-The commands run as that user, from a copy of the package that the user can read, because a developer's checkout and
-Python are often in a home that is closed to others. Each test runs in its own mount namespace, in which /dev/fuse is
-open to everyone.
+Each test runs in its own mount namespace, in which /dev/fuse is open to everyone. The commands run as that user, from
+a place in it where the user can read the package: a developer's checkout and Python are often in a home that is closed
+to others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,20 +39,20 @@ CLONE_NEWNS = 0x20000
 class Visitor:
     """Runs the commands as NOBODY, with an almost empty environment."""
 
-    def __init__(self, scene: Scene, python: str, packages: Path) -> None:
+    def __init__(self, scene: Scene, python: str, readable: Path) -> None:
         self.scene = scene
         self.home = scene.folder / "home"
         self.home.mkdir()
         os.chown(self.home, NOBODY.uid, NOBODY.gid)
-        code = scene.folder / "code"
-        shutil.copytree(PACKAGE, code / "kcachefs")  # with its bytecode, or each command would compile it anew
-        self.packages = packages
+        self.packages, self.code = readable / "packages", readable / "code" / "kcachefs"
+        self.packages.mkdir()
+        self.code.mkdir(parents=True)
         self.command = (python, "-m", "kcachefs")
         self.mountpoint = self.home / "mount"
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
-            "PYTHONPATH": f"{code}:{self.packages}",
+            "PYTHONPATH": f"{self.code.parent}:{self.packages}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "KCACHEFS_RUNTIME_DIR": str(scene.runtime),
         }
@@ -92,7 +91,7 @@ def in_own_namespace(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 
 def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], None]:
-    """The same with /dev/fuse unchanged. Everyone can read the packages of this Python there."""
+    """The same with /dev/fuse unchanged. Everyone can read kcachefs and the packages of this Python."""
 
     @functools.wraps(test)
     def run(visitor: Visitor) -> None:
@@ -100,6 +99,7 @@ def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
             assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
             subprocess.run(["mount", "--make-rprivate", "/"], check=True)
             subprocess.run(["mount", "--bind", sysconfig.get_path("purelib"), visitor.packages], check=True)
+            subprocess.run(["mount", "--bind", PACKAGE, visitor.code], check=True)
             test(visitor)
 
         in_child(inside)
@@ -109,19 +109,9 @@ def among_own_mounts(test: Callable[[Visitor], None]) -> Callable[[Visitor], Non
 
 @pytest.fixture
 def visitor(scene: Scene) -> Iterator[Visitor]:
-    # One at a time: all use that user's fallback folder in /tmp, even when several processes run tests.
-    with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as packages, holding_lock(Path(__file__)):
-        os.chmod(packages, 0o755)
-        yield Visitor(scene, _python_for_all(), Path(packages))
-        # Whatever is left there belongs to that user.
-        shutil.rmtree(f"/tmp/kcachefs-{NOBODY.uid}", ignore_errors=True)
-
-
-@contextmanager
-def holding_lock(path: Path) -> Iterator[None]:
-    with open(path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    with tempfile.TemporaryDirectory(prefix="kcachefs-test-") as readable:
+        os.chmod(readable, 0o755)
+        yield Visitor(scene, _python_for_all(), Path(readable))
 
 
 def _python_for_all() -> str:
@@ -183,11 +173,23 @@ def test_the_first_command_of_the_readme_works_for_any_user(visitor: Visitor) ->
     assert visitor.scene.is_over()
 
 
+@pytest.fixture
+def fallback() -> Iterator[Path]:
+    """That user's folder in /tmp: for one test at a time, however many processes run tests, and gone afterwards."""
+    with open(__file__, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        folder = Path(f"/tmp/kcachefs-{NOBODY.uid}")
+        if folder.exists():
+            pytest.skip(f"{folder} is in use")
+        yield folder
+        for left in folder.parent.glob(f"{folder.name}*"):
+            shutil.rmtree(left)
+
+
+@pytest.mark.usefixtures("fallback")
 @in_own_namespace
 def test_a_user_without_a_runtime_directory_has_one_in_tmp_for_himself_alone(visitor: Visitor) -> None:
     fallback = Path(f"/tmp/kcachefs-{NOBODY.uid}")
-    if fallback.exists():
-        pytest.skip(f"{fallback} is in use")
     del visitor.environment["KCACHEFS_RUNTIME_DIR"]
     visitor.environment["XDG_RUNTIME_DIR"] = "/run"  # another user's, as after `su`
     visitor.must("mount", visitor.mountpoint, "--no-allow-other")
@@ -199,19 +201,14 @@ def test_a_user_without_a_runtime_directory_has_one_in_tmp_for_himself_alone(vis
         visitor.must("umount", visitor.mountpoint)
     shutil.rmtree(fallback)
     fallback.mkdir(mode=0o755)  # root's, as if somebody else had created it first
-    try:
-        assert "no mounts" in visitor.must("status")
-        visitor.must("mount", visitor.mountpoint, "--no-allow-other")
-        visitor.must("umount", visitor.mountpoint)
-        [beside] = fallback.parent.glob(f"{fallback.name}-*")
-        assert (beside.lstat().st_uid, stat.S_IMODE(beside.lstat().st_mode)) == (NOBODY.uid, 0o700)
-        visitor.environment["KCACHEFS_RUNTIME_DIR"] = str(squat := visitor.scene.folder / "squat")
-        squat.mkdir()
-        visitor.run("status").refused_with(6, str(squat), "yours alone", "KCACHEFS_RUNTIME_DIR")
-    finally:
-        fallback.rmdir()
-        for beside in fallback.parent.glob(f"{fallback.name}-*"):
-            shutil.rmtree(beside)
+    assert "no mounts" in visitor.must("status")
+    visitor.must("mount", visitor.mountpoint, "--no-allow-other")
+    visitor.must("umount", visitor.mountpoint)
+    [beside] = fallback.parent.glob(f"{fallback.name}-*")
+    assert (beside.lstat().st_uid, stat.S_IMODE(beside.lstat().st_mode)) == (NOBODY.uid, 0o700)
+    visitor.environment["KCACHEFS_RUNTIME_DIR"] = str(squat := visitor.scene.folder / "squat")
+    squat.mkdir()
+    visitor.run("status").refused_with(6, str(squat), "yours alone", "KCACHEFS_RUNTIME_DIR")
 
 
 @in_own_namespace

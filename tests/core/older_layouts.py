@@ -13,6 +13,7 @@ from kcachefs.core.layouts import Kind
 OLDER = {
     b"sglang": ((Kind.STRUCTURE, "jit/"),),
     b"helion": ((Kind.GROUP, "{stem}.*"),),
+    b"flydsl": ((Kind.TREE, "*/"),),
     b"flash_attn_cute": ((Kind.STRUCTURE, "*/"), (Kind.GROUP, "**/{stem}.*")),
 }
 """What these namespaces had before their kernels became entries of their own."""

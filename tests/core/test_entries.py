@@ -12,6 +12,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.administration import Administration, EntryInfo
 from kcachefs.core.report import Numbers
 from kcachefs.errors import FsError
+from kcachefs.store.records import Inode
 from tests.core.trees import (
     READER,
     ROOT,
@@ -116,6 +117,28 @@ def test_a_folder_renamed_to_one_that_holds_entries_brings_them(tmp_path: Path, 
             "warp/1.11.0/lto/2e": (1, 600),
             "inductor/triton/0/KEY": (1, 600),
         }
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_what_a_renamed_folder_brings_that_is_in_no_entry_is_kept_or_reaped(tmp_path: Path, is_sealed: bool) -> None:
+    with opened(tmp_path / "store") as fs:
+        for path in ("inductor/saved/cabc.py", "inductor/saved/x.tmp", "inductor/saved/y_CxxBuild/y.o"):
+            write(fs, path, b"0123456789")
+        for path in ("inductor/saved/x.lock", "ccache/saved/stats", "ccache/saved/1fR"):
+            write(fs, path, b"0123456789")
+        if is_sealed:
+            fs.settle()
+        rename(fs, "inductor/saved", "inductor/ab")
+        rename(fs, "ccache/saved", "ccache/a")
+        unfinished = {find(fs, "inductor/ab/x.tmp"), find(fs, "inductor/ab/y_CxxBuild")}
+        assert fs.temporaries.inodes == unfinished
+        assert fs.nodes.get(find(fs, "ccache/a/stats")).flags & Inode.PUBLISHED
+        lock = find(fs, "inductor/ab/x.lock")
+        assert not fs.nodes.get(lock).flags & Inode.PUBLISHED
+        assert set(entries(fs)) == {"inductor/ab/cabc", "inductor/ab/y_CxxBuild", "ccache/a/1fR"}
+        fs.reaper.seconds = -1.0
+        assert fs.reaper.reap() == 2, "their writer does not exist"
+        assert [exists(fs, f"inductor/ab/{name}") for name in ("x.tmp", "y_CxxBuild", "x.lock")] == [False, False, True]
 
 
 def test_a_file_written_again_is_counted_once(tmp_path: Path) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import sys
 import threading
 import time
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from kcachefs.core import Filesystem, eviction
-from kcachefs.core.administration import Administration
+from kcachefs.core.administration import Administration, Outcome
 from kcachefs.core.eviction import BATCH, BRISK_MARK
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import TURN_SECONDS
@@ -109,6 +111,32 @@ def test_the_quota_holds_on_disk_after_eviction(tmp_path: Path) -> None:
         shrink(fs, 0.5)
         assert fs.store.used_bytes() <= before * 0.5
         assert fs.store.disk_bytes() <= before * 0.55
+
+
+def test_free_pages_of_the_catalog_cost_no_entries(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        with fs.store.transaction() as txn:
+            for number in range(10_000):
+                txn.put(b"?%d" % number, bytes(300))
+        fs.store.fold()
+        with fs.store.transaction() as txn:
+            for number in range(10_000):
+                txn.delete(b"?%d" % number)
+        filled(fs, *"ABCD", size=20_000)
+        catalog = fs.store.catalog.statistics()
+        assert catalog["free_bytes"] > catalog["bytes"] // 2
+        fs.store.slots.trim()
+        fs.room.limits = Limits(max_size=catalog["bytes"], grace=0.0, min_free=0)
+        assert fs.store.used_bytes() > catalog["bytes"], "the quota is less than what the store takes on disk"
+        assert fs.evictor.turn() == 0
+        assert alive(fs) == ["A", "B", "C", "D"]
+        assert fs.statfs(ROOT).free > 0, "and more fits"
+        for key in "EFGHIJKLMNOP":
+            filled(fs, key, size=60_000)
+            while fs.evictor.turn():
+                pass
+        assert "P" in alive(fs)
+        assert "A" not in alive(fs), "what is in the store counts as ever"
 
 
 @need_root
@@ -828,6 +856,62 @@ def test_prune_evicts_the_unused_the_old_and_the_too_much(tmp_path: Path) -> Non
         assert administration.prune(unused=True).entries == ["triton/A", "triton/C"]
         assert alive(fs) == ["B"]
         assert administration.prune(max_size=0).entries == ["triton/B"]
+
+
+def test_pinned_entries_count_for_the_size_that_prune_leaves(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCD", size=50_000)
+        administration = Administration(fs)
+        administration.pin(["triton/A"])
+        size = next(info.stored_bytes for info in administration.ls() if info.path == "triton/A")
+        for dry_run in (True, False):
+            outcome = administration.prune(max_size=2 * size + 5000, dry_run=dry_run)
+            assert (outcome.entries, outcome.refused) == (["triton/B", "triton/C"], [])
+        assert alive(fs) == ["A", "D"]
+        for dry_run in (True, False):
+            outcome = administration.prune(max_size=size // 2, dry_run=dry_run)
+            assert (outcome.entries, outcome.refused) == (["triton/D"], ["triton/A"]), "it cannot hold, and why is told"
+
+
+def test_what_somebody_else_evicts_meanwhile_is_told_as_gone(tmp_path: Path) -> None:
+    class Hasty(Kernel):
+        def name_gone(self, parent: int, name: bytes) -> None:
+            if name == b"A":  # it was evicted, and the next one has not had its turn
+                nested.append(Administration(fs).evict(["triton/B"]))
+
+    nested: list[Outcome] = []
+    with opened(tmp_path / "store", NO_GRACE, Hasty()) as fs:
+        filled(fs, *"ABC")
+        Administration(fs).pin(["triton/C"])
+        outcome = Administration(fs).evict(["triton/*"])
+        assert [one.entries for one in nested] == [["triton/B"]]
+        assert (outcome.entries, outcome.gone, outcome.refused) == (["triton/A"], ["triton/B"], ["triton/C"])
+
+
+def test_two_who_evict_the_same_entries_share_them(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs, ThreadPoolExecutor(2) as pool:
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for number in range(150):
+                write(fs, f"triton/{number}/kernel.json", b"%d" % number)
+            fs.settle()
+            evicting = [pool.submit(Administration(fs).evict, ["triton/*"]) for _ in range(2)]
+            one, other = (each.result() for each in evicting)
+        finally:
+            sys.setswitchinterval(interval)
+        assert alive(fs) == []
+        assert sorted(one.entries + other.entries) == sorted(f"triton/{number}" for number in range(150))
+        assert one.refused == other.refused == []
+
+
+def test_nobody_is_told_that_a_pinned_entry_would_go(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, "A")
+        Administration(fs).pin(["triton/A"])
+        for dry_run in (True, False):
+            outcome = Administration(fs).evict(["triton/A"], dry_run=dry_run)
+            assert (outcome.entries, outcome.stored_bytes, outcome.refused) == ([], 0, ["triton/A"])
 
 
 def test_evict_names_what_it_does_not_find(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from kcachefs.core.user_eviction import HIGH_WATER
-from tests import command_server
+from tests import command_server, forked_daemons
 from tests.core.cachers import SUFFIXES, Cacher, content
 from tests.core.policies.mounts import settled
 from tests.daemon.kills import kill_worker
@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
 
-STORM_EVICTIONS = int(os.environ.get("KCACHEFS_TEST_STORM_EVICTIONS", "200"))
+STORM_EVICTIONS = int(os.environ.get("KCACHEFS_TEST_STORM_EVICTIONS", "100"))
 CORPUS_NAMESPACES = ("triton", "inductor", "cuda")
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
 
@@ -218,21 +218,24 @@ def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
     with ext4(base, "disk", megabytes=64) as disk:
         options = ("--max-size", "10G", "--min-free", "8M", "--grace", "0")
         with Mount(base / "mount", disk.path / "store", "direct", *options) as mount:
-            for number in range(300):
+            for number in range(150):
                 kernel(mount.mountpoint, f"K{number:03d}", 60_000)
                 assert disk.free > 0
                 if number % 10 == 0:
                     until(lambda: disk.free > 4 << 20)
-            until(lambda: settled(mount).total.misses == 300, pause=0.1)
+            until(lambda: settled(mount).total.misses == 150, pause=0.1)
             assert _evictions(mount) > 0
-            assert (mount.mountpoint / "triton/K299/kernel.ptx").read_bytes() == content("K299", "ptx", 60_000)
+            assert (mount.mountpoint / "triton/K149/kernel.ptx").read_bytes() == content("K149", "ptx", 60_000)
         clean(mount.store)
 
 
 @pytest.mark.slow
 def test_a_file_that_outgrows_the_quota_fails_and_does_not_crawl(base: Path) -> None:
     """However well it compresses: while it is written it takes all of its bytes."""
-    with Mount(base / "mount", base / "store", "direct", "--max-size", "8MiB", "--grace", "1") as mount:
+    with (
+        forked_daemons.constants({"kcachefs.core.eviction.CERTAIN_SECONDS": 1.0}),
+        Mount(base / "mount", base / "store", "direct", "--max-size", "8MiB", "--grace", "1") as mount,
+    ):
 
         def write_header() -> None:
             with open(mount.mountpoint / "triton" / "header.gch", "wb", buffering=0) as header:

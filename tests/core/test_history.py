@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +22,7 @@ from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace, ObjectDamaged, UsageError
 from kcachefs.store import Options, Store, fsck
 from tests.core.trees import READER, ROOT, WRITER, find, folder, look_up, opened, rename, shrink, user, write
+from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 SECOND = 10**9
@@ -65,6 +66,36 @@ def processes(*names: str) -> Iterator[list[int]]:
             yield [int(top.stdout.readline()) for _ in names]
         finally:
             top.communicate()
+
+
+@contextmanager
+def worker() -> Iterator[tuple[int, int, Callable[[], None]]]:
+    """A real process, a thread of it, and what ends that thread; the process stays until the end."""
+    script = (
+        "import os, sys, threading\n"
+        "thread = threading.Thread(target=sys.stdin.readline)\n"
+        "thread.start()\n"
+        "print(os.getpid(), thread.native_id, flush=True)\n"
+        "thread.join()\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pid, thread = map(int, process.stdout.readline().split())
+
+        def end_thread() -> None:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            until(lambda: not os.path.exists(f"/proc/{thread}"))
+
+        try:
+            yield pid, thread, end_thread
+        finally:
+            process.communicate()
 
 
 # --- what an entry cost -----------------------------------------------------------------------------------------------
@@ -424,6 +455,57 @@ def test_processes_that_make_an_entry_at_once_each_miss_it_and_none_hits_it(
         assert (fs.statistics().total.misses, fs.statistics().total.hits) == (3, 0)
 
 
+def test_processes_whose_threads_make_an_entry_at_once_each_miss_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uses, "COMPLETE_NS", 0)
+    with opened(tmp_path / "store") as fs, worker() as one, worker() as two, worker() as three:
+        ranks = (one, two, three)
+        for name in ("kernel.ttir", "kernel.cubin"):
+            for _, thread, _ in ranks:
+                put(fs, "triton/KEY", name, thread)
+            fs.settle()
+        for pid, thread, end_thread in ranks:
+            look_up(fs, "triton/KEY", thread)
+            end_thread()
+            look_up(fs, "triton/KEY", pid)
+        fs.settle()
+        told = runs(fs)
+        assert [(told[pid].misses, told[pid].hits) for pid, _, _ in ranks] == [(1, 0)] * 3
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (3, 0)
+
+
+def test_threads_of_a_process_that_replace_each_others_files_miss_the_entry_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, worker() as (pid, thread, _):
+        for name in ("kernel.ttir", "kernel.cubin"):
+            for one in (pid, thread):
+                put(fs, "triton/KEY", name, one)
+        fs.settle()
+        assert (runs(fs)[pid].misses, fs.statistics().total.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("is_folder_its_own", [False, True])
+def test_what_a_thread_made_that_has_ended_is_no_hit_of_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder_its_own: bool
+) -> None:
+    monkeypatch.setattr(uses, "COMPLETE_NS", 0)
+    with (
+        opened(tmp_path / "store") as fs,
+        processes("maker") as [maker],
+        worker() as (pid, thread, end_thread),
+    ):
+        folder(fs, "triton/KEY", user(0, thread if is_folder_its_own else maker))
+        for name in ("kernel.ttir", "kernel.cubin"):
+            write(fs, f"triton/KEY/{name}", b"code", user(0, thread))
+        end_thread()
+        fs.settle()
+        look_up(fs, "triton/KEY", pid)
+        fs.settle()
+        told = runs(fs)
+        assert (told[pid].misses, told[pid].hits) == (1, 0)
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (1, 0)
+
+
 def test_who_fills_a_folder_that_another_process_made_has_made_the_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +521,72 @@ def test_who_fills_a_folder_that_another_process_made_has_made_the_entry(
         assert told[maker].misses == 0
         assert entry(fs, "triton/KEY").run == told[filler].run
         assert (fs.statistics().total.misses, fs.statistics().total.hits) == (1, 0)
+
+
+def age(fs: Filesystem, ino: int, seconds: float) -> None:
+    """Have a file been made and written that long ago."""
+    with fs.nodes.change() as txn:
+        node = fs.nodes.get(ino)
+        node.atime = node.mtime = node.mtime - int(seconds * SECOND)
+        fs.nodes.save(txn, ino, node)
+
+
+@pytest.mark.parametrize("is_hit_written_down", [False, True])
+def test_a_file_that_a_warm_run_adds_to_a_group_is_no_miss(tmp_path: Path, is_hit_written_down: bool) -> None:
+    """As JAX, which notes when it read an executable, also if it did not when that was written."""
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("warm") as [warm]:
+        age(fs, write(fs, "jax/jit_f-1f2e-cache", b"executable", user(0, maker)), 1.0)
+        fs.settle()
+        look_up(fs, "jax/jit_f-1f2e-cache", warm)
+        if is_hit_written_down:
+            fs.settle()
+        write(fs, "jax/jit_f-1f2e-atime", b"now", user(0, warm))
+        found, told = entry(fs, "jax/jit_f-1f2e"), runs(fs)
+        assert (told[warm].hits, told[warm].misses) == (1, 0)
+        assert (fs.statistics().total.hits, fs.statistics().total.misses) == (1, 1)
+        assert (found.files, found.run, found.rewritten) == (2, told[maker].run, None)
+        assert Insight(fs).events() == []
+
+
+def test_who_adds_to_a_group_that_the_kernel_knew_of_has_no_miss(tmp_path: Path) -> None:
+    """Of processes that start at once, the lookup of the first serves them all: nobody sees that the others read."""
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("warm") as [warm]:
+        age(fs, write(fs, "inductor/ab/cabc.py", b"code", user(0, maker)), 1.0)
+        fs.settle()
+        write(fs, "inductor/ab/cabc.best_config", b"{}", user(0, warm))
+        fs.settle()
+        assert runs(fs).get(warm) is None or runs(fs)[warm].misses == 0
+        assert fs.statistics().total.misses == 1
+
+
+def test_a_run_that_replaces_a_file_of_a_group_rewrites_it(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("other") as [other]:
+        for name in ("cabc.py", "cabc.so"):
+            age(fs, write(fs, f"inductor/ab/{name}", b"code", user(0, maker)), 1.0)
+        fs.settle()
+        look_up(fs, "inductor/ab/cabc.py", other)
+        write(fs, "inductor/ab/.2.3.tmp", b"other code", user(0, other))
+        rename(fs, "inductor/ab/.2.3.tmp", "inductor/ab/cabc.so")
+        found, told = entry(fs, "inductor/ab/cabc"), runs(fs)
+        assert (told[other].hits, told[other].misses) == (0, 1)
+        assert (found.run, found.rewriter) == (told[maker].run, told[other].run)
+
+
+@pytest.mark.parametrize("names", [("cabc.py", "cabc.py"), ("cabc.py", "cabc.so")])
+def test_runs_that_make_a_group_at_once_each_miss_it(tmp_path: Path, names: tuple[str, str]) -> None:
+    with opened(tmp_path / "store") as fs, processes("one") as [one], processes("two") as [two]:
+        for pid in (one, two):
+            ino = write(fs, f"inductor/ab/.{pid}.3.tmp", os.urandom(100), user(0, pid))
+        age(fs, ino, 1.0)  # the second was begun before the first was done
+        for pid, name in zip((one, two), names, strict=True):
+            rename(fs, f"inductor/ab/.{pid}.3.tmp", f"inductor/ab/{name}")
+        fs.settle()
+        for pid in (one, two):
+            look_up(fs, f"inductor/ab/{names[1]}", pid)
+        fs.settle()
+        told = runs(fs)
+        assert [(told[pid].misses, told[pid].hits) for pid in (one, two)] == [(1, 0)] * 2
+        assert (fs.statistics().total.misses, fs.statistics().total.hits) == (2, 0)
 
 
 # --- what went --------------------------------------------------------------------------------------------------------

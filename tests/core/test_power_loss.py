@@ -21,7 +21,10 @@ from kcachefs.store import fsck
 from kcachefs.store.journal import Changes
 from kcachefs.store.places import HEADER
 from kcachefs.store.records import Inode
+from tests.core.clocks import Clock, clock
 from tests.core.trees import ROOT, exists, find, folder, kernel, opened, rename, write
+
+__all__ = ["clock"]
 
 SMALL = b"the bytes of a small file" * 40
 LARGE = b"the bytes of a file with a spool file of its own" * 40_000
@@ -472,6 +475,18 @@ def test_an_empty_file_that_has_long_been_there_stays(
     touch(fs, "triton/OTHER/marker")
     with after_cut().opened() as lost:
         assert exists(lost, "triton/KEY/marker")
+
+
+def test_so_it_is_where_the_clock_was_ahead_for_a_while(
+    fs: Filesystem, after_cut: Callable[[], _Lost], clock: Clock
+) -> None:
+    """Beside a file of the future it would seem to be old."""
+    clock.ahead = 365 * 86400.0
+    touch(fs, "triton/OLD/marker")
+    clock.ahead = 0.0
+    touch(fs, "triton/KEY/kernel.so")
+    with after_cut().opened() as lost:
+        assert not exists(lost, "triton/KEY")
 
 
 # --- fsck -------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.engines.mounting import Mount
 from tests.waiting import until
 
 QUOTA = 48 << 20
-PUSHED = 4
+PUSHED = 2
 """So many times the quota is written."""
 SIZE = 128 << 10
 PARTS = ("ttir", "ptx", "cubin", "json")

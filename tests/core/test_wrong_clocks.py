@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import random
 import time
 from pathlib import Path
 
@@ -14,27 +16,15 @@ from kcachefs.core.entry_info import EntryInfo
 from kcachefs.core.limits import Limits
 from kcachefs.store.history_records import SampleRecord
 from kcachefs.store.journal import Changes
+from kcachefs.store.records import Content
+from tests.core.clocks import Clock, clock
 from tests.core.trees import READER, find, kernel, look_up, opened, user, write
+
+__all__ = ["clock"]
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
 DAY = 86400.0
 YEAR = 365 * DAY
-
-
-class Clock:
-    """The clock of this process, as far ahead as a test says: nobody can set the real one for one test."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ahead = 0.0
-        seconds, nanoseconds = time.time, time.time_ns
-        monkeypatch.setattr(time, "time", lambda: seconds() + self.ahead)
-        monkeypatch.setattr(time, "time_ns", lambda: nanoseconds() + int(self.ahead * 1e9))
-        monkeypatch.setattr(future_uses, "WATCHED_NS", 0)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
 
 
 def make(fs: Filesystem, *paths: str) -> None:
@@ -157,10 +147,12 @@ def test_a_process_that_listed_a_folder_in_the_future_can_still_use_what_is_in_i
     with opened(tmp_path / "store", NO_GRACE) as fs:
         make(fs, "triton/A")
         clock.ahead = YEAR
+        make(fs, "triton/B")
         fs.uses.list_folder(find(fs, "triton"), 0, user(0, READER))
         clock.ahead = 0.0
+        fs.uses.flush()
         look_up(fs, "triton/A/kernel.ptx", READER)
-        assert [info.hits for info in listed(fs)] == [1]
+        assert [info.hits for info in listed(fs) if info.path == "triton/A"] == [1]
 
 
 def test_the_log_says_that_the_clock_was_ahead(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,3 +199,78 @@ def test_a_clock_that_is_behind_for_a_moment_makes_nothing_old(
         fs.uses.flush()
         assert Administration(fs).prune(older_than=30 * DAY, dry_run=True).entries == []
         assert order(fs) == ["A", "B"]
+
+
+@pytest.mark.parametrize("remounted", [False, True])
+def test_a_full_store_makes_room_after_the_clock_was_set_back(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, remounted: bool
+) -> None:
+    """At once, not when the clock is believed: nothing is older than what was used before it was set."""
+    monkeypatch.setattr(future_uses, "WATCHED_NS", 600 * 10**9)
+    limits = Limits(max_size=2 << 20, min_free=0, grace=0.0)
+    with contextlib.ExitStack() as mounts:
+        fs = mounts.enter_context(opened(tmp_path / "store", limits))
+        fill(fs, "A", "B", "C")
+        clock.ahead = -DAY
+        if remounted:
+            mounts.close()
+            fs = mounts.enter_context(opened(tmp_path / "store", limits))
+        for name in "DEFGH":
+            fill(fs, name)
+            fs.evictor.turn()
+        assert not fs.room.is_full
+        assert fs.room.excess(1.0) <= 0
+        assert order(fs) == [*"FGH"]
+
+
+def test_what_was_used_since_the_clock_was_set_back_has_its_grace(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(future_uses, "WATCHED_NS", 600 * 10**9)
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+        clock.ahead = -DAY
+        look_up(fs, "triton/A/kernel.ptx", READER)
+        fs.uses.flush()
+        assert order(fs) == ["B", "A"]
+        assert fs.evictor.order.oldest(99, 60.0, {}) == []
+
+
+def fill(fs: Filesystem, *names: str) -> None:
+    for name in names:
+        write(fs, f"triton/{name}/kernel.cubin", random.Random(name).randbytes(500_000))
+        fs.settle()
+
+
+def test_what_a_dead_writer_began_in_the_future_is_reaped(tmp_path: Path, clock: Clock) -> None:
+    """As old as if it had been begun when the reaper first saw it: nobody can tell when that was."""
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        write(fs, "triton/KEY/tmp.pid_4711_x/kernel.ptx", b"half a kernel", user(0, pid=0))
+        clock.ahead = 0.0
+        assert fs.reaper.reap() == 0
+        fs.reaper.unknown_seconds = 0.0
+        assert fs.reaper.reap() == 1
+
+
+def test_a_file_that_was_rewritten_in_the_future_is_sealed(tmp_path: Path, clock: Clock) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        ino = write(fs, "triton/A/kernel.ptx", b"first")
+        assert fs.sealer.seal(ino)
+        clock.ahead = YEAR
+        fs.write(ino, 0, b"again")
+        fs.sealer.seal_quiet()
+        assert fs.attributes(ino).content == Content.SLOT
+        clock.ahead = 0.0
+        fs.sealer.seal_quiet()
+        assert fs.attributes(ino).content == Content.OBJECT
+
+
+def test_a_reset_in_the_future_hides_nothing_that_comes_after_it(tmp_path: Path, clock: Clock) -> None:
+    """Whoever looks back begins at the last reset. Nobody can tell when that one was."""
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        clock.ahead = YEAR
+        fs.reset_statistics()
+        assert fs.statistics().since > time.time() - DAY
+        clock.ahead = 0.0
+        assert fs.statistics().since == 0.0

@@ -47,6 +47,7 @@ def state(mount: Mount) -> MountState:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked")
 def test_kills_under_writers_readers_and_eviction_are_not_noticed() -> None:
     outcome = kills.run(30)
     assert outcome.restarts == 30
@@ -63,11 +64,13 @@ def test_without_a_kernel_that_sends_again_they_are_not_noticed_either(monkeypat
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked")
 def test_reloads_under_the_same_are_not_noticed() -> None:
     outcome = kills.run(5, reload=True)
     assert (outcome.restarts, outcome.reloads) == (0, 5)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_report_of_the_worker_before_is_an_error_and_the_next_is_anew(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         path = mount.mountpoint / ".kcachefs" / "stats.json"
@@ -83,6 +86,7 @@ def test_a_report_of_the_worker_before_is_an_error_and_the_next_is_anew(base: Pa
                     assert json.loads(new.readall())["requests"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_whoever_asks_for_reports_beside_kills_gets_whole_ones(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount, ThreadPoolExecutor(1) as beside:
         over = threading.Event()
@@ -103,6 +107,7 @@ def test_whoever_asks_for_reports_beside_kills_gets_whole_ones(base: Path) -> No
         assert asking.result() > 0
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_worker_that_hangs_is_replaced(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct", "--hang-timeout", "1") as mount:
         (mount.mountpoint / "triton" / "file").write_bytes(b"content")
@@ -176,6 +181,7 @@ def from_a_backup(store: Path, backup: Path) -> None:
     shutil.copytree(backup, store)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("replaced", [deleted, another_in_its_place, from_a_backup])
 def test_no_worker_takes_over_with_another_store(base: Path, replaced: Callable[[Path, Path], None]) -> None:
     """The numbers of inodes that the kernel still knows are other files there."""
@@ -206,6 +212,7 @@ def test_no_worker_takes_over_with_another_store(base: Path, replaced: Callable[
     assert sorted(base.glob("store/*")) == before
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_unmount_of_a_store_that_was_deleted_says_so(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         log, supervisor = Path(state(mount).log), state(mount).supervisor_pid
@@ -218,6 +225,7 @@ def test_the_unmount_of_a_store_that_was_deleted_says_so(base: Path) -> None:
     assert not mount.store.exists()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_write_that_failed_does_not_crash_the_worker_at_the_unmount(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         log = Path(state(mount).log)
@@ -244,7 +252,7 @@ def installed(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the code that a test can change; the commands below run from it."""
     package = Path(kcachefs.__file__).parent
     copy = base / "installed" / "kcachefs"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, copy)  # with what is compiled: it stays good for what is not changed
     monkeypatch.setenv("PYTHONPATH", str(copy.parent))
     monkeypatch.chdir(base)
     return copy

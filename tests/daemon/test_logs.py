@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from kcachefs.daemon.logs import PER_MINUTE, JsonFormatter, RateLimit, TextFormatter
+from tests import forked_daemons
 from tests.cli.scene import KCACHEFS, Scene, scene
 from tests.disks import ext4
 from tests.waiting import PATIENCE, until, until_gone
@@ -34,6 +35,13 @@ ALL = 3
 def a_scene() -> Iterator[Scene]:
     with scene() as place:
         yield place
+
+
+@pytest.fixture
+def standby_soon(forked: None) -> Iterator[None]:
+    """Before the scene, which takes the environment as it is then."""
+    with forked_daemons.constants({"kcachefs.daemon.supervisor.STANDBY_SECONDS": 0.1}):
+        yield
 
 
 def state(scene: Scene) -> dict[str, Any]:
@@ -118,6 +126,7 @@ def test_what_was_held_back_is_told_before_the_next_minute_begins_and_at_the_end
 
 
 @pytest.mark.mount
+@pytest.mark.usefixtures("forked")
 def test_sixty_damaged_files_are_twenty_lines_and_a_count(scene: Scene) -> None:
     folder = scene.mount()
     for number in range(60):
@@ -144,6 +153,7 @@ def test_sixty_damaged_files_are_twenty_lines_and_a_count(scene: Scene) -> None:
 
 
 @pytest.mark.mount
+@pytest.mark.usefixtures("forked")
 def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene) -> None:
     folder = scene.mount("--log-format", "json")
     (folder / "file").write_text("text")
@@ -166,6 +176,7 @@ def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene)
 
 
 @pytest.mark.mount
+@pytest.mark.usefixtures("forked")
 def test_a_log_in_text_says_when_who_and_what(scene: Scene) -> None:
     scene.mount()
     log, supervisor = log_of(scene), state(scene)["supervisor_pid"]
@@ -205,6 +216,7 @@ def test_a_form_that_is_not_known_is_refused(scene: Scene) -> None:
 
 
 @pytest.mark.mount
+@pytest.mark.usefixtures("standby_soon")
 def test_sighup_puts_a_new_file_in_the_place_of_one_that_was_rotated_away(scene: Scene) -> None:
     folder = scene.mount("--log-format", "json")
     log, before = log_of(scene), state(scene)
@@ -225,6 +237,7 @@ def test_sighup_puts_a_new_file_in_the_place_of_one_that_was_rotated_away(scene:
 
 
 @pytest.mark.mount
+@pytest.mark.usefixtures("standby_soon")
 def test_a_log_that_cannot_be_reopened_goes_on_where_it_is(scene: Scene) -> None:
     scene.mount()
     log = log_of(scene)

@@ -16,8 +16,8 @@ from tests.engines.callers import Child
 from tests.waiting import until
 
 QUOTA = 64 << 20
-ENTRIES = 60
-"""Entries that each of four writers makes: four times the quota together."""
+ENTRIES = 30
+"""Entries that each of four writers makes: twice the quota together."""
 PRIVATE_MAX = 80 << 20
 
 

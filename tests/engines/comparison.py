@@ -7,16 +7,16 @@ import mmap
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.engines.mounting import Place, temporary_folder
+from tests.engines.mounting import Place
 from tests.engines.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from tests.engines.trees import Node, differences, snapshot
 
@@ -80,13 +80,16 @@ class Comparison(RuleBasedStateMachine):
     """Each rule does one thing to both sides and compares the outcomes; the trees are compared after every rule."""
 
     place: ClassVar[Place]
+    references: ClassVar[Path]
+    """Where the plain directories are."""
 
     def __init__(self) -> None:
         super().__init__()
         self.subject = self.place.fresh()
-        self._scope = temporary_folder()
-        self.reference = self._scope.__enter__()
+        self.reference = Path(tempfile.mkdtemp(dir=self.references))
         self.reference.chmod(0o777)
+        self.last: dict[str, Node] = {}
+        """The reference as it was when the trees were last compared, which is after every rule."""
         self.steps = 0
         self.restarted = False
         self.sound = True
@@ -99,7 +102,7 @@ class Comparison(RuleBasedStateMachine):
 
     def present(self, kind: str) -> list[str]:
         """The names below the root of this kind: "-" files, "d" directories, "" everything."""
-        return [name for name, node in snapshot(self.reference, contents=False).items() if node.kind.startswith(kind)]
+        return [name for name, node in self.last.items() if node.kind.startswith(kind)]
 
     def teardown(self) -> None:
         try:
@@ -110,7 +113,7 @@ class Comparison(RuleBasedStateMachine):
                 shutil.rmtree(self.subject)
         finally:
             self.close_handles()
-            self._scope.__exit__(None, None, None)
+            shutil.rmtree(self.reference)
 
     def both(self, operation: Callable[[Path], object]) -> None:
         """Do the operation below both roots; the outcomes must be the same."""
@@ -345,14 +348,14 @@ class Comparison(RuleBasedStateMachine):
         self.compare(contents=True)
 
     def compare(self, contents: bool) -> None:
-        trees = [comparable(snapshot(side, contents=contents)) for side in self.sides]
-        if different := differences(*trees):
+        subject, self.last = (comparable(snapshot(side, contents=contents)) for side in self.sides)
+        if different := differences(subject, self.last):
             self.sound = False
             raise AssertionError(different)
 
 
-def comparison_in(place: Place) -> type[Comparison]:
-    return type("Comparison", (Comparison,), {"place": place})
+def comparison_in(place: Place, references: Path) -> type[Comparison]:
+    return type("Comparison", (Comparison,), {"place": place, "references": references})
 
 
 def outcome(operation: Callable[[T], object], argument: T) -> object:
@@ -398,4 +401,4 @@ def attributes(status: os.stat_result) -> tuple[int, int, int]:
 
 def comparable(tree: dict[str, Node]) -> dict[str, Node]:
     """Operations set different times on the two sides; only whether they set one is compared."""
-    return {name: node if node.mtime_ns < PRESENT else replace(node, mtime_ns=PRESENT) for name, node in tree.items()}
+    return {name: node if node.mtime_ns < PRESENT else node._replace(mtime_ns=PRESENT) for name, node in tree.items()}

@@ -7,12 +7,13 @@ import random
 import sys
 import time
 import traceback
+from pathlib import Path
 
 import hypothesis
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.engines.comparison import comparison_in
-from tests.engines.mounting import Place, opened
+from tests.engines.mounting import Place, opened, temporary_folder
 from tests.engines.test_fsx import exercise
 from tests.engines.test_state_machine import SUITE
 
@@ -42,8 +43,8 @@ def main() -> int:
 def _batch(kind: str, seed: int, wanted: argparse.Namespace) -> bool:
     """One mount, one run of the state machine with many examples, one file exercised."""
     try:
-        with opened(kind) as place:
-            _compare(place, seed, wanted)
+        with opened(kind) as place, temporary_folder() as references:
+            _compare(place, references, seed, wanted)
             if not wanted.blob:
                 exercise(place.fresh() / "file", place, seed)
     except Exception:
@@ -54,8 +55,8 @@ def _batch(kind: str, seed: int, wanted: argparse.Namespace) -> bool:
     return True
 
 
-def _compare(place: Place, seed: int, wanted: argparse.Namespace) -> None:
-    machine = hypothesis.seed(seed)(comparison_in(place))
+def _compare(place: Place, references: Path, seed: int, wanted: argparse.Namespace) -> None:
+    machine = hypothesis.seed(seed)(comparison_in(place, references))
     if wanted.blob:
         machine = hypothesis.reproduce_failure(hypothesis.__version__, wanted.blob.encode())(machine)
     settings = hypothesis.settings(SUITE, derandomize=False, print_blob=True, max_examples=wanted.examples)

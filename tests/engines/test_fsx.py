@@ -16,7 +16,7 @@ from tests.engines.mounting import Place
 from tests.engines.syscalls import FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, fallocate
 
 LARGEST = 1 << 20
-STEPS = 2000
+STEPS = 1200
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -29,8 +29,8 @@ def exercise(path: Path, place: Place, seed: int) -> None:
     try:
         for step in range(STEPS):
             exerciser.step()
-            if step % 1000 == 999:
-                exerciser.restart(place.kill if step % 2000 == 999 else place.remount)
+            if step % 600 == 599:
+                exerciser.restart(place.kill if step % 1200 == 599 else place.remount)
         exerciser.check_all()
     finally:
         exerciser.close()

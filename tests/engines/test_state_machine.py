@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -21,6 +23,6 @@ SUITE = settings(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_random_operations_are_answered_as_a_plain_directory_answers_them(place: Place) -> None:
+def test_random_operations_are_answered_as_a_plain_directory_answers_them(place: Place, tmp_path: Path) -> None:
     """Always the same operations; `scripts/posix_soak` draws others for as long as it runs."""
-    run_state_machine_as_test(comparison_in(place), settings=SUITE)
+    run_state_machine_as_test(comparison_in(place, tmp_path), settings=SUITE)

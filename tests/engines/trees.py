@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """What one name shows. `twin` is the first name of the same inode; long contents are represented by a digest."""
 
     kind: str
@@ -37,31 +37,26 @@ def differences(one: dict[str, Node], two: dict[str, Node]) -> str:
 
 def snapshot(root: Path, *, contents: bool = True) -> dict[str, Node]:
     """Every name below `root`, by its relative path."""
-    nodes: dict[str, Node] = {}
     twins: dict[int, str] = {}
-    for path in _walk(root):
-        name = os.path.relpath(path, root)
-        nodes[name] = _node(path, twins, name, contents)
-    return nodes
+    return {name: _node(path, status, twins, name, contents) for path, name, status in _walk(str(root), "")}
 
 
-def _walk(folder: Path) -> list[Path]:
-    found = []
+def _walk(folder: str, above: str) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Every name with its path, the one to be shown, and its attributes; on strings, for the sake of thousands."""
     for name in sorted(os.listdir(folder)):
-        path = folder / name
-        found.append(path)
-        if stat.S_ISDIR(path.lstat().st_mode):
-            found += _walk(path)
-    return found
+        path = f"{folder}/{name}"
+        status = os.lstat(path)
+        yield path, above + name, status
+        if stat.S_ISDIR(status.st_mode):
+            yield from _walk(path, f"{above}{name}/")
 
 
-def _node(path: Path, twins: dict[int, str], name: str, contents: bool) -> Node:
-    status = path.lstat()
+def _node(path: str, status: os.stat_result, twins: dict[int, str], name: str, contents: bool) -> Node:
     content = b""
     if stat.S_ISLNK(status.st_mode):
         content = os.fsencode(os.readlink(path))
     elif stat.S_ISREG(status.st_mode) and contents:
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
         if len(content) > 64:
             content = hashlib.sha256(content).hexdigest().encode()
     return Node(

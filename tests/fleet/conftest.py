@@ -1,7 +1,6 @@
 """Uses the fixtures of the framework tests; keys are looked for in a folder of the tests' own."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +58,5 @@ def empty_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
 @pytest.fixture
 def fleet(published: Fleet, empty_fleet: Fleet) -> Fleet:
     """What was published, in a bucket of the test's own."""
-    empty_fleet.secret, empty_fleet.public = published.secret, published.public
-    shutil.copytree(published.bucket, empty_fleet.bucket, dirs_exist_ok=True)
+    empty_fleet.take(published)
     return empty_fleet

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from kcachefs.fleet import finding, signing
 from kcachefs.fleet.bucket import Bucket
+from kcachefs.fleet.claims import Claims
 from kcachefs.fleet.object_storage import open_storage
 from kcachefs.fleet.publishing import Publisher
 from kcachefs.fleet.views import FolderView
 from tests.engines.mounting import Mount
 from tests.fleet.caches import key
+from tests.forked_daemons import constants
 from tests.waiting import until
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
 SCOPE = "tests"
+HASTY = {
+    "kcachefs.daemon.bucket_folder.LOOK_SECONDS": 0.1,
+    "kcachefs.fleet.claims.SETTLE_SECONDS": 0.05,
+    "kcachefs.fleet.client.HUNG_SECONDS": 0.5,
+}
+"""What daemons wait for is all in this process, or beside it."""
 
 
 class Fleet:
@@ -39,7 +48,10 @@ class Fleet:
     def node(self, name: str, engine: str = "direct", *options: str, url: str = "") -> Iterator[Mount]:
         """A mounted node that takes from the fleet."""
         fleet = ("--fleet", url or self.url, "--trust", self.public, "--fleet-scope", SCOPE)
-        with Mount(self.folder / name / "mount", self.folder / name / "store", engine, *fleet, *options) as mount:
+        mount = Mount(self.folder / name / "mount", self.folder / name / "store", engine, *fleet, *options)
+        with ExitStack() as stack:
+            with constants(HASTY):
+                stack.enter_context(mount)
             yield mount
 
     @contextmanager
@@ -55,8 +67,14 @@ class Fleet:
         signer, view = signing.Signer(self.secret), FolderView(folder)
         bucket = Bucket(open_storage(self.url), SCOPE, {signer.public}, self.folder / "pushing")
         entries = finding.find(view, [], lambda line: None)
-        (pack,) = Publisher(bucket, signer).publish(view, entries, run=run, compile_ms=compile_ms).packs
+        claims = Claims(bucket.storage, bucket.layout, settle=0.0)
+        (pack,) = Publisher(bucket, signer, claims).publish(view, entries, run=run, compile_ms=compile_ms).packs
         return pack.pack
+
+    def take(self, other: Fleet) -> None:
+        """Have what the bucket of another holds, and its key."""
+        self.secret, self.public = other.secret, other.public
+        shutil.copytree(other.bucket, self.bucket, dirs_exist_ok=True)
 
     def packs(self) -> list[Path]:
         return sorted(self.bucket.rglob("*.kcp"))

@@ -134,6 +134,18 @@ def test_killed_between_any_two_writes_it_leaves_nothing_that_others_stumble_ove
     assert ends == [-signal.SIGKILL] * 3 + [0], "there are three writes: a claim, a pack and a record"
 
 
+def test_claims_of_long_ago_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher lives as long as its mount, and claims something new with every pack."""
+    monkeypatch.setattr("kcachefs.fleet.claims._REMEMBERED", 8)
+    url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
+    one, two = (Node(tmp_path / name, url, secret).claims for name in ("one", "two"))
+    for number in range(20):
+        assert one.take(str(number)) is not None
+        assert two.take(str(number)) is None
+    assert len(one._mine) <= 8
+    assert len(two._seen) <= 8
+
+
 def test_a_claim_of_a_dead_node_is_taken_over_after_a_while_and_not_before(tmp_path: Path) -> None:
     fill(tmp_path / "caches", size=100)
     url, secret = bucket_folder(tmp_path), secret_in(tmp_path)

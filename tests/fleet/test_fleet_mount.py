@@ -9,8 +9,8 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from kcachefs.daemon.bucket_folder import BucketFolder
 from kcachefs.fleet import packfile
 from tests.disks import need_root
 from tests.engines.callers import Child, Identity
-from tests.engines.mounting import Mount, kill
+from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.fleet.caches import ENTRIES, fill, shown
 from tests.fleet.mounts import SCOPE, Fleet, agent_of, fleet_of, log_of, told, wait_for_agent, wait_for_index
 from tests.frameworks.commands import kcachefs
@@ -89,11 +89,28 @@ def test_what_is_here_already_stays_as_it_is(fleet: Fleet) -> None:
         assert (own / "add.ptx").read_bytes() == b"changed here"
 
 
-@every_engine
-def test_a_second_node_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str) -> None:
+@pytest.fixture(scope="module")
+def with_kernels(own_keys: None) -> Iterator[Callable[[str], Fleet]]:
+    """A fleet whose first node compiled Triton's kernels on a mount of that engine."""
     pytest.importorskip("triton")
-    with empty_fleet.publisher("one", engine) as one:
-        assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+    with temporary_folder() as folder:
+
+        @cache
+        def made(engine: str) -> Fleet:
+            (folder / engine).mkdir()
+            fleet = Fleet(folder / engine)
+            with fleet.publisher("one", engine) as one:
+                assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+            return fleet
+
+        yield made
+
+
+@every_engine
+def test_a_second_node_compiles_no_triton_kernel(
+    empty_fleet: Fleet, with_kernels: Callable[[str], Fleet], engine: str
+) -> None:
+    empty_fleet.take(with_kernels(engine))
     with empty_fleet.node("two", engine) as two:
         wait_for_index(two)
         warm = compile_kernels(two.mountpoint)
@@ -104,11 +121,11 @@ def test_a_second_node_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str
 
 @every_engine
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_second_node_of_another_user_compiles_no_triton_kernel(empty_fleet: Fleet, engine: str) -> None:
+def test_a_second_node_of_another_user_compiles_no_triton_kernel(
+    empty_fleet: Fleet, with_kernels: Callable[[str], Fleet], engine: str
+) -> None:
     """Its own user, store, mount path and agent: nothing of the first node's is shared but the bucket."""
-    pytest.importorskip("triton")
-    with empty_fleet.publisher("one", engine) as one:
-        assert compile_kernels(one.mountpoint)["hits"] == [False, False]
+    empty_fleet.take(with_kernels(engine))
     warm, numbers = on_a_node_of_another_user(empty_fleet, engine, compile_kernels)
     assert warm["hits"] == [True, True]
     assert all(kernel["there"] for kernel in warm["kernels"])
@@ -173,32 +190,49 @@ def compile_kernels(mount: Path) -> Told:
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_second_node_of_another_user_compiles_nothing_of_a_torch_model(empty_fleet: Fleet) -> None:
-    with empty_fleet.publisher("one") as one:
-        cold = compile_model(one.mountpoint)
-        assert (cold["hits"], cold["misses"]) == (0, 1)
-    for engine in ("direct", "pyfuse3"):
-        warm, numbers = on_a_node_of_another_user(empty_fleet, engine, compile_model)
-        assert (warm["hits"], warm["misses"], warm["result"]) == (1, 0, cold["result"])
-        assert numbers["total"]["misses"] == 0
+    with torch_model() as compile_model:
+        with empty_fleet.publisher("one") as one:
+            cold = compile_model(one.mountpoint)
+            assert (cold["hits"], cold["misses"]) == (0, 1)
+        for engine in ("direct", "pyfuse3"):
+            warm, numbers = on_a_node_of_another_user(empty_fleet, engine, compile_model)
+            assert (warm["hits"], warm["misses"], warm["result"]) == (1, 0, cold["result"])
+            assert numbers["total"]["misses"] == 0
 
 
-def compile_model(mount: Path) -> Told:
-    environment = {
-        **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(mount / "inductor"),
-        "TRITON_CACHE_DIR": str(mount / "triton"),
+@contextlib.contextmanager
+def torch_model() -> Iterator[Callable[[Path], Told]]:
+    """Compiles a model on a mount, as the user and in the mount namespace of whoever calls it."""
+    settings = {
         "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
         "TORCHINDUCTOR_VEC_ISA_OK": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "PYTHONPATH": str(ROOT),
-        "TMPDIR": str(mount.parent),
         "LOGNAME": "somebody",
     }
-    command = [sys.executable, "-W", "ignore", "-m", "tests.fleet.torch_model"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    numbers: Told = json.loads(ran.stdout.splitlines()[-1])
-    return numbers
+    command, ours = [sys.executable, "-W", "ignore", "-m", "tests.fleet.torch_model"], os.getpid()
+    with subprocess.Popen(
+        command, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        asked, answers = server.stdin, server.stdout
+
+        def compile_model(mount: Path) -> Told:
+            places = {"TORCHINDUCTOR_CACHE_DIR": mount / "inductor", "TRITON_CACHE_DIR": mount / "triton"}
+            environment = {**os.environ, **settings, **{name: str(place) for name, place in places.items()}}
+            wanted = {
+                "environment": {**environment, "TMPDIR": str(mount.parent)},
+                "beside": None if os.getpid() == ours else os.getpid(),
+                "uid": os.getuid(),
+                "gid": os.getgid(),
+            }
+            print(json.dumps(wanted), file=asked, flush=True)
+            numbers: Told = json.loads(answers.readline())
+            assert "error" not in numbers, numbers["error"]
+            return numbers
+
+        yield compile_model
 
 
 def test_what_arrives_is_the_owners_and_nobody_else_writes_to_it(fleet: Fleet) -> None:

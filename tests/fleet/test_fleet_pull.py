@@ -87,6 +87,35 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
         assert {path.name for path in (mount.mountpoint / "triton").iterdir()} == {*own, *chain(*fetched.values())}
 
 
+@pytest.mark.mount
+@pytest.mark.parametrize(
+    ("limit", "remedy"),
+    [
+        (("--max-files", "12"), "--max-files N"),
+        (("--ceiling", "triton=3M"), "--ceiling triton=SIZE"),
+        (("--max-size-per-uid", "3M"), "--max-size-per-uid SIZE"),
+    ],
+    ids=lambda words: words[0].strip("-") if isinstance(words, tuple) else "",
+)
+def test_every_limit_counts_and_nothing_is_evicted(base: Path, limit: tuple[str, str], remedy: str) -> None:
+    secret, public = key(base)
+    node = Node(base / "node", bucket_folder(base), secret)
+    make_entries(base / "caches", "KEY", 20, 1 << 18)
+    node.publish(base / "caches")
+    with Mount(base / "mount", base / "store", "direct", "--min-free", "0", "--grace", "0", *limit) as mount:
+        own = make_entries(mount.mountpoint, "OWN", 4, 1 << 18)
+        kcachefs("stats", "--mount", mount.mountpoint)
+        pull = ("fleet", "pull", node.storage.url, "--trust", public, "--scope", SCOPE, "--mount", mount.mountpoint)
+        told = json.loads(kcachefs(*pull, "--json").stdout)
+        assert 0 < told["unpacked"] < 20
+        assert told["unpacked"] + told["left_out"] == 20
+        assert f"kcachefs set {base}/mount {remedy}\n" in kcachefs(*pull).stderr
+        there = {path.name for path in (mount.mountpoint / "triton").iterdir()}
+        assert there >= set(own)
+        assert len(there) == 4 + told["unpacked"]
+        assert json.loads(kcachefs("stats", "--json", "--mount", mount.mountpoint).stdout)["total"]["evictions"] == 0
+
+
 @need_root
 @pytest.mark.mount
 def test_on_a_disk_far_below_the_quota_the_disk_counts(base: Path) -> None:

@@ -115,6 +115,18 @@ def test_a_folder_that_was_one_entry_comes_as_those_that_it_holds(tmp_path: Path
     assert brought == {path: path for path in paths}
 
 
+def test_of_a_folder_that_was_one_entry_leftovers_stay_behind(tmp_path: Path, target: Path) -> None:
+    folder = tmp_path / "caches" / "flydsl" / "launch_1f2e"
+    folder.mkdir(parents=True)
+    for name in ("3d4c.pkl", ".3d4c.pkl.x1.tmp"):
+        (folder / name).write_bytes(name.encode())
+    with older_layouts():
+        made = packed(tmp_path / "caches", tmp_path / "older.kcp")
+    assert [len(entry.files) for entry in made.entries] == [2]
+    bring(tmp_path / "older.kcp", target)
+    assert [path.name for path in target.rglob("*") if path.is_file()] == ["3d4c.pkl"]
+
+
 # --- trust ------------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +256,18 @@ def test_a_folder_of_entries_brings_what_its_entries_would(namespace: str, folde
         return rules.checked(Manifest(facts={}, frames=[frame])).entries
 
     assert read() == read(group=FILE.name)
+
+
+def test_a_folder_that_is_divided_gets_no_deeper_than_others(tmp_path: Path, target: Path) -> None:
+    folders = [".cache", "flashinfer", "cubins", *["a"] * (rules.DEPTH_MAX - 3)]
+    for below in ((), ("b",)):
+        file = msgspec.structs.replace(FILE, name="/".join((*below, FILE.name)))
+        pack = forged(tmp_path / "deep.kcp", with_entry(namespace="flashinfer", path=folders, files=[file]))
+        if not below:
+            bring(pack, target)
+            continue
+        with pytest.raises(PackError, match="is not where flashinfer keeps entries"):
+            bring(pack, target)
 
 
 def test_what_is_forged_here_would_be_taken_if_it_were_right(tmp_path: Path, target: Path) -> None:

@@ -24,6 +24,7 @@ from kcachefs.fleet.deliveries import entry_key
 from kcachefs.fleet.offers import Offers
 from kcachefs.fleet.options import FleetOptions
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
+from tests.core.older_layouts import KERNELS, older_layouts
 from tests.core.trees import find, opened, user, write
 from tests.waiting import PATIENCE, until
 
@@ -84,6 +85,19 @@ def agent(fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> Iterator[
         yield made
     finally:
         made.close()
+
+
+def test_what_older_layouts_had_as_one_entry_is_offered_in_parts(tmp_path: Path, in_no_time: None) -> None:
+    kernels = {KERNELS["sglang/jit/sm90a"].format(name): name.encode() for name in "ab"}
+    older, newer = kernels
+    with older_layouts(), opened(tmp_path / "store") as fs:
+        write(fs, older, kernels[older])
+        fs.settle()
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, newer, kernels[newer])
+        fs.settle()
+        played.offers.turn()
+        assert played.offered()[1] == kernels
 
 
 def test_what_is_compiled_is_offered_once_and_not_used_by_that(tmp_path: Path, in_no_time: None) -> None:
@@ -223,14 +237,16 @@ def test_what_was_evicted_meanwhile_is_forgotten(tmp_path: Path, in_no_time: Non
         assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == []
 
 
-def test_a_miss_has_an_old_index_refreshed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("age", [2 * REFRESH_SECONDS, -86400.0], ids=["old", "of the future"])
+def test_a_miss_has_an_old_index_refreshed(tmp_path: Path, age: float) -> None:
+    """Or one that was loaded while the clock was ahead: nobody knows how old that is."""
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
         fs.ask(played.client)
         assert fs.elsewhere is not None
         index = tmp_path / "fleet" / "index"
-        key_index.write(index, [], loaded=time.time() - 2 * REFRESH_SECONDS)
+        key_index.write(index, [], loaded=time.time() - age)
         protocol.send(played.channel, IndexReady(str(index)))
-        until(lambda: played.client.report().index_age > REFRESH_SECONDS)
+        until(lambda: played.client.report().index_age >= max(0.0, age))
         triton = fs.tree.find(1, b"triton") or 0
         assert fs.elsewhere.missed(Caller(0, 0, 1), triton, b"KEY") is False
         message, _ = protocol.receive_from_worker(played.channel)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from kcachefs.session import account
 from tests.core.policies.mounts import settled
 from tests.disks import ext4, need_root, tmpfs
 from tests.engines.callers import OTHER, Child
-from tests.engines.mounting import Mount, kill
+from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.fleet.caches import ENTRIES, FILES, fill, key, packed, shown
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
 from tests.frameworks.conftest import ENGINES
@@ -113,9 +114,9 @@ def test_what_a_small_quota_evicts_again_is_told(base: Path) -> None:
         for number in range(20):
             entry = one.mountpoint / "triton" / f"LARGE{number}"
             entry.mkdir(parents=True)
-            (entry / "add.cubin").write_bytes(os.urandom(1 << 20))
+            (entry / "add.cubin").write_bytes(os.urandom(1 << 18))
         told("pack", base / "all.kcp", "--key", secret, "--level", "3", "--mount", one.mountpoint)
-    with Mount(base / "two", base / "store two", "direct", "--max-size", "8MiB") as two:
+    with Mount(base / "two", base / "store two", "direct", "--max-size", "2MiB", "--grace", "0") as two:
         done = told("unpack", base / "all.kcp", "--trust", public, "--mount", two.mountpoint)
         assert done["unpacked"] == 20
         assert 0 < done["evicted"] <= 20 - len(os.listdir(two.mountpoint / "triton"))
@@ -240,39 +241,59 @@ def test_what_is_there_is_left_alone_and_nothing_counts_as_compiled_or_used(moun
     }
 
 
-def test_an_interruption_leaves_whole_entries_and_the_next_run_goes_on(mount: Mount, base: Path) -> None:
-    fill(base / "caches", kernels=800)
-    packed(base / "caches", base / "all.kcp")
-    command = [*KCACHEFS, "unpack", str(base / "all.kcp"), "--allow-unsigned", "--mount", str(mount.mountpoint)]
+MANY = 100
+WATCHED = """
+import os, signal, sys, threading, time
+from kcachefs.cli import main
+
+def interrupt(number, target):
+    while sum(name.startswith("KEY") for name in os.listdir(target)) < 10:
+        time.sleep(0.001)
+    os.kill(os.getpid(), number)
+
+number, target = int(sys.argv.pop(1)), sys.argv.pop(1)
+threading.Thread(target=interrupt, args=(number, target), daemon=True).start()
+main()
+"""
+"""A command that sends itself a signal when some entries are there: it cannot be done before anybody notices."""
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[Path]:
+    """A folder with the pack of so many kernels that a command takes a while to unpack them, and the kernels."""
+    with temporary_folder() as folder:
+        fill(folder / "caches", kernels=MANY)
+        packed(folder / "caches", folder / "all.kcp")
+        yield folder
+
+
+def unpack_until(number: signal.Signals, many: Path, mount: Mount) -> subprocess.CompletedProcess[str]:
+    """Unpack it, and send that signal in the middle."""
+    command = [sys.executable, "-c", WATCHED, str(int(number)), str(mount.mountpoint / "triton")]
+    command += ["unpack", str(many / "all.kcp"), "--allow-unsigned", "--mount", str(mount.mountpoint)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=False)
+
+
+def test_an_interruption_leaves_whole_entries_and_the_next_run_goes_on(mount: Mount, many: Path) -> None:
+    ended = unpack_until(signal.SIGINT, many, mount)
+    assert ended.returncode == 130
+    assert "run it again" in ended.stdout
     target = mount.mountpoint / "triton"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not any(name.startswith("KEY") for name in os.listdir(target)):
-            pass
-        process.send_signal(signal.SIGINT)
-        out = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 130
-    assert "run it again" in out
     done = os.listdir(target)
-    assert 0 < len(done) < 800
+    assert 0 < len(done) < MANY
     assert all(name.startswith("KEY") and len(os.listdir(target / name)) == 4 for name in done)
-    kcachefs("unpack", base / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
-    assert shown(mount.mountpoint) == shown(base / "caches")
+    kcachefs("unpack", many / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
+    assert shown(mount.mountpoint) == shown(many / "caches")
 
 
-def test_a_kill_leaves_nothing_that_looks_like_an_entry(mount: Mount, base: Path) -> None:
-    fill(base / "caches", kernels=800)
-    packed(base / "caches", base / "all.kcp")
-    command = [*KCACHEFS, "unpack", str(base / "all.kcp"), "--allow-unsigned", "--mount", str(mount.mountpoint)]
+def test_a_kill_leaves_nothing_that_looks_like_an_entry(mount: Mount, many: Path) -> None:
+    assert unpack_until(signal.SIGKILL, many, mount).returncode == -signal.SIGKILL
     target = mount.mountpoint / "triton"
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        while process.poll() is None and not any(name.startswith("KEY") for name in os.listdir(target)):
-            pass
-        process.kill()
-        process.communicate(timeout=PATIENCE)
     done = [name for name in os.listdir(target) if not name.startswith(".staging-adopt-")]
     assert all(name.startswith("KEY") and len(os.listdir(target / name)) == 4 for name in done)
-    kcachefs("unpack", base / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
-    assert {name for name in os.listdir(target) if name.startswith("KEY")} == {f"KEY{n}" for n in range(800)}
+    assert len(done) < MANY
+    kcachefs("unpack", many / "all.kcp", "--allow-unsigned", "--mount", mount.mountpoint)
+    assert {name for name in os.listdir(target) if name.startswith("KEY")} == {f"KEY{n}" for n in range(MANY)}
 
 
 def test_another_user_packs_and_unpacks_through_the_mounts(mount: Mount, base: Path) -> None:

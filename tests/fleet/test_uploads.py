@@ -19,6 +19,7 @@ from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.object_storage import Storage, open_storage
 from kcachefs.fleet.parcels import ParcelEntry, ParcelFile
 from kcachefs.fleet.uploads import Uploads
+from kcachefs.live.watching import Watch
 from tests.fleet.caches import fill
 from tests.fleet.mounts import CREDENTIALS, Fleet, fleet_of, wait_for_agent
 from tests.fleet.nodes import SCOPE, bucket_folder, secret_in
@@ -112,8 +113,11 @@ def test_the_status_says_why_nothing_is_published(
         assert "refuses these credentials" in numbers["publish_why"]
         words = kcachefs("status").stdout
         assert f"6 entries wait to be published ({numbers['publish_why']})" in words
+        [concern] = [each for each in Watch.of(one.mountpoint).glance().headline.concerns if each.kind == "fleet"]
+        assert concern.words == f"Nothing is published to the fleet, and 6 entries wait: {numbers['publish_why']}."
     for name, value in server.writer.items():
         monkeypatch.setenv(name, value)
     with empty_fleet.node("one", "direct", *publishes, url=url) as one:
         until(lambda: not fleet_of(one)["queue"], "everything is published")
         assert fleet_of(one)["publish_why"] == ""
+        assert Watch.of(one.mountpoint).glance().headline.concerns == []

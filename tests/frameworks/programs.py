@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import forked_programs
+
 PATIENCE = 280.0
 
 TRITON = """
@@ -68,17 +70,6 @@ def counted(self):
     return build(self)
 cpp_builder.CppBuilder.build = counted
 
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
-        self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-    def forward(self, x):
-        y = self.first(x)
-        x = x + self.attention(y, y, y, need_weights=False)[0]
-        return x + self.inner(self.second(x))
-
 def digest(*tensors):
     return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()[:16]
 
@@ -90,8 +81,8 @@ def mlp():
     torch.testing.assert_close(found, expected)
     return digest(found)
 
-def transformer():
-    model = Block(32)
+def training():
+    model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
     x = torch.randn(2, 8, 32)
     model(x).square().mean().backward()
     expected = [p.grad.clone() for p in model.parameters()]
@@ -239,17 +230,24 @@ print(json.dumps({"hits": sum(loaded == cubin for loaded, cubin in zip(found, cu
 
 
 def run_program(
-    text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, quiet: bool = True
+    text: str,
+    environment: dict[str, str],
+    *arguments: str,
+    folder: Path | None = None,
+    quiet: bool = True,
+    afresh: bool = False,
 ) -> dict[str, Any]:
     """Run a program, which must succeed without a warning: no framework may complain about a mount."""
-    process = start_program(text, environment, *arguments, folder=folder)
+    process = start_program(text, environment, *arguments, folder=folder, afresh=afresh)
     return finish_program(process, quiet=quiet)
 
 
 def start_program(
-    text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None
+    text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, afresh: bool = False
 ) -> subprocess.Popen[str]:
+    """Start it in a process that has imported torch, if it uses that, or else and `afresh` in a new Python."""
     assert text.startswith("\n"), text[:40]
+    uses_torch = text in (INDUCTOR, EXTENSION)
     text = f"import gc; gc.disable(){text}"  # on the empty first line; torch takes a tenth less time without
     # Triton hashes the path of a kernel's source file, so the path must always be the same.
     path = (
@@ -259,13 +257,16 @@ def start_program(
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text(text)
         os.replace(new, path)
+    variables = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", **environment}
+    if uses_torch and not afresh and forked_programs.can_fork():
+        return forked_programs.Program(path, *arguments, env=variables)
     return subprocess.Popen(
         [sys.executable, str(path), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", **environment},
+        env=variables,
         start_new_session=True,
     )
 

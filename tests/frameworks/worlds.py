@@ -32,8 +32,8 @@ class World:
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }
 
-    def run(self, program: str, *arguments: str) -> dict[str, Any]:
-        return run_program(program, self.environment, *arguments)
+    def run(self, program: str, *arguments: str, afresh: bool = False) -> dict[str, Any]:
+        return run_program(program, self.environment, *arguments, afresh=afresh)
 
     def folder(self, namespace: str) -> Path:
         return self.mount.mountpoint / namespace

@@ -36,7 +36,7 @@ def test_keys_meet_only_where_everything_is_equal(one: CacheKey, two: CacheKey) 
 
 @given(keys)
 def test_a_storage_key_is_a_file_name(key: CacheKey) -> None:
-    assert re.fullmatch(r"k5-[a-z0-9-]+-[0-9a-f]{64}", key.to_storage_key())
+    assert re.fullmatch(r"k6-[a-z0-9-]+-[0-9a-f]{64}", key.to_storage_key())
 
 
 @given(st.lists(inputs, min_size=2, max_size=4, unique_by=lambda spec: repr(spec)), st.data())

@@ -156,6 +156,7 @@ def test_the_contents_of_includes_are_in_the_key(headers: Headers, directive: st
         "#define WHICH OF(x)\n#include WHICH",
         "#define N outer.h\n#define WHICH <N>\n#include WHICH",
         "#if __has_include(WHICH)\n#endif",
+        "#define HAS(x) __has_include(x)\n#if HAS(WHICH)\n#endif",
         '#include "asks.h"',
     ],
 )
@@ -163,6 +164,59 @@ def test_an_include_that_cannot_be_followed_is_refused(headers: Headers, source:
     headers.write("asks.h", "#include UNKNOWN\n")
     with pytest.raises(Unkeyable, match=r"whose value cannot be read; include the file by its name.*`headers`"):
         headers.key(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "option"),
+    [
+        ('#define HAS __has_include\n#if HAS("outer.h")\n#endif', ""),
+        ("#define OTHER __has_include // what\n#define HAS OTHER\n#if HAS(<outer.h>)\n#endif", ""),
+        ('#define HAS(x) __has_##x\n#if HAS(include)("outer.h")\n#endif', ""),
+        ('#define ASKED ("outer.h")\n#if defined(__has_include) && __has_include ASKED\n#endif', ""),
+        ('#if HAS("outer.h")\n#endif', "-DHAS=__has_include"),
+        ('#include "asks.h"\n#if HAS("outer.h")\n#endif', ""),
+    ],
+)
+def test_a_probe_under_another_name_is_refused(headers: Headers, source: str, option: str) -> None:
+    headers.write("asks.h", "#define HAS __has_include\n")
+    with pytest.raises(Unkeyable, match=r"hands __has_include on to a macro in '.*; write __has_include"):
+        program_key(source, [option] if option else [], include_paths=headers.folders, **PLAIN)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '#ifdef __has_include\n#if __has_include ("outer.h")\n#endif\n#endif // __has_include',
+        "#if defined(__has_include) || defined __has_include // __has_include\n#endif",
+        "#ifndef __has_include\n# define __has_include(x) 0\n#endif",
+        "// __has_include\n#define A(x) x##_include /* __has_include */\n#undef __has_include",
+    ],
+)
+def test_to_speak_of_a_probe_is_not_to_hand_it_on(headers: Headers, source: str) -> None:
+    assert headers.key(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "given"),
+    [
+        ('#define WHERE __FILE__\n#include "says.h"', "", ""),
+        ('#define WHERE_(x) \\\n  __FILE__\n#include "says.h"', "", ""),
+        ('char* where(char* file = __builtin_FILE());\n#include "says.h"', "", ""),
+        ('#include "says.h"', "-DWHERE=__FILE__", ""),
+        ('#include "given.h"\n#include "says.h"', "", "#define WHERE __FILE__"),
+    ],
+)
+def test_paths_count_where_a_macro_may_tell_them(tmp_path: Path, source: str, option: str, given: str) -> None:
+    def key(folder: str, source: str, options: list[str]) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "says.h").write_text("char* file = WHERE;\n")
+        return program_key(source, options, headers={"given.h": given}, include_paths=[tmp_path / folder], **PLAIN)
+
+    options = [option] if option else []
+    assert key("a", source, options) != key("b", source, options)
+    if not given:
+        own = 'char* name = __FILE__;\n#include "says.h"'
+        assert key("a", own, []) == key("b", own, [])
 
 
 def test_a_macro_that_the_options_define_is_followed(headers: Headers) -> None:

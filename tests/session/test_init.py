@@ -15,7 +15,9 @@ import pytest
 
 from kcachefs.daemon import registry
 from tests.engines.mounting import Mount
+from tests.forked_programs import Program
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
+from tests.pythons import needs_torch
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -48,9 +50,13 @@ subprocess.run(["sh", "-c", 'echo "$JAX_COMPILATION_CACHE_DIR"'], check=True)
     assert python(script).strip() == str(mount.mountpoint / "jax")
 
 
-def test_triton_and_inductor_notice_even_after_import(mount: Mount) -> None:
-    """They read their variables at each use, so there must be no warning (-W error would turn it into an error)."""
+@needs_torch
+def test_triton_and_inductor_notice_even_after_import(mount: Mount, base: Path) -> None:
+    """They read their variables at each use, so there must be no warning."""
     script = f"""
+import sys, warnings
+assert {{"torch", "triton"}} <= sys.modules.keys()
+warnings.simplefilter("error")
 import torch, triton, kcachefs
 from torch._inductor.runtime.runtime_utils import cache_dir
 where = kcachefs.init({str(mount.mountpoint)!r})
@@ -58,7 +64,10 @@ from triton import knobs
 assert knobs.cache.dir == str(where / "triton")
 assert cache_dir() == str(where / "inductor")
 """
-    python(script)
+    (base / "program.py").write_text(script)
+    process = Program(base / "program.py", env=os.environ)
+    assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert process.returncode == 0
 
 
 def test_a_framework_that_was_imported_too_early_is_named(mount: Mount, base: Path) -> None:

@@ -16,10 +16,12 @@ import pytest
 
 from kcachefs import config
 from kcachefs.cli.printing import format_seconds
+from kcachefs.daemon import registry
 from tests.cli.scene import kill_and_wait
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
 from tests.frameworks.programs import TRITON
+from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
@@ -225,6 +227,12 @@ def test_many_at_once_share_one_mount_and_the_last_takes_it_away(base: Path) -> 
     assert done.stdout.split() == [str(number) for number in range(6)]
 
 
+def test_nothing_is_left_in_the_runtime_directory(base: Path) -> None:
+    done = kcachefs("run", "--store", base / "s", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"')
+    record = registry.state_path(done.stdout.strip())
+    until(lambda: not [*record.parent.glob(f"{record.stem}.*")], "its supervisor ends a moment later")
+
+
 def test_a_run_inside_a_run_uses_its_mount(base: Path) -> None:
     inner = [*KCACHEFS, "run", "-q", "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT"']
     done = kcachefs(
@@ -260,6 +268,24 @@ def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
     assert not os.path.ismount(place)
 
 
+def test_the_locks_of_a_mount_in_use_never_look_like_leftovers(base: Path) -> None:
+    """In /tmp, what is old is cleared away. Without them the next session would take the mount from this one."""
+    script = 'echo "$KCACHEFS_MOUNT"; read -r _'
+    with subprocess.Popen(
+        [*KCACHEFS, "run", "--store", str(base / "s"), "--", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        record = registry.state_path(process.stdout.readline().strip())
+        files = [record.with_suffix(suffix) for suffix in (".users", ".turn", ".transient", ".sock", ".json")]
+        for file in files:
+            os.utime(file, (0, 0))
+        until(lambda: all(file.stat().st_mtime > 0 and file.stat().st_atime > 0 for file in files))
+        process.communicate("go\n", timeout=PATIENCE)
+
+
 def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path) -> None:
     """With real Triton: four kernels, compiled once and then found."""
     (base / "program.py").write_text(TRITON)
@@ -287,6 +313,15 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     assert kcachefs("run", "-q", *command, env=quiet).stderr == ""
     failed = kcachefs("run", "--assert-warm", "--store", base / "s", "--", "sh", "-c", "exit 9", check=False)
     assert failed.returncode == 9
+
+
+def test_a_start_that_only_notes_when_it_read_an_entry_is_warm(mount: Mount) -> None:
+    """As JAX does with a cache that was filled before its size was limited."""
+    run = ("run", "--assert-warm", "--bytecode", "off", "--mount", mount.mountpoint, "--", "sh", "-c")
+    cold = kcachefs(*run, 'echo code > "$KCACHEFS_MOUNT"/jax/jit_f-1f2e-cache', check=False)
+    assert cold.stderr.startswith("kcachefs: 0 hits, 1 miss ")
+    note = 'cd "$KCACHEFS_MOUNT"/jax && cat jit_f-1f2e-cache && echo now > jit_f-1f2e-atime'
+    assert kcachefs(*run, note).stderr.startswith("kcachefs: 1 hit, 0 misses ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -37,6 +38,7 @@ _repacking = threading.Lock()
 """One thread at a time repacks."""
 
 
+@lru_cache(maxsize=512)
 def content(tag: str) -> bytes:
     """The bytes that belong to a tag: mostly few, some with several frames, some with a volume of their own."""
     chosen = random.Random(tag)

@@ -80,11 +80,11 @@ def elsewhere(work: Callable[[Path], dict[bytes, bytes]], path: Path) -> dict[by
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["catalog", "volume"])
 @pytest.mark.parametrize("way", damage.WAYS)
-def test_damage_at_a_random_place(whole: Path, tmp_path: Path, file: str, way: str) -> None:
+def test_damage_at_a_random_place(whole: Path, in_memory: Path, file: str, way: str) -> None:
     chosen = random.Random(os.environ.get("KCACHEFS_TEST_SEED", f"{file} {way}"))
     harmed = 0
     for number in range(DAMAGES // 6):
-        path = tmp_path / f"store-{number}"
+        path = in_memory / f"store-{number}"
         shutil.copytree(whole, path)
         target = path / "catalog" / "data.mdb" if file == "catalog" else chosen.choice(volume_files(path))
         size = target.stat().st_size
@@ -99,14 +99,14 @@ def test_damage_at_a_random_place(whole: Path, tmp_path: Path, file: str, way: s
     assert harmed or way == "flipped", "nothing was damaged, so this proves nothing"
 
 
-def test_a_damaged_branch_key_costs_no_records(whole: Path, tmp_path: Path) -> None:
+def test_a_damaged_branch_key_costs_no_records(whole: Path, in_memory: Path) -> None:
     """Such a tree can be walked, but searching for the records below the key fails: it has to be made again."""
     page, is_branch = 4096, 1
     original = (whole / "catalog" / "data.mdb").read_bytes()
     branches = [start for start in range(2 * page, len(original), page) if original[start + 10] & is_branch]
     mended = 0
     for number, place in enumerate(start + page - back for start in branches for back in range(40, 1000, 160)):
-        path = tmp_path / f"store-{number}"
+        path = in_memory / f"store-{number}"
         shutil.copytree(whole, path)
         damage.flip(path / "catalog" / "data.mdb", place, 1)
         read = elsewhere(_repair, path)

@@ -17,12 +17,12 @@ ROUNDS = 200
 
 @pytest.mark.slow
 def test_two_hundred_kills_lose_nothing(
-    tmp_path: Path, chosen: random.Random, caplog: pytest.LogCaptureFixture
+    in_memory: Path, chosen: random.Random, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = Rounds()
     with writers() as server:
         while state.rounds < ROUNDS:
-            one_round(server, tmp_path / "store", state, chosen)
+            one_round(server, in_memory / "store", state, chosen)
     assert state.in_flight > ROUNDS // 4, "too few kills hit an operation, so this proves nothing"
     assert state.recovered > ROUNDS // 4, "too few kills left a journal, so this proves nothing"
     # A kill may end a write at the end of a page: then the journal ends within a record that nobody was told of.

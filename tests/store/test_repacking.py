@@ -69,6 +69,15 @@ def test_what_was_appended_to_just_now_is_left_alone(store: Store) -> None:
     assert record(store, digest).place == place
 
 
+def test_what_was_appended_to_in_the_future_is_repacked(store: Store) -> None:
+    """The clock was set back since: it may be a year until it rests by that clock."""
+    digest = put(store, text(1, 5000))
+    volume = store.objects.volumes.path(store.objects.volumes.active)
+    os.utime(volume, (2**33, 2**33))
+    assert list(store.repack(3600)) != []
+    assert record(store, digest).flags & ObjectRecord.PACKED
+
+
 def test_a_reader_of_a_large_object_goes_on_while_it_is_repacked(store: Store) -> None:
     data = text(7, 700_000)
     digest = put(store, data)

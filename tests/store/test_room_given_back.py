@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from kcachefs.store import Options, Store
 from kcachefs.store import journal as journal_module
 from kcachefs.store.fsck import run
 from kcachefs.store.journal import RESERVE, RESERVE_AT_REST
+from kcachefs.store.lmdb_file import COMPACT_MAX
+from tests import command_server
 from tests.store.objects import delete, put
 
 
@@ -77,10 +80,13 @@ def test_what_rests_is_replayed_after_a_kill(tmp_path: Path) -> None:
         assert again.objects.get(digest) == b"acknowledged"
 
 
-def _with_free_pages(path: Path) -> list[bytes]:
+def _with_free_pages(path: Path, ballast: int = 0) -> list[bytes]:
+    """Objects that are left of many; with `ballast`, the catalog had so many more records once."""
     with Store(path, Options(background=False)) as store:
         digests = [put(store, b"%d" % number) for number in range(3000)]
         store.fold()
+        for value in (bytes(1000), None):
+            write_ballast(store, ballast, value)
         for digest in digests[100:]:
             delete(store, digest)
         store.fold()
@@ -99,6 +105,41 @@ def test_a_closed_catalog_has_few_free_pages(tmp_path: Path) -> None:
         assert all(store.objects.get(digest) == b"%d" % number for number, digest in enumerate(digests))
         assert store.catalog.statistics()["free_bytes"] < 50_000
         put(store, b"it can be written to")
+    assert run(path).exit_code == 0
+
+
+def write_ballast(store: Store, records: int, value: bytes | None) -> None:
+    """Put that many records into the catalog, or take them out again."""
+    with store.transaction() as txn:
+        for number in range(records):
+            key = b"?%05d" % number
+            txn.delete(key) if value is None else txn.put(key, value)
+    store.fold()
+
+
+def test_a_catalog_that_was_large_is_small_once_it_is_closed(tmp_path: Path) -> None:
+    digests = _with_free_pages(tmp_path / "store", ballast=2 * COMPACT_MAX // 1000)
+    assert (tmp_path / "store" / "catalog" / "data.mdb").stat().st_size < 200_000
+    with Store(tmp_path / "store", Options(background=False)) as store:
+        assert all(store.objects.get(digest) == b"%d" % number for number, digest in enumerate(digests))
+
+
+@pytest.mark.parametrize("command", [("gc",), ("fsck", "--repair")], ids=lambda words: words[0])
+def test_a_catalog_with_much_in_it_is_written_anew_when_somebody_asks(tmp_path: Path, command: tuple[str, ...]) -> None:
+    path, records = tmp_path / "store", 2 * COMPACT_MAX // 1000
+    data = path / "catalog" / "data.mdb"
+    with Store(path, Options(background=False)) as store:
+        write_ballast(store, 2 * records, bytes(1000))
+        write_ballast(store, records, None)
+    size = data.stat().st_size
+    assert size > 3 * COMPACT_MAX, "an unmount does not wait for that"
+    done = command_server.run(*command, "--store", path, "--json")
+    assert done.returncode == 0, done
+    assert data.stat().st_size < size * 2 / 3
+    if command == ("gc",):
+        assert json.loads(done.stdout)["freed_bytes"] >= size - data.stat().st_size > 0
+    with Store(path, Options(background=False)) as store:
+        assert store.catalog.statistics()["records"] >= records
     assert run(path).exit_code == 0
 
 

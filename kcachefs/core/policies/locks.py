@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.nodes import new_inode
@@ -19,7 +19,10 @@ from kcachefs.store.inode_numbers import LOCK_BASE, LOCK_FOLDER, ROOT_INO, above
 from kcachefs.store.records import Inode
 
 LOCKS_MAX = 4096
-"""Locks, and folders for them, that one user, or the users of one tenant, may have made."""
+"""Locks, and folders for them, that one user, or the users of one tenant, may have at a time."""
+LOCKS_KEPT = LOCKS_MAX // 2
+"""Above this many, each new one has the kernel let go of the oldest that nobody has open: by itself it remembers names
+until it needs the memory."""
 
 
 @dataclass
@@ -32,12 +35,17 @@ class _Lock:
 class MemoryLocks:
     """Locks by inode and by name. The engine's thread only."""
 
-    def __init__(self, account_of: Callable[[int], int] = lambda uid: uid) -> None:
+    def __init__(
+        self,
+        account_of: Callable[[int], int] = lambda uid: uid,
+        name_gone: Callable[[int, bytes], None] = lambda parent, name: None,
+    ) -> None:
         self._account_of = account_of
+        self._name_gone = name_gone
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
-        self._made: Counter[int] = Counter()
-        """How many there are, by the account of who made them."""
+        self._made: dict[int, dict[int, None]] = {}
+        """Those of each account, in the order in which the kernel is asked to let go of them."""
         self._next = above_earlier_workers(LOCK_BASE)
 
     def find(self, parent: int, name: bytes) -> int | None:
@@ -48,15 +56,26 @@ class MemoryLocks:
         if (parent, name) in self._names:
             raise FsError(errno.EEXIST)
         account = self._account_of(caller.uid)
-        if self._made[account] >= LOCKS_MAX:
+        made = self._made.setdefault(account, {})
+        if len(made) >= LOCKS_MAX:
             raise FsError(errno.ENOSPC, f"user {caller.uid} has too many locks in memory")
         ino = self._next | (LOCK_FOLDER if stat.S_ISDIR(mode) else 0)
         self._next += 1
         node = _new(ino, caller.uid, caller.gid, parent)
         self._locks[ino] = _Lock(node, (parent, name))
         self._names[parent, name] = ino
-        self._made[account] += 1
+        made[ino] = None
+        if len(made) > LOCKS_KEPT:
+            self._have_oldest_let_go(made)
         return self.hold(ino), node
+
+    def _have_oldest_let_go(self, made: dict[int, None]) -> None:
+        """Of two for each new one, so that they become fewer. One that is open stays, and has its turn again later."""
+        for ino in list(islice(made, 2)):
+            made[ino] = made.pop(ino)
+            place = self._locks[ino].place
+            if not ino & LOCK_FOLDER and self._names.get(place) == ino:
+                self._name_gone(*place)
 
     def hold(self, ino: int) -> int:
         """The kernel is told of a lock, and holds one more reference to it. Returns the inode."""
@@ -79,7 +98,7 @@ class MemoryLocks:
         if lock.lookups <= 0:
             del self._locks[ino]
             account = self._account_of(lock.node.uid)
-            self._made[account] -= 1
+            del self._made[account][ino]
             if not self._made[account]:
                 del self._made[account]
             if self._names.get(lock.place) == ino:

@@ -4,6 +4,7 @@ The promise. A name that leads to somebody else's file cannot be made to lead an
 everybody but its owner and root, such a file cannot be written, truncated, replaced, renamed, linked or removed. Only a
 file that is still empty can be replaced. Renaming a file with the same bytes over it succeeds and leaves the first one
 where it is, so that two who compile the same thing at once both go on; other bytes are refused with EPERM, and logged.
+An empty folder that is there for everybody's entries can be replaced by a folder.
 
 An entry as a whole closes to others, for a framework may load whatever lies in an entry's folder: a minute after the
 last change of anybody else's file in it, and in any case a quarter of an hour after its first file was sealed. Until
@@ -42,7 +43,7 @@ from kcachefs.core.policies.policy import Policy
 from kcachefs.core.tree import RENAME_EXCHANGE, RENAME_NOREPLACE
 from kcachefs.errors import FsError
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.inode_numbers import GROUP_BASE, VIRTUAL_BASE
+from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO, VIRTUAL_BASE
 from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
@@ -167,7 +168,7 @@ class Publish(Policy):
             self.authorize_add(caller, new_parent, new_name)
         elif ino is not None and ino != other and not flags & RENAME_NOREPLACE:
             if not flags & RENAME_EXCHANGE:
-                return self._gives_way(caller, ino, other, new_name)
+                return self._gives_way(caller, ino, other, new_parent, new_name)
             self._refuse_strangers(caller, new_parent, new_name)
             self._refuse_moving(caller, other, new_name)
         return False
@@ -199,7 +200,7 @@ class Publish(Policy):
             if count >= LOOKED_AT:
                 raise FsError(errno.EXDEV, f"{name!r} holds too much to be moved by anybody but root")
 
-    def _gives_way(self, caller: Caller, ino: int, other: int, name: bytes) -> bool:
+    def _gives_way(self, caller: Caller, ino: int, other: int, parent: int, name: bytes) -> bool:
         """Whether what is renamed is the same as what another has published. Raises where it is something else."""
         node, published = self._nodes.get(ino), self._nodes.get(other)
         if _owns(caller, published.uid):
@@ -211,9 +212,15 @@ class Publish(Policy):
                 if self._is_temporary(ino, node) and node.flags & (Inode.FRESH | Inode.PUBLISHED) == Inode.FRESH:
                     return True
                 name += b" by a file that had a name already"
-        elif published.is_dir and published.size:
-            return False  # ENOTEMPTY says it better
+        elif published.is_dir and (published.size or (node.is_dir and self._holds_entries(parent, name))):
+            return False  # ENOTEMPTY says it better; and what was in it, if anything, was evicted
         raise self._refusal(caller, f"replacing {name!r}", published.uid)
+
+    def _holds_entries(self, parent: int, name: bytes) -> bool:
+        """Whether a folder of that name is there for everybody's entries."""
+        if parent == ROOT_INO or self._nodes.get(parent).entry:
+            return False
+        return self._placement.kind_at(parent, name, is_dir=True) is Kind.STRUCTURE
 
     def _is_published(self, node: Inode) -> bool:
         with contextlib.suppress(FsError):
@@ -233,7 +240,7 @@ class Publish(Policy):
         )
 
     def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """What is renamed has its final name, with everything below it if it is a folder."""
+        """What is renamed has its final name, with everything below it if it is a folder, except locks."""
         node = self._nodes.get(ino)
         if is_temporary(name) or self._is_temporary(ino, node):
             return
@@ -247,7 +254,8 @@ class Publish(Policy):
             return
         for member in (ino, *below):
             node = self._nodes.get(member)
-            if node.is_file and not node.flags & Inode.PUBLISHED:
+            is_lock = node.nlink == 1 and self._membership.is_lock(member, node)  # else others load it by another name
+            if node.is_file and not node.flags & Inode.PUBLISHED and not is_lock:
                 node.flags |= Inode.PUBLISHED
                 self._nodes.save(txn, member, node)
 

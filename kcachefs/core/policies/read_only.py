@@ -42,7 +42,7 @@ class ReadOnly(Policy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._memory = MemoryLocks(parts.options.limits.account_of)
+        self._memory = MemoryLocks(parts.options.limits.account_of, parts.kernel.name_gone)
         self._named_locks: set[int] = set()
         """Locks among the files of an entry, as far as this worker was asked for their names."""
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.libraries import version_of
+from kcachefs.keys.asking import ask
+from kcachefs.keys.libraries import module_of, top_of, version_of
 from kcachefs.keys.readers.reader import Reader, nothing
+from kcachefs.keys.visibility import attributes
 
 
 def _numba_function(value: Any) -> Any:
     # With signatures given, numba converts arguments to them. Without, signatures are those that were used so far.
-    signatures = None if value._can_compile else [str(signature) for signature in value.signatures]
+    signatures = None if value._can_compile else [tuple(signature) for signature in value.signatures]
     return (value.py_func, value.targetoptions, getattr(value, "locals", None), signatures, version_of("numba"))
 
 
@@ -35,27 +38,97 @@ def _numba_generalised(value: Any) -> Any:
 
 
 def _numba_callback(value: Any) -> Any:
-    return (value._pyfunc, str(value._sig), version_of("numba"))
+    return (value._pyfunc, (value._sig.return_type, value._sig.args), version_of("numba"))
 
 
-def _text(value: Any) -> Any:
-    return (type(value).__qualname__, str(value), version_of(type(value).__module__))
+def _numba_type(value: Any) -> Any:
+    """A type by its text, and by what the text has no more of than a name or an address."""
+    held = vars(value)
+    if "_wr" in held and "dispatcher" in dir(value):  # of a function
+        text, told = "", value.dispatcher
+    elif "jit_methods" in held:  # of a class; the order of its fields is the layout of its instances
+        text, told = value.class_name, (list(value.struct.items()), {name: held.get(name) for name in _OF_CLASS_TYPES})
+    else:
+        told = {name: held[name] for name in _BEHIND_NAMES & held.keys()}
+        parts = [name for name in held if not name.endswith("_cache")]
+        told["types"] = {name: found for name in parts if (found := _types_in(value, held[name]))}
+        text = "" if _TELLING & held.keys() else str(value)
+        if _ADDRESS.search(text) is not None and (not told["types"] or "templates" in held):
+            raise Unkeyable(f"the numba type {text} is known by an address alone; pass what it is the type of")
+    return (type(value).__qualname__, _ADDRESS.sub("", text), told, version_of(type(value).__module__))
+
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}|#[0-9a-f]{8,}")
+_OF_CLASS_TYPES = ("class_doc", "jit_methods", "jit_props", "jit_static_methods")
+# Attributes with the thing itself, of which the text has the name; and those that say more than the text.
+_TELLING = frozenset({"pymod", "_value"})
+_BEHIND_NAMES = frozenset({"instance_class", "get_pointer", "requires_gil", "cconv"}) | _TELLING
+
+
+def _types_in(outer: Any, value: Any) -> list[Any]:
+    """The types that a type is made of: one of its attributes, or in one."""
+    if isinstance(value, sys.modules["numba"].types.Type):
+        return [value] if value is not outer else []
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return [found for item in items for found in _types_in(outer, item)]
 
 
 def _expression(value: Any) -> Any:
-    # By its text: symbols cache their hashes, which differ from process to process. What is assumed of functions is not
-    # in it.
+    # By its text: symbols cache their hashes, which differ from process to process.
     sympy = sys.modules["sympy"]
-    functions = {function.func for function in value.atoms(sympy.core.function.AppliedUndef)}
-    return (sympy.srepr(value), sorted(_assumed(function) for function in functions), version_of("sympy"))
+    unsaid: dict[int, tuple[str, Any]] = {}
+    for node in sympy.preorder_traversal(value):
+        if id(node) not in unsaid and (told := _untold_by_text(sympy, node)) is not None:
+            unsaid[id(node)] = (sympy.srepr(node), told)
+    return (sympy.srepr(value), sorted(unsaid.values(), key=lambda item: item[0]), version_of("sympy"))
 
 
-def _assumed(function: Any) -> tuple[str, str]:
-    return (function.name, repr(sorted(function._kwargs.items())))
+def _untold_by_text(sympy: Any, node: Any) -> Any:
+    """What the text of an expression leaves out; None where it says everything."""
+    if isinstance(node, sympy.core.function.AppliedUndef):
+        return _assumed(node.func)
+    told: list[Any] = []
+    if isinstance(node, sympy.IndexedBase):
+        told += [node.offset, node.strides]
+    elif isinstance(node, sympy.Wild):
+        told += [node.exclude, node.properties]
+    elif isinstance(node, sympy.Poly):
+        told += _domains(sympy, node.domain)
+    if isinstance(node, sympy.Basic) and top_of(module_of(type(node))) != "sympy":  # the text names the class alone
+        told += [type(node), attributes(node, sympy.Basic)]
+    return told or None
+
+
+def _domains(sympy: Any, domain: Any) -> list[Any]:
+    """A domain of polynomials and those that it is built upon; a finite field prints alike whichever its sign."""
+    told = []
+    while domain is not None:
+        told.append((sympy.srepr(domain), ask(domain, "sym")))
+        domain = ask(domain, "domain", ask(domain, "dom")) if ask(domain, "is_Composite") else None
+    return told
+
+
+def _assumed(function: Any) -> tuple[str, Any]:
+    return (function.name, function._kwargs)
 
 
 def _undefined_function(value: Any) -> Any:
     return (*_assumed(value), version_of("sympy"))
+
+
+def _distribution(value: Any) -> Any:
+    """A distribution of scipy by what it was made from, and its random generator where it has one of its own."""
+    shared = sys.modules["numpy"].random.mtrand._rand
+    return (value._updated_ctor_param(), None if value._random_state is shared else value._random_state)
+
+
+# Made with the distribution from what it was made from.
+_OF_DISTRIBUTIONS = frozenset(
+    {
+        *("_random_state", "_ctor_param", "_parse_arg_template", "_parse_args", "_parse_args_stats", "_parse_args_rvs"),
+        *("_ppfvec", "_cdfvec", "vecentropy", "generic_moment", "__doc__", "_stats_has_moments", "numargs"),
+    }
+)
 
 
 def _structure(value: Any) -> Any:
@@ -73,6 +146,10 @@ def _holds_no_pointer(cls: Any) -> bool:
     if issubclass(cls, ctypes.Structure | ctypes.Union):
         return all(_holds_no_pointer(field[1]) for base in cls.__mro__ for field in vars(base).get("_fields_", ()))
     return False
+
+
+def _constraints(value: Any) -> Any:
+    return {name: getattr(value, name) for name in dir(value) if name[0] != "_"}
 
 
 def _model_decorator(value: Any) -> Any:
@@ -98,14 +175,19 @@ READERS: dict[str, Reader] = {
     ),
     "numba.np.ufunc.gufunc.GUFunc": Reader("numba gufunc", _numba_generalised, attributes="noise"),
     "numba.core.ccallback.CFunc": Reader("numba callback", _numba_callback, attributes="noise"),
-    "numba.core.types.abstract.Type": Reader("numba type", _text, attributes="noise"),
+    "numba.core.types.abstract.Type": Reader("numba type", _numba_type, attributes="noise"),
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
+    "scipy.stats._distn_infrastructure.rv_generic": Reader("distribution", _distribution, noise=_OF_DISTRIBUTIONS),
+    # Instances are numbered as they are made.
+    "flax.linen.module.Module": Reader("flax module", nothing, noise=frozenset({"_id"})),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),
     "_ctypes.Structure": Reader("ctypes value", _structure),
     "_ctypes.Union": Reader("ctypes value", _structure),
     "_ctypes.Array": Reader("ctypes value", _structure),
-    "msgspec.Struct": Reader("struct", nothing, covers_subclasses=True),
+    "msgspec.Struct": Reader("struct", nothing, noise=frozenset({"__msgspec_cached_hash__"}), covers_subclasses=True),
+    "msgspec.Meta": Reader("constraints", _constraints),
+    "msgspec._core.Factory": Reader("default factory", lambda value: value.factory),
     "msgspec._core.NoDefaultType": Reader("no default", nothing, is_inline=True),
 }

@@ -8,8 +8,9 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs.errors import Unkeyable
-from kcachefs.keys.asking import ask
+from kcachefs.keys.asking import ask, dictionary_of
 from kcachefs.keys.dtypes import dtype_name
+from kcachefs.keys.libraries import version_of
 from kcachefs.keys.readers.reader import Reader
 from kcachefs.keys.visibility import is_written_in_c
 
@@ -61,6 +62,18 @@ def _legacy_random(value: Any) -> Any:
     return sys.modules["numpy"].random.RandomState.get_state(value, legacy=False)
 
 
+def _ufunc(value: Any) -> Any:
+    """A function of scipy that works element by element; those of numpy are found under its name."""
+    name = value.__name__
+    for home in ("scipy.special", "scipy.special._ufuncs"):
+        if dictionary_of(sys.modules.get(home)).get(name) is value:
+            return (home, name, version_of(home))
+    raise Unkeyable(
+        f"the ufunc {name} does not tell what it computes; pass the function that it was made of, or name "
+        "the variable in `ignore`"
+    )
+
+
 _BIT_GENERATORS = ("_mt19937.MT19937", "_pcg64.PCG64", "_pcg64.PCG64DXSM", "_philox.Philox", "_sfc64.SFC64")
 
 READERS: dict[str, Reader] = {
@@ -69,6 +82,7 @@ READERS: dict[str, Reader] = {
     "numpy.generic": Reader("scalar", _scalar, is_inline=True, covers_subclasses=True),
     # By name as well: Python's own str and bytes come before numpy's classes among their bases.
     **{f"numpy.{name}": Reader("scalar", _scalar, is_inline=True) for name in ("str_", "bytes_")},
+    "numpy.ufunc": Reader("ufunc", _ufunc, attributes="noise"),
     "numpy.dtype": Reader("dtype", dtype_name, is_inline=True, attributes="noise", covers_subclasses=True),
     **{f"numpy.random.{name}": Reader("bit generator", _bits) for name in _BIT_GENERATORS},
     "numpy.random._generator.Generator": Reader(

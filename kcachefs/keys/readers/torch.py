@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -159,7 +159,9 @@ def _tensors_of_module(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f"{kind}.{name}", held[kind][name]
 
 
-_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS, parts=_tensors_of_module)
+# What torch.compile and torch.jit leave in a module that they were given.
+_LEFT_BEHIND = frozenset({"_is_torch_compile", "__overloads__"})
+_MODULE = Reader("module", _module, noise=_HOOKS | _HOOK_MARKS | _LEFT_BEHIND, parts=_tensors_of_module)
 
 
 def _generator(value: Any) -> Any:
@@ -186,16 +188,96 @@ def compile_settings(context: Any) -> Any:
 
 def _graph(value: Any) -> Any:
     code = value.python_code("self")
-    return (code.src, code.globals)
+    # The text has the names of operators, which is all there is to those of torch.
+    foreign = {str(node.target): node.target for node in value.nodes if _is_foreign(node.target)}
+    return (code.src, code.globals, foreign)
 
 
 def _operator(value: Any) -> Any:
-    return (str(value), version_of("torch"))
+    if not _is_foreign(value):
+        return (str(value), version_of("torch"))
+    definition = _definitions().get(_qualified_name(value))
+    if definition is None:
+        raise Unkeyable(
+            f"torch.ops.{value} is what others have registered with torch, which does not tell what it does; pass what "
+            "torch.library.custom_op returned, or name the variable in `ignore`"
+        )
+    return (str(value), definition)
+
+
+def _is_foreign(target: Any) -> bool:
+    """Whether a value is an operator that torch does not bring: another of the same name may do something else."""
+    name = _qualified_name(target)
+    return bool(name) and (name.partition("::")[0] not in _NAMESPACES or name in _definitions())
+
+
+def _qualified_name(operator: Any) -> str:
+    """`namespace::name` of an operator, or of one of its overloads; nothing for other values."""
+    held = sys.modules["torch"]._ops
+    if isinstance(operator, held.OpOverloadPacket):
+        return str(operator._qualified_op_name)
+    return str(operator._schema.name) if isinstance(operator, held.OpOverload) else ""
+
+
+def operator_called(module: Any, names: Sequence[str]) -> tuple[str, Any] | None:
+    """The operator that `module.names` means in code, such as `torch.ops.mine.scale`, where torch does not bring it.
+
+    With what `torch.library.custom_op` returned for it, or None where it was defined otherwise, or is not yet.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or (module is not torch and module is not torch.ops):
+        return None
+    inside = list(names) if module is torch.ops else list(names[1:]) if names[:1] == ("ops",) else []
+    if len(inside) < 2 or inside[0] in _NAMESPACES:
+        return None
+    name = "::".join(inside[:2])
+    return name, _definitions().get(name)
+
+
+def _definitions() -> dict[str, Any]:
+    """The operators that were defined with `torch.library.custom_op`, by their qualified names."""
+    found = getattr(sys.modules.get("torch._library.custom_ops"), "OPDEFS", None)
+    return dict(found) if found else {}
+
+
+# Where torch keeps its own operators.
+_NAMESPACES = frozenset(
+    {
+        *("aten", "prim", "prims", "debugprims", "rngprims", "inductor", "inductor_prims", "c10d", "c10d_functional"),
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "debug_mode_ops"),
+        *(
+            "export",
+            "fsdp",
+            "mkldnn",
+            "mkldnn_prepacked",
+            "onednn",
+            "onnx",
+            "onnx_symbolic",
+            "profiler",
+            "quantization",
+        ),
+        *("quantized", "quantized_decomposed", "sparse", "static_runtime", "symm_mem", "xnnpack", "prepacked"),
+    }
+)
 
 
 def _custom_operator(value: Any) -> Any:
-    return (value._qualname, value._init_fn, value._backend_fns, value._abstract_fn, version_of("torch"))
+    """An operator with all that was registered for it: kernels, gradients, fakes, rules."""
+    torch = sys.modules["torch"]
+    begin, own = f"{value._namespace}/{value._name}/", ask(value._lib, "_op_impls", ())
+    if any(key.startswith(begin) and key not in own for key in ask(torch.library, "_impls", ())):
+        raise Unkeyable(
+            f"{value._qualname} has a kernel that torch.library.impl registered, which cannot be read; register it "
+            "with register_kernel, or name the variable in `ignore`"
+        )
+    registered = {name: held for name, held in vars(value).items() if name not in _OF_DISPATCHING}
+    registry = ask(sys.modules.get("torch._library.simple_registry"), "singleton")
+    effect = ask(ask(ask(registry, "_data", {}).get(value._qualname), "effect"), "effect")
+    return (value._qualname, registered, effect, version_of("torch"))
 
+
+# What an operator holds to be called, and nothing of its own.
+_OF_DISPATCHING = frozenset({"_lib", "_opoverload"})
 
 # torch.compile marks the parameters that it has met.
 _MARKS = frozenset({"_dynamo_static_input_type"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import mmap
 import os
 import random
 import time
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_daemons
 from tests.core.policies.mounts import (
     ALICE,
     BOB,
     as_user,
+    asked,
     each_engine,
     mounted,
     needs_root,
@@ -109,25 +112,25 @@ ATTACKS: list[Attack] = [
 ]
 ROUNDS = 20_000
 """Tries of each attack at most; the quota ends them all much earlier."""
-ATTACK_SECONDS = 8.0
-"""How long each is tried again, where it is never refused: a write may wait half a minute for room, and get it."""
+FULL_SECONDS = 1.0
+"""How long the attack on a store goes on after that was full."""
+HASTY = {"kcachefs.core.eviction.CERTAIN_SECONDS": 1.0}
+"""The evictor is sure sooner that nothing can be evicted: refusals wait for that."""
 REFUSALS = (errno.EDQUOT, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSPC)
 
 
-def _until_refused(attack: Attack, folder: Path, refusals: int = 1) -> int:
-    """How often it went well, until it was refused so many times or went on for long enough."""
-    went, end = 0, time.monotonic() + ATTACK_SECONDS
-    for number in itertools.takewhile(lambda _: time.monotonic() < end, range(ROUNDS)):
+def _until_refused(attack: Attack, folder: Path, enough: mmap.mmap | None = None, rounds: int = ROUNDS) -> int:
+    """How often it went well, until it was refused, or the first byte of `enough` was set where it never is."""
+    for number in range(rounds):
+        if enough is not None and enough[0]:
+            return number
         try:
             attack(folder, number + os.getpid() * ROUNDS)
-            went += 1
         except OSError as error:
             if error.errno not in REFUSALS:
                 raise
-            refusals -= 1
-            if not refusals:
-                break
-    return went
+            return number
+    return rounds
 
 
 def _hold_open(mountpoint: Path) -> None:
@@ -144,12 +147,14 @@ def _hold_open(mountpoint: Path) -> None:
 
 
 @contextlib.contextmanager
-def _everything_at_once(mount: Mount, engine: str) -> Iterator[list[Child[int]]]:
+def _everything_at_once(mount: Mount, engine: str, enough: mmap.mmap) -> Iterator[list[Child[int]]]:
     folder = mount.mountpoint / "inductor"
     attacks = [attack for attack in ATTACKS if engine == "direct" or attack is not _allocation]
     with contextlib.ExitStack() as running:
         running.enter_context(Child(lambda: _hold_open(mount.mountpoint), MALLORY))
-        yield [running.enter_context(Child(partial(_until_refused, attack, folder), MALLORY)) for attack in attacks]
+        yield [
+            running.enter_context(Child(partial(_until_refused, attack, folder, enough), MALLORY)) for attack in attacks
+        ]
 
 
 def _put(mount: Mount, name: bytes, numbers: range, size: int) -> None:
@@ -185,13 +190,17 @@ def _held(mount: Mount, who: Identity) -> int:
 @each_engine
 def test_one_who_does_everything_at_once_stays_within_the_quota_and_the_others_keep_theirs(engine: str) -> None:
     options = ("--max-size", "96MiB", "--max-size-per-uid", "8MiB", "--grace", "0")
-    with mounted(engine, *options) as mount:
+    enough = mmap.mmap(-1, 1)
+    # Alice waits for probes of what the attacker has open.
+    hasty = {**HASTY, "kcachefs.core.eviction.PROBE_SECONDS": 0.1}
+    with forked_daemons.constants(hasty), mounted(engine, *options) as mount:
         for who, name in MODEST.items():
             as_user(who, partial(_put, mount, name, range(3), MIB))
             as_user(who, lambda: (mount.mountpoint / "inductor" / f"{os.getuid()}.lock").touch(), umask=0)
-        with _everything_at_once(mount, engine) as attackers:
+        with _everything_at_once(mount, engine, enough) as attackers:
             # Alice goes on, to far above her quota, and must lose only her own; the attacker has all of it open.
             as_user(ALICE, lambda: _put(mount, b"alice", range(3, 16), MIB))
+            enough[0] = 1
             went = [attacker.result() for attacker in attackers]
             assert sum(went) > 50, "nobody attacked"
             assert _held(mount, MALLORY) <= 8 * MIB
@@ -209,23 +218,31 @@ def test_one_who_does_everything_at_once_stays_within_the_quota_and_the_others_k
 @each_engine
 def test_in_a_full_store_only_those_above_an_equal_part_lose_entries(engine: str) -> None:
     options = ("--max-size", "28MiB", "--max-size-per-uid", "20MiB", "--grace", "0")
-    with mounted(engine, *options) as mount:
+    # A write that finds no room waits for seconds, not for half a minute: only those of the attacker find none.
+    impatient = {**HASTY, "kcachefs.core.room.WAIT_WHEN_FULL_SECONDS": 5.0}
+    enough = mmap.mmap(-1, 1)
+    with forked_daemons.constants(impatient), mounted(engine, *options) as mount:
         for who, name in MODEST.items():
             as_user(who, partial(_put, mount, name, range(4), MIB))
         settled(mount)
-        with _everything_at_once(mount, engine) as attackers:
+        with _everything_at_once(mount, engine, enough) as attackers:
+            until(lambda: asked(mount, "stats")["store"]["used_bytes"] > 0.95 * 28 * MIB, "the store is full")
+            time.sleep(FULL_SECONDS)
+            enough[0] = 1
             for attacker in attackers:
                 attacker.result()
             for name in MODEST.values():
                 assert _left(mount, name, range(4), MIB) == list(range(4))
         assert settled(mount).store.used_bytes < 28 * MIB * 1.25
+        # Now that nobody has theirs open, only whose they are keeps them.
+        as_user(MALLORY, lambda: _until_refused(_entry, mount.mountpoint / "inductor", rounds=100))
         for name in MODEST.values():
             assert _left(mount, name, range(4), MIB) == list(range(4))
 
 
 @pytest.mark.mount
 def test_the_accounts_are_the_same_after_a_worker_died() -> None:
-    with mounted("direct", "--max-size-per-uid", "8MiB") as mount:
+    with forked_daemons.constants(HASTY), mounted("direct", "--max-size-per-uid", "8MiB") as mount:
         for who, name in MODEST.items():
             as_user(who, partial(_put, mount, name, range(2), MIB))
         as_user(MALLORY, lambda: _until_refused(_lock, mount.mountpoint / "inductor"))

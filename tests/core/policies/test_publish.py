@@ -245,6 +245,45 @@ def test_a_folder_renamed_into_place_is_published_whole(fs: Filesystem) -> None:
     _closed(fs)
 
 
+def test_an_empty_folder_for_entries_is_in_nobodys_way(fs: Filesystem) -> None:
+    version = folder(fs, "warp/1.11.0")
+    fs.make(OF_ALICE, version, b"lto", 0o040755)  # evicting what was in it leaves it
+    fs.make(OF_ALICE, version, b"wp_module", 0o040755)
+    for number in range(2):
+        temporary, _ = fs.make(OF_BOB, version, b"lto_p1_t%d" % number, 0o040755)
+        _put(fs, temporary, b"1f2e.lto", b"bob", BOB.uid)
+    fs.rename(OF_BOB, version, b"lto_p1_t0", version, b"lto")
+    assert fs.nodes.get(find(fs, "warp/1.11.0/lto/1f2e.lto")).uid == BOB.uid
+    with pytest.raises(FsError) as caught:
+        fs.rename(OF_BOB, version, b"lto_p1_t1", version, b"wp_module")
+    assert caught.value.errno == errno.EPERM, "an entry is its maker's"
+    root = fs.lookup(ROOT, 1, b"warp")
+    with pytest.raises(FsError):
+        fs.rename(OF_BOB, version, b"lto_p1_t1", 1, b"nvrtc")
+    assert fs.lookup(ROOT, 1, b"warp") == root
+    _closed(fs)
+
+
+def test_a_lock_in_a_folder_that_is_renamed_into_place_is_everybodys(fs: Filesystem) -> None:
+    place = folder(fs, "warp/1.11.0", OF_ALICE)
+    temporary, _ = fs.make(OF_ALICE, place, b"lto_p1_t2", 0o040755)
+    inodes = [fs.create(OF_ALICE, temporary, name, 0o644)[0] for name in (b"x.lock", b"y.lock", b"1f.lto")]
+    lock, linked, code = inodes
+    fs.link(OF_ALICE, linked, place, b"loaded")
+    fs.rename(OF_ALICE, place, b"lto_p1_t2", place, b"lto")
+    fs.authorize_write(OF_BOB, lock)
+    assert fs.attributes(lock).mode & 0o666 == 0o666
+    for ino in (linked, code):  # a lock that has another name as well may be loaded by that
+        assert fs.attributes(ino).mode & 0o022 == 0
+        with pytest.raises(FsError) as caught:
+            fs.authorize_write(OF_BOB, ino)
+        assert caught.value.errno == errno.EPERM
+    fs.forget(linked, 1)
+    for ino in (temporary, *inodes):
+        fs.forget(ino, 1)
+    _closed(fs)
+
+
 @pytest.mark.parametrize("size", [0, 5, 70_000, 3 << 20])
 def test_equal_bytes_are_told_from_others_however_they_are_kept(fs: Filesystem, size: int) -> None:
     data = os.urandom(size)

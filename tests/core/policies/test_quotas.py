@@ -36,6 +36,12 @@ from tests.waiting import until
 SIZE = 50_000
 
 
+@pytest.fixture(autouse=True)
+def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no mount, waiting for the kernel to let go of something is in vain."""
+    monkeypatch.setattr("kcachefs.core.eviction.PROBE_SECONDS", 0.01)
+
+
 def total(fs: Filesystem, uid: int) -> int:
     assert fs.quotas is not None
     return fs.quotas.accounts.total(uid)
@@ -358,7 +364,7 @@ def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monke
 
 # --- every inode is on somebody's account -----------------------------------------------------------------------------
 
-QUOTA = 8 << 20
+QUOTA = 4 << 20
 
 
 class QuotaReached(Exception):
@@ -457,7 +463,7 @@ def test_whatever_a_user_fills_the_store_with_ends_at_the_quota_and_costs_nobody
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Filesystem, int, int], None]
 ) -> None:
     monkeypatch.setattr(room, "WAIT_WHEN_FULL_SECONDS", 0.0)
-    with opened(tmp_path / "store", per_uid=QUOTA, max_size=64 << 20) as fs:
+    with opened(tmp_path / "store", per_uid=QUOTA, max_size=32 << 20) as fs:
         make(fs, 1, *"ABCD")
         fill(fs, 2, way)
         assert total(fs, 2) <= QUOTA * 9 // 8
@@ -467,7 +473,7 @@ def test_whatever_a_user_fills_the_store_with_ends_at_the_quota_and_costs_nobody
         assert fs.quotas is not None
         assert fs.quotas.accounts.totals() == fs.quotas.accounts.recounted()
         make(fs, 1, "E")
-    with opened(tmp_path / "store", per_uid=QUOTA, max_size=64 << 20) as fs:
+    with opened(tmp_path / "store", per_uid=QUOTA, max_size=32 << 20) as fs:
         assert fs.quotas is not None
         fs.quotas.accounts.count(60.0)  # on a busy machine the mount goes on before it is done with that
         assert total(fs, 1) == sum(total_of(fs, entry) for entry in "ABCDE"), "counted again when it is mounted"
@@ -524,7 +530,7 @@ def test_the_next_worker_finds_every_account_as_the_last_one_left_it(tmp_path: P
         again = Filesystem(fs.store, FsOptions(limits=fs.room.limits, resumed=True))
         assert again.quotas is not None
         assert again.quotas.accounts.totals() == before
-        fs.store.catalog.observer = fs.quotas.accounts
+        fs.store.catalog.observe(fs.quotas.accounts)
 
 
 def test_a_large_store_is_counted_in_pieces_while_it_changes(tmp_path: Path) -> None:
@@ -545,7 +551,7 @@ def test_a_large_store_is_counted_in_pieces_while_it_changes(tmp_path: Path) -> 
         assert accounts.is_complete
         assert accounts.totals() == accounts.recounted()
         assert fs.quotas is not None
-        fs.store.catalog.observer = fs.quotas.accounts
+        fs.store.catalog.observe(fs.quotas.accounts)
         fs.quotas.accounts = accounts
 
 

@@ -323,3 +323,19 @@ def test_one_user_cannot_take_the_locks_of_all() -> None:
     locks.make(bob, 1, b"his.lock", stat.S_IFREG)
     locks.forget(made[0], 1)
     locks.make(alice, 1, b"more.lock", stat.S_IFREG)
+
+
+@each_engine
+def test_a_user_takes_any_number_of_locks_one_after_another(engine: str) -> None:
+    """The kernel remembers their names for as long as it likes, and one that is held stays held."""
+    with mounted(engine, "--policy", "read-only") as mount:
+        locks = mount.mountpoint / "inductor"
+
+        def take_all() -> None:
+            with open(locks / "held.lock", "w") as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                for number in range(LOCKS_MAX + 100):
+                    os.close(os.open(locks / f"{number}.lock", os.O_RDWR | os.O_CREAT, 0o644))
+                assert _locked(locks / "held.lock") == errno.EWOULDBLOCK
+
+        as_user(ALICE, take_all)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.keys.cases.case import Case, edits
+from tests.keys.cases.case import Case, edits, mutations
 
 PLAIN = """
 import abc, functools
@@ -78,6 +78,18 @@ class Kernel:
 value = Kernel(2)
 """
 
+PASSED = """
+from dataclasses import InitVar, dataclass
+@dataclass(kw_only=True)
+class Kernel:
+    m: InitVar[int]
+    n: InitVar[int]
+    k: int = 0
+    def __post_init__(self, one, two):
+        self.k = one - two
+value = Kernel(m=2, n=2)
+"""
+
 ENUM = """
 import enum
 class Kernel(enum.Enum):
@@ -129,6 +141,25 @@ Kind = enum.Enum("Kind", "A B")
 scope = {"__name__": "json"}
 exec("def dumps(x): return x + 1", scope)
 value = [Kernel(), Plain(), Holder(), Mode.A, Made(1), Tuple(1, 2), Kind.A]
+"""
+
+WRAPPED = """
+import collections, dataclasses, functools, typing
+def loud(method, mark="one"):
+    @functools.wraps(method)
+    def wrapper(*args, **kwargs):
+        return method(*args, **kwargs), mark
+    return wrapper
+@dataclasses.dataclass(order=True)
+class Kernel:
+    m: int = 1
+@dataclasses.dataclass
+class Other:
+    m: int = 1
+class Plain(typing.NamedTuple):
+    a: int = 1
+value = [Kernel(), Plain()]
+# Wrapped here.
 """
 
 ABSTRACT = """
@@ -233,6 +264,20 @@ CASES: list[Case] = [
         "dataclass slots", "change", DATACLASS.replace("self.extra = 1", "pass"), "frozen=False || slots=True", VALUE
     ),
     *edits(
+        "dataclass order",
+        "change",
+        PASSED,
+        "m: InitVar[int]\\n    n: InitVar[int] || n: InitVar[int]\\n    m: InitVar[int]",
+        VALUE,
+    ),
+    *edits(
+        "dataclass order kept",
+        "same",
+        PASSED.replace("kw_only=True", "kw_only=True, slots=True"),
+        "m=2, n=2 || n=2, m=2",
+        VALUE,
+    ),
+    *edits(
         "enumeration",
         "change",
         ENUM,
@@ -290,6 +335,25 @@ CASES: list[Case] = [
             "generated in a library's name", "change", COMPLETED, "x + 1 || x + 2", "hash_value(scope['dumps'])"
         )
     ),
+    *(
+        replace(case, is_portable=False)
+        for case in edits(
+            "generated and wrapped",
+            "change",
+            WRAPPED,
+            """
+            # Wrapped here. || Kernel.__init__ = loud(Kernel.__init__)
+            # Wrapped here. || Kernel.__repr__ = loud(Kernel.__repr__)
+            # Wrapped here. || Kernel.__eq__ = loud(Kernel.__eq__, "two")
+            # Wrapped here. || Kernel.__lt__ = Kernel.__gt__
+            # Wrapped here. || Kernel.__repr__ = Other.__repr__
+            # Wrapped here. || Plain.__repr__ = collections.namedtuple("Other", "a").__repr__
+            # Wrapped here. || Plain.__repr__ = loud(Plain.__repr__)
+            # Wrapped here. || Plain.__new__ = loud(Plain.__new__)
+            """,
+            VALUE,
+        )
+    ),
     *edits(
         "abstract",
         "change",
@@ -303,6 +367,37 @@ CASES: list[Case] = [
         (abc.ABC) || (object)
         @typing.runtime_checkable\\n ||
         """,
+        VALUE,
+    ),
+    *(
+        case
+        for name, source in (("class", PLAIN), ("slots", SLOTTED), ("dataclass", DATACLASS), ("enumeration", ENUM))
+        for case in mutations(
+            f"{name} used",
+            "same",
+            source,
+            """
+            import copy; copy.copy(value), copy.deepcopy(value)
+            import pickle; pickle.loads(pickle.dumps(value))
+            hash(Kernel), repr(value), value == value
+            import inspect, typing; inspect.signature(Kernel), typing.get_type_hints(Kernel)
+            """,
+            VALUE,
+        )
+    ),
+    *mutations(
+        "enumeration cached",
+        "same",
+        """
+        import enum, functools
+        class Kernel(enum.Enum):
+            FAST = 1
+            @functools.cached_property
+            def cost(self):
+                return 2
+        value = Kernel.FAST
+        """,
+        "value.cost",
         VALUE,
     ),
     *edits(
@@ -329,6 +424,24 @@ CASES: list[Case] = [
         (order=False, frozen=False) || (frozen=False, order=False)
         (order=False, frozen=False) || ()
         """,
+        VALUE,
+    ),
+    *edits(
+        "enumeration borrowed",
+        "change",
+        ENUM,
+        """
+        def stages(self): || __repr__ = enum.Enum.__str__\\n    def stages(self):
+        def stages(self): || __hash__ = enum.Enum.__dir__\\n    def stages(self):
+        class Kernel || @enum.global_enum\\nclass Kernel
+        """,
+        VALUE,
+    ),
+    *edits(
+        "enumeration of text",
+        "same",
+        ENUM.replace("enum.Enum", "str, enum.Enum"),
+        "def stages(self): || __str__ = enum.Enum.__str__\\n    def stages(self):",
         VALUE,
     ),
     *edits("enumeration kept", "same", ENUM, "Kernel.FAST || Kernel(1)", VALUE),

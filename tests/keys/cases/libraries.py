@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.keys.cases.case import Case, edits, mutations, values
+
+VALUE = "hash_value(value)"
 
 TRITON = """
 import triton, triton.language as tl
@@ -50,6 +54,144 @@ def ufunc(x):
 def run(x):
     return kernel(x), typed(x), ufunc(x)
 kind = numba.float64
+"""
+
+NUMBA_TYPES = """
+import collections, enum, numba
+from numba import njit, types
+from numba.experimental import jitclass
+N = 4
+@njit
+def helper(x):
+    return x * N
+@jitclass([("a", types.int64), ("b", types.float32)])
+class Point:
+    def __init__(self):
+        self.a = 1
+class Mode(enum.IntEnum):
+    FAST = 1
+Pair = collections.namedtuple("Pair", "x y")
+point = Point.class_type.instance_type
+@njit([(point,)])
+def typed(p):
+    return p.a
+GIVEN = {
+    "function": types.List(types.Dispatcher(helper)),
+    "class": types.Tuple([point, types.int64]),
+    "named": types.List(types.NamedTuple([types.int64, types.int64], Pair)),
+    "mode": types.Optional(types.IntEnumMember(Mode, types.int64)),
+    "omitted": types.Omitted(helper),
+    "module": types.Module(numba),
+    "literal": types.literal(1),
+    "typed": typed,
+    "itself": Point,
+}
+"""
+
+PYDANTIC = """
+import pydantic
+check = pydantic.field_validator("x")
+whole = pydantic.model_validator(mode="after")
+shown = pydantic.computed_field
+class Config(pydantic.BaseModel):
+    x: int = 1
+    y: int = 2
+    @check
+    def add(cls, x): return x + 1
+    @check
+    def grow(cls, x): return x * 2
+    @whole
+    def low(self): return self
+    @whole
+    def high(self): return self
+    @shown
+    def area(self) -> int: return 1
+    @shown
+    def cost(self) -> int: return 1
+value = Config(x=3)
+"""
+
+# As flax has it: modules get a number each, which is theirs alone.
+FLAX = {
+    "flax/__init__.py": "",
+    "flax/linen/__init__.py": "",
+    "flax/linen/module.py": """
+class Module:
+    def __init__(self, features, number):
+        self.features, self._id = features, number
+""",
+    "main.py": """
+from flax.linen.module import Module
+class Dense(Module):
+    pass
+""",
+}
+
+SCIPY = """
+import numpy, scipy.special, scipy.stats
+from scipy.stats import norm, rv_discrete
+class Slope(scipy.stats.rv_continuous):
+    def _pdf(self, x):
+        return 2 * x
+slope = Slope(a=0, b=1)
+def kernel(x):
+    return norm.pdf(x), slope.pdf(x)
+"""
+
+ATTRS = """
+import attrs, functools
+def loud(method):
+    @functools.wraps(method)
+    def wrapper(*args, **kwargs):
+        return method(*args, **kwargs)
+    return wrapper
+@attrs.frozen(order=False, cache_hash=True)
+class Tile:
+    m: int = 1
+    n: int = attrs.field(default=2, converter=int, validator=attrs.validators.ge(1), eq=True)
+    def area(self):
+        return self.m * self.n
+value = Tile()
+"""
+
+ATTRS_CACHED = """
+import attrs, functools
+@attrs.frozen
+class Tile:
+    m: int = 1
+    @functools.cached_property
+    def cost(self):
+        return self.m + 1
+value = Tile()
+"""
+
+SYMPY = """
+import sympy
+from sympy.utilities.lambdify import implemented_function
+x, y = sympy.symbols("x y")
+i = sympy.Idx("i")
+class Bump(sympy.Function):
+    is_real = True
+    def fdiff(self, argindex=1):
+        return 2 * self.args[0]
+class Box(sympy.Expr):
+    def doit(self, **hints):
+        return sympy.Integer(2)
+A = sympy.IndexedBase("A", offset=0, strides=(1, 2))
+w = sympy.Wild("w", exclude=[x], properties=[lambda e: e.is_Integer])
+p = sympy.Poly(x**2 + 1, x, modulus=5, symmetric=True)
+made = implemented_function("made", lambda e: e + 1)
+value = [Bump(x) + 1, Box(x) + 1, A[i], w + 1, p]
+implemented = made(x) + 1
+"""
+
+MSGSPEC = """
+import typing, msgspec
+class Point(msgspec.Struct, rename="lower", frozen=True, cache_hash=True):
+    x: int = 1
+    y: typing.Annotated[int, msgspec.Meta(gt=0)] = msgspec.field(default=2, name="outer")
+    tags: typing.Any = msgspec.field(default_factory=list)
+value = Point(tags=())
 """
 
 CASES: list[Case] = [
@@ -164,6 +306,35 @@ CASES: list[Case] = [
         key="[hash_function(run), hash_function(kernel), hash_value(kind)]",
         needs="numba",
     ),
+    *(
+        case
+        for given, line in (
+            ("function", "N = 4 || N = 5"),
+            ("class", "self.a = 1 || self.a = 2"),
+            ("class", """("a", types.int64), ("b", types.float32) || ("b", types.float32), ("a", types.int64)"""),
+            ("named", """"x y" || "x z" """),
+            ("mode", "FAST = 1 || FAST = 2"),
+            ("omitted", "N = 4 || N = 5"),
+            ("typed", "self.a = 1 || self.a = 2"),
+            ("itself", "self.a = 1 || self.a = 2"),
+        )
+        for case in edits(
+            f"numba type of {given}", "change", NUMBA_TYPES, line, key=f"hash_value(GIVEN[{given!r}])", needs="numba"
+        )
+    ),
+    *mutations(
+        "numba types used",
+        "same",
+        NUMBA_TYPES,
+        """
+        helper(2)
+        typed(Point())
+        GIVEN["literal"].literal_type
+        """,
+        key="hash_value(list(GIVEN.values()))",
+        needs="numba",
+    ),
+    *values("numba type refused", "refused", NUMBA_TYPES, "types.deferred_type()", needs="numba"),
     *edits(
         "pydantic",
         "change",
@@ -188,6 +359,176 @@ CASES: list[Case] = [
         """,
         key="hash_value(value)",
         needs="pydantic",
+    ),
+    *edits(
+        "pydantic order",
+        "change",
+        PYDANTIC,
+        """
+        x: int = 1\\n    y: int = 2 || y: int = 2\\n    x: int = 1
+        def add(cls, x): return x + 1\\n    @check\\n    def grow(cls, x): return x * 2 || \
+def grow(cls, x): return x * 2\\n    @check\\n    def add(cls, x): return x + 1
+        def low(self): return self\\n    @whole\\n    def high(self): return self || \
+def high(self): return self\\n    @whole\\n    def low(self): return self
+        def area(self) -> int: return 1\\n    @shown\\n    def cost(self) -> int: return 1 || \
+def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return 1
+        """,
+        key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *mutations(
+        "pydantic used",
+        "same",
+        PYDANTIC,
+        """
+        Config().x = 2
+        Config.model_json_schema()
+        Config.model_validate({"x": 2}).model_dump_json()
+        value.model_copy(deep=True)
+        """,
+        key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *edits(
+        "attrs",
+        "change",
+        ATTRS,
+        """
+        order=False || order=True
+        order=False, cache_hash=True || eq=False
+        order=False || kw_only=True
+        order=False || slots=False
+        attrs.frozen( || attrs.define(unsafe_hash=True,
+        m: int = 1 || k: int = 1
+        default=2 || default=3
+        converter=int || converter=float
+        ge(1) || ge(0)
+        eq=True || eq=False
+        eq=True || repr=False
+        self.m * self.n || self.m + self.n
+        Tile() || Tile(2)
+        """,
+        key="hash_value(value)",
+        needs="attrs",
+    ),
+    *(
+        replace(case, is_portable=False)
+        for case in (
+            *edits(
+                "attrs wrapped",
+                "change",
+                ATTRS,
+                "Tile() || Tile()\\nTile.__repr__ = loud(Tile.__repr__)",
+                VALUE,
+                "attrs",
+            ),
+            *edits("attrs cached", "change", ATTRS_CACHED, "self.m + 1 || self.m + 2", VALUE, "attrs"),
+            *mutations("attrs cached used", "same", ATTRS_CACHED, "value.cost", VALUE, "attrs"),
+        )
+    ),
+    *mutations(
+        "attrs used",
+        "same",
+        ATTRS,
+        """
+        hash(value), repr(value), value == Tile()
+        import copy, pickle; copy.copy(value), pickle.dumps(value)
+        """,
+        key=VALUE,
+        needs="attrs",
+    ),
+    *edits(
+        "jax",
+        "change",
+        """
+        import jax
+        def kernel(x: jax.Array) -> jax.Array:
+            return x + 1
+        """,
+        """
+        x: jax.Array || x: object
+        x + 1 || x + 2
+        """,
+        needs="jax",
+    ),
+    Case("flax: another", "change", FLAX, "hash_value(Dense(2, 1))", "hash_value(Dense(3, 1))"),
+    Case("flax: the same", "same", FLAX, "hash_value(Dense(2, 1))", "hash_value(Dense(2, 2))"),
+    *values(
+        "scipy",
+        "change",
+        SCIPY,
+        """
+        scipy.special.expit || scipy.special.gamma
+        scipy.special.expit || numpy.exp
+        norm || scipy.stats.gamma
+        norm(0, 1) || norm(0, 2)
+        slope || Slope(a=0, b=2)
+        slope || Slope(a=0, b=1, seed=1)
+        Slope(seed=1) || Slope(seed=2)
+        rv_discrete(values=([1, 2], [0.5, 0.5])) || rv_discrete(values=([1, 2], [0.4, 0.6]))
+        """,
+        "scipy",
+    ),
+    *values("ufunc refused", "refused", SCIPY, "numpy.frompyfunc(len, 1, 1)", "scipy"),
+    *edits("scipy edited", "change", SCIPY, "2 * x || 3 * x", needs="scipy"),
+    *mutations(
+        "scipy used",
+        "same",
+        SCIPY,
+        """
+        norm.rvs(size=2), slope.rvs(size=2)
+        norm.fit([1, 2, 3]), norm.entropy(), slope.ppf(0.5), slope.moment(2)
+        """,
+        needs="scipy",
+    ),
+    *edits(
+        "msgspec",
+        "change",
+        MSGSPEC,
+        """
+        rename="lower" || rename="upper"
+        rename="lower" || kw_only=True
+        name="outer" || name="other"
+        default_factory=list || default_factory=dict
+        gt=0 || gt=1
+        x: int || z: int
+        """,
+        key="hash_value(value)",
+        needs="msgspec",
+    ),
+    *mutations("msgspec used", "same", MSGSPEC, "hash(value)", key="hash_value(value)", needs="msgspec"),
+    *edits(
+        "sympy",
+        "change",
+        SYMPY,
+        """
+        2 * self.args || 3 * self.args
+        Integer(2) || Integer(3)
+        is_real || is_finite
+        offset=0 || offset=1
+        (1, 2) || (2, 1)
+        exclude=[x] || exclude=[y]
+        is_Integer || is_Symbol
+        modulus=5 || modulus=7
+        symmetric=True || symmetric=False
+        modulus=5, symmetric=True || domain="QQ"
+        modulus=5, symmetric=True || domain="ZZ[y]"
+        """,
+        key="hash_value(value)",
+        needs="sympy",
+    ),
+    *edits("sympy implemented", "change", SYMPY, "e + 1 || e + 2", key="hash_value(implemented)", needs="sympy"),
+    *mutations(
+        "sympy used",
+        "same",
+        SYMPY,
+        """
+        [hash(one) for one in value]
+        [one.is_positive for one in value[:4]]
+        [one.diff(x) for one in value[:2]]
+        """,
+        key="hash_value(value)",
+        needs="sympy",
     ),
     *values(
         "other libraries",

@@ -85,6 +85,28 @@ def double(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 """
 
+OPERATORS = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+if not hasattr(torch.ops.cases, "defined"):
+    torch.library.define("cases::defined", "(Tensor x) -> Tensor")
+@torch.library.custom_op("cases::op", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+def other(*args):
+    return args[0]
+graph = torch.fx.Graph()
+graph.output(graph.call_function(torch.ops.cases.op.default, (graph.placeholder("x"),)))
+GIVEN = {"op": op, "overload": torch.ops.cases.op.default, "packet": torch.ops.cases.op, "graph": graph}
+def kernel(x):
+    return GIVEN["op"](x)
+def by_name(x):
+    return x + torch.ops.cases.op(x)
+ops = torch.ops
+def through_ops(x):
+    return x + ops.cases.op.default(x)
+"""
+
 CASES: list[Case] = [
     *values(
         "numpy",
@@ -287,23 +309,76 @@ CASES: list[Case] = [
         """,
         "torch numpy",
     ),
+    *(
+        case
+        for given in ("op", "overload", "packet", "graph")
+        for case in mutations(
+            f"torch {given} changed",
+            "change",
+            OPERATORS,
+            """
+            op.register_fake(other)
+            op.register_autograd(other)
+            op.register_kernel("cuda", other)
+            op.register_vmap(other)
+            op.register_torch_dispatch(TorchDispatchMode, other)
+            op.register_autocast("cuda", torch.float16)
+            op._disabled_kernel.add("cpu")
+            """,
+            key=f"hash_value(GIVEN[{given!r}])",
+            needs="torch",
+        )
+    ),
+    *(
+        case
+        for name in ("kernel", "by_name", "through_ops")
+        for case in mutations(
+            f"torch operator called by {name}",
+            "change",
+            OPERATORS,
+            "op.register_autograd(other)",
+            key=f"hash_function({name})",
+            needs="torch",
+        )
+    ),
+    *values(
+        "torch operator refused",
+        "refused",
+        OPERATORS,
+        """
+        torch.ops.cases.defined
+        torch.ops.cases.defined.default
+        """,
+        "torch",
+    ),
+    *values(
+        "torch kernel refused",
+        "refused",
+        OPERATORS.replace("cases::op", "cases::patched").replace("cases.op", "cases.patched")
+        + 'library = torch.library.Library("cases", "IMPL")\nlibrary.impl("patched", other, "CUDA")\n',
+        "op",
+        "torch",
+    ),
     *mutations(
         "torch used",
         "same",
         TORCH
         + """
 compiled = torch.compile(f, backend="eager")
-module = linear()
+module, weighted = linear(), linear()
 optimised = torch.compile(module, backend="eager")
 weight = nn.Parameter(torch.ones(2))
 def kernel(x):
-    return compiled(x), optimised(x), double(x), torch.ops.aten.add(x, x), weight
+    return compiled(x), optimised(x), double(x), torch.ops.aten.add(x, x), weight, weighted
 """,
         """
         compiled(torch.ones(2))
         optimised(torch.ones(2))
         module(torch.ones(2))
+        torch.compile(weighted, backend="eager")(torch.ones(2))
+        torch.jit.script(weighted)
         double(torch.ones(2))
+        torch.ops.cases.double(torch.ones(2))
         compiled(weight)
         torch.ops.aten.add.Tensor(weight, weight)
         hash(weight), weight.shape, weight.data_ptr()

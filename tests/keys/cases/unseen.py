@@ -36,6 +36,27 @@ forget()
 open("table.csv", "w").write("1")
 """
 
+OPERATORS = """
+import torch
+if not hasattr(torch.ops.cases, "by_name"):
+    torch.library.define("cases::by_name", "(Tensor x) -> Tensor")
+def scale(x): return x * 2
+def calls_by_name(x): return torch.ops.cases.by_name(x)
+"""
+
+OVERLOADED = """
+import numba
+from numba.extending import overload
+def helper(x):
+    return x
+def made(n):
+    def implementation(x):
+        return lambda x: n
+    return implementation
+@numba.njit
+def calls_overloaded(x): return helper(x)
+"""
+
 UNSEEN = {
     "reads_environment": "os.environ['KCACHEFS_UNSEEN'] = '1'",
     "reads_file": "open('table.csv', 'w').write('2')",
@@ -85,5 +106,29 @@ CASES: list[Case] = [
             "pi, math.pi = math.pi, 3",
             "(hash_function(uses_library), setattr(math, 'pi', 3.141592653589793))[0]",
         )
+    ),
+    *mutations(
+        "unseen by calls_by_name",
+        "same",
+        OPERATORS,
+        "torch.library.impl('cases::by_name', 'cpu', scale)",
+        "hash_function(calls_by_name)",
+        needs="torch",
+    ),
+    *mutations(
+        "unseen by calls_overloaded",
+        "same",
+        OVERLOADED,
+        "overload(helper)(made(1))",
+        "hash_function(calls_overloaded)",
+        needs="numba",
+    ),
+    *mutations(
+        "declared [implementation]",
+        "change",
+        OVERLOADED + "implementation = made(1)\n",
+        "implementation = made(2)",
+        "hash_depends([implementation])",
+        needs="numba",
     ),
 ]

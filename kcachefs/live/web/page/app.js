@@ -104,7 +104,8 @@ async function refreshOthers() {
 function isDue(name, change, pause, longest) {
   const seen = view.seen[name];
   const now = view.glance.now;
-  if (seen && (now - seen.when < pause || (seen.change === change && now - seen.when < longest))) return false;
+  const past = seen ? now - seen.when : -1; // before that: the clock of the mount's host was set back
+  if (past >= 0 && (past < pause || (seen.change === change && past < longest))) return false;
   view.seen[name] = { when: now, change };
   return true;
 }

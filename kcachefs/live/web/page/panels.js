@@ -174,7 +174,7 @@ function drawMounts(told, shown, choose, now) {
   fill("mounts", table("Mounts on this host", [
     ["Mount", "long", (row) => {
       const name = told.shown.includes(row.mountpoint) && row.mountpoint !== shown ? button(row.mountpoint, "link mono", () => choose(row.mountpoint)) : make("span", "mono", row.mountpoint);
-      return make("td", "long", name, make("span", "under", row.own ? `${row.engine} · ${row.policy} · up ${seconds(now - row.started)}` : row.state));
+      return make("td", "long", name, make("span", "under", row.own ? `${row.engine} · ${row.policy} · up ${seconds(Math.max(0, now - row.started))}` : row.state));
     }],
     ["State", "", (row) => make("span", `chip ${STATES[row.state] || ""}`, row.own ? row.state : "not yours")],
     ["On disk", "num wide-only", (row) => row.used_bytes === null ? "" : `${size(row.used_bytes)} of ${size(row.max_bytes)}`],

@@ -1,0 +1,49 @@
+"""What a mount or a store takes before anything is evicted: by its quota, and by every other limit that it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kcachefs.core.report import StoreNumbers
+
+QUOTA, FILES, USER_QUOTA = "--max-size SIZE", "--max-files N", "--max-size-per-uid SIZE"
+"""What raises each limit, as one writes it behind `kcachefs set DIR`."""
+
+
+@dataclass(slots=True)
+class RoomLeft:
+    """How much is left of each limit, and which of them were in the way."""
+
+    bytes: dict[str, int]
+    """By what raises the limit."""
+    files: int | None = None
+    """None: as many as fit."""
+    ceilings: dict[str, int] = field(default_factory=dict)
+    """Bytes by namespace, for those that have a ceiling."""
+
+    @classmethod
+    def told_by(cls, store: StoreNumbers) -> RoomLeft:
+        left = {QUOTA: store.room_bytes or 0}
+        if store.room_bytes_of_owner is not None:
+            left[USER_QUOTA] = store.room_bytes_of_owner
+        return cls(left, store.room_files, dict(store.room_bytes_below_ceilings))
+
+    def take(self, namespace: str, size: int, files: int) -> str:
+        """Take room for an entry. If there is not enough, takes none and returns what would have to be raised."""
+        for option, left in self.bytes.items():
+            if size > left:
+                return option
+        if self.files is not None and files > self.files:
+            return FILES
+        if size > self.ceilings.get(namespace, size):
+            return f"--ceiling {namespace}=SIZE"
+        self.bytes = {option: left - size for option, left in self.bytes.items()}
+        if self.files is not None:
+            self.files -= files
+        if namespace in self.ceilings:
+            self.ceilings[namespace] -= size
+        return ""
+
+    def may_fit(self, size: int) -> bool:
+        """Whether an entry of that size would fit, unless its namespace has a ceiling."""
+        return size <= min(self.bytes.values()) and self.files != 0

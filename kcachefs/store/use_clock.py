@@ -1,0 +1,40 @@
+"""The clock of the order of use: the host's clock, except that it goes on where it was when that one is set back.
+
+By the host's clock alone, all that was used before it was set back would seem to be used later than now: nothing of it
+could be evicted, and whatever is used from then on would go first.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+class UseClock:
+    """The time of uses in one store. Any thread."""
+
+    def __init__(self) -> None:
+        self._latest = time.time_ns()
+        self._offset = 0
+        """How far it is from the clock that nobody sets, while the host's clock is behind."""
+
+    def now(self) -> int:
+        """Nanoseconds since 1970, or more where the host's clock was ahead. Never less than before."""
+        now = time.time_ns()
+        if now < self._latest:
+            now = self._without_host()
+        self._latest = now
+        return now
+
+    def _without_host(self) -> int:
+        monotonic, latest = time.monotonic_ns(), self._latest
+        if monotonic + self._offset < latest:
+            self._offset = latest - monotonic
+        return monotonic + self._offset
+
+    def go_on_from(self, when: int) -> None:
+        """Something was used then, so it is no earlier now."""
+        self._latest = max(self._latest, when)
+
+    def follow_host(self) -> None:
+        """Go back to where the host's clock is: it is right, and nothing was used later than that."""
+        self._latest, self._offset = time.time_ns(), 0

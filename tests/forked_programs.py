@@ -1,0 +1,262 @@
+"""Runs programs that need torch, each in a process of its own, without importing torch for each of them.
+
+To import torch and its compiler takes several times as long as most programs that the tests run with it. A server does
+so once in a whole run of the tests, whichever of its processes (`-n`) comes first, and forks for every program. A
+program has its own arguments, environment, output and session, and compiles nothing before it begins: what torch keeps
+in memory about graphs and caches is as empty as in a new process.
+
+Tests of what a new Python does, and programs of other users, start it themselves.
+
+`Program` below is the client; `python -m tests.forked_programs` is the server. It ends with the last of the processes
+that used it.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import contextlib
+import gc
+import importlib
+import inspect
+import json
+import os
+import select
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.forked_daemons import run_and_exit
+
+ROOT = Path(__file__).parents[1]
+PREPARED = (
+    *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.codecache"),
+    *("torch._inductor.cpp_builder", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu"),
+    *("torch._inductor.fx_passes.joint_graph", "torch._inductor.fx_passes.post_grad"),
+    *("torch.utils.cpp_extension", "triton", "triton.backends.nvidia.compiler"),
+)
+AS_IMPORTED = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+"""What torch sees when the server imports it. `_read_variables_again` is for programs that have it otherwise."""
+
+_ADDRESS = f"\0kcachefs-tests-{os.getuid()}-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+"""A name and no file: only one process can bind it, and it goes with the server."""
+_MESSAGE_BYTES = 1 << 17
+_EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+_lease: socket.socket | None = None
+
+
+def _who_and_where() -> tuple[int, int]:
+    return os.geteuid(), os.stat("/proc/self/ns/mnt").st_ino
+
+
+_OURS = _who_and_where()
+
+
+def can_fork() -> bool:
+    """Whether a process of the server would be as one of this process, which may have become another user."""
+    return _who_and_where() == _OURS
+
+
+class Program(subprocess.Popen[str]):
+    """`python FILE ARGUMENTS`, forked. It leads a session of its own."""
+
+    def __init__(self, file: Path, *arguments: str, env: Mapping[str, str]) -> None:
+        super().__init__(
+            [sys.executable, str(file), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            start_new_session=True,
+        )
+
+    def _execute_child(self, *given: Any) -> None:
+        wanted = _EXECUTE.bind(self, *given).arguments
+        self._connection = _connected()
+        request = {"words": wanted["args"][1:], "environment": dict(wanted["env"]), "folder": os.getcwd()}
+        ends = array.array("i", [wanted["p2cread"], wanted["c2pwrite"], wanted["errwrite"]])
+        self._connection.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, ends)])
+        self.pid = int(self._connection.recv(_MESSAGE_BYTES))
+        self._child_created = True
+        names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(wanted[name] for name in names))  # type: ignore[attr-defined]
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        """As waitpid would answer: it is the server's child, and the server tells."""
+        if not select.select([self._connection], [], [], 0 if flags & os.WNOHANG else None)[0]:
+            return 0, 0
+        with self._connection:
+            return self.pid, int(self._connection.recv(_MESSAGE_BYTES))
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid == self.pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def _connected() -> socket.socket:
+    """A connection to the server, which lasts as long as any process has one. This process keeps one of its own."""
+    global _lease
+    if _lease is None:
+        _lease = _connect_or_start()
+        atexit.register(_lease.close)
+    return _connect_or_start()
+
+
+def _connect_or_start() -> socket.socket:
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with contextlib.suppress(ConnectionRefusedError):
+            connection.connect(_ADDRESS)
+            return connection
+        connection.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
+            listener.bind(_ADDRESS)
+            listener.listen(64)
+            listener.set_inheritable(True)
+            command = [sys.executable, "-m", "tests.forked_programs", str(listener.fileno())]
+            path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+            # No Popen, which wants to be waited for: the server may outlive this process.
+            os.posix_spawn(sys.executable, command, {**os.environ, **AS_IMPORTED, "PYTHONPATH": path}, setsid=True)
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+def serve(listener: socket.socket) -> None:
+    """Accept requests until the last connection has ended."""
+    _prepare()
+    os.chdir("/")
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ, None)
+    idle: set[socket.socket] = set()
+    running = 0
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                connection, _ = listener.accept()
+                if _is_ours(connection):
+                    idle.add(connection)
+                    selector.register(connection, selectors.EVENT_READ, None)
+            elif key.fileobj in idle:
+                connection = key.fileobj
+                idle.remove(connection)
+                selector.unregister(connection)
+                if (pid := _start(connection, [listener, *idle])) is not None:
+                    running += 1
+                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
+            else:
+                selector.unregister(key.fd)
+                os.close(key.fd)
+                running -= 1
+                _finish(*key.data)
+        if not (idle or running or select.select([listener], [], [], 0)[0]):
+            return
+
+
+def _is_ours(connection: socket.socket) -> bool:
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    if struct.unpack("3i", told)[1] == os.getuid():
+        return True
+    connection.close()
+    return False
+
+
+def _prepare() -> None:
+    """Import everything, and have done what depends neither on a program nor on where its caches are."""
+    for name in PREPARED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    import torch
+    from torch._dynamo.utils import counters
+    from torch._inductor.codecache import CacheBase, torch_key
+
+    torch_key()
+    CacheBase.get_system()
+    torch.compile(lambda x: x * 2 + 1, backend="aot_eager")(torch.ones(2))
+    torch._dynamo.reset()
+    counters.clear()
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page
+
+
+def _start(connection: socket.socket, held: list[socket.socket]) -> int | None:
+    message, ancillary, _, _ = connection.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(3 * 4))
+    if not message:
+        connection.close()
+        return None
+    ends = array.array("i")
+    for _, _, data in ancillary:
+        ends.frombytes(data)
+    pid = os.fork()
+    if pid == 0:
+        for one in (connection, *held):
+            one.close()
+        run_and_exit(lambda: _become(json.loads(message), ends))
+    for end in ends:
+        os.close(end)
+    connection.send(str(pid).encode())
+    return pid
+
+
+def _finish(pid: int, connection: socket.socket) -> None:
+    _, status = os.waitpid(pid, 0)
+    with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.send(str(status).encode())
+
+
+def _become(request: dict[str, Any], ends: array.array[int]) -> None:
+    """Be the program until it ends."""
+    os.setsid()
+    for standard, end in enumerate(ends):
+        os.dup2(end, standard)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    tempfile.tempdir = None
+    _read_variables_again()
+    file, *arguments = request["words"]
+    sys.argv = [file, *arguments]
+    sys.path.insert(0, os.path.dirname(file))
+    main = ModuleType("__main__")
+    main.__file__ = file
+    sys.modules["__main__"] = main
+    try:
+        exec(compile(Path(file).read_bytes(), file, "exec"), vars(main))
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        raise
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+
+
+def _read_variables_again() -> None:
+    """What torch computed from the environment when it was imported."""
+    from torch._inductor import codecache, config
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    codecache._HEADER_DIR = os.path.join(default_cache_dir(), "precompiled_headers")
+    codecache._HEADER_LOCK_DIR = os.path.join(codecache._HEADER_DIR, "locks")
+    config.compile_threads = config.decide_compile_threads()
+    config.cpp.vec_isa_ok = config.vec_isa_ok_default()
+    config.cpp_cache_precompile_headers = os.environ.get("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS") != "0"
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as socket_of_server:
+        serve(socket_of_server)
+    os._exit(0)  # at the end of Python, Triton complains that it is still in use
