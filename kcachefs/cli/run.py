@@ -118,12 +118,13 @@ def run(
         _announce(where, printable(name or name_of(command)))
         try:
             status = run_command(command, {**os.environ, **values})
-        except FileNotFoundError:
-            _say(f"{printable(command[0])}: no such command")
-            sys.exit(NOT_FOUND)
         except OSError as error:
-            _say(f"{printable(command[0])}: cannot be executed: {error.strerror}")
-            sys.exit(NOT_EXECUTABLE)
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            why = "no such command" if code == NOT_FOUND else f"cannot be executed: {error.strerror}"
+            _say(f"{printable(command[0])}: {why}")
+            if as_json:
+                _print_exit_code(where, code)
+            sys.exit(code)
         after = _afterwards("its hits and misses are not known", lambda: _account(where, is_watched), None)
         missed = before is not None and after is not None and after.misses > before.misses
         causes: list[Group] = []
@@ -148,8 +149,7 @@ def run(
         if assert_warm and status == 0:
             complaint = "not known to be warm: its hits and misses could not be read"
         if as_json:
-            code = NOT_WARM if complaint else exit_code
-            complain(json.dumps({"mountpoint": str(where), "warm": None, "exit_code": code}))
+            _print_exit_code(where, NOT_WARM if complaint else exit_code)
     if complaint and not as_json:
         _say(complaint)
     if not as_json and (complaint or not quiet):
@@ -252,6 +252,11 @@ def _print_summary(done: Account, mount: Path, exit_code: int, causes: list[Grou
     told = [{"kind": one.cause.kind, "words": one.cause.words, "entries": len(one.members)} for one in causes]
     line = json.dumps({"mountpoint": str(mount), **facts, "causes": told, "exit_code": exit_code})
     complain(line)
+
+
+def _print_exit_code(mount: Path, exit_code: int) -> None:
+    """The summary where nothing was counted."""
+    complain(json.dumps({"mountpoint": str(mount), "warm": None, "exit_code": exit_code}))
 
 
 def _account(mount: Path, needed: bool) -> Account | None:

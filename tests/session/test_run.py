@@ -416,6 +416,13 @@ def test_nothing_to_pack_is_told_beside_what_the_command_did(mount: Mount, base:
     assert (done.returncode, ran.exists()) == (2, False)
 
 
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
+def test_a_line_of_json_comes_also_if_there_is_nothing_to_run(mount: Mount, command: str, code: int) -> None:
+    done = kcachefs("run", "--json", "--mount", mount.mountpoint, "--", command, check=False)
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (done.returncode, told["exit_code"], told["warm"]) == (code, code, None)
+
+
 def test_a_line_of_json_comes_also_if_the_mount_ended_meanwhile(base: Path) -> None:
     place = base / "mount"
     kcachefs("mount", place, "--store", base / "store")
