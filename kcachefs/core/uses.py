@@ -110,12 +110,14 @@ class Uses:
         was_replacing = self._replacing.pop(other, False)
         if not thread:
             return
+        if thread == before:
+            if was_replacing:
+                self._replacing[ino] = True
+            return
         process_of = self._runs.process_of
         makers = dict.fromkeys(process_of(one) for one in (before, thread) if one)
         if was_replacing or not before or len(makers) > 1:
             self._replacing[ino] = True
-        if thread == before:
-            return
         for process in makers:
             self._has_made(entry, process)
         if len(makers) > 1:
