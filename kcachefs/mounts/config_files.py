@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 import tomllib
 from collections.abc import Mapping
@@ -63,12 +65,23 @@ def _refuse_others(path: Path, file: os.stat_result) -> None:
             raise MountDenied(
                 f"{path}: {what} belongs to another user ({found.st_uid}), so it is not used; chown or remove it"
             )
-        writers = found.st_mode & 0o022
+        writers = found.st_mode & (0o002 if _is_own_group(found.st_gid) else 0o022)
         if stat.S_ISDIR(found.st_mode) and (found.st_mode & stat.S_ISVTX or os.statvfs(place).f_flag & os.ST_RDONLY):
             writers = 0  # nobody replaces what others have there; Kubernetes shows its files in such a folder
         if writers:
             who, bits = ("anybody", "go-w") if writers & 0o002 else (f"group {found.st_gid}", "g-w")
             raise MountDenied(f"{path}: {who} can write {what}, so it is not used; run: chmod {bits} {place}")
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is root's, or ours alone: many systems give each user one, and a umask that lets it write."""
+    if gid == 0:
+        return True
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def _open_at_once(path: str, flags: int) -> int:

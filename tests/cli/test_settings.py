@@ -166,7 +166,10 @@ def test_a_file_that_somebody_else_can_write_is_not_used(scene: Scene) -> None:
     path.chmod(0o666)
     scene.run("mount", scene.mountpoint).refused_with(6, str(path), "anybody can write it", "chmod go-w")
     path.chmod(0o664)
-    scene.run("mount", scene.mountpoint).refused_with(6, str(path), "group 0 can write it", f"chmod g-w {path}")
+    assert config(scene)["max_size"][0] == 5 << 30, "the group is ours alone"
+    os.chown(path, 0, OTHER.gid)
+    refused = f"group {OTHER.gid} can write it"
+    scene.run("mount", scene.mountpoint).refused_with(6, str(path), refused, f"chmod g-w {path}")
     path.chmod(0o644)
     assert config(scene)["max_size"][0] == 5 << 30
 
@@ -177,7 +180,7 @@ def test_a_file_in_a_folder_that_somebody_else_can_write_is_not_used(scene: Scen
     folder = path.parent
     os.chown(folder, OTHER.uid, OTHER.gid)
     scene.run("mount", scene.mountpoint).refused_with(6, f"{path}: its folder {folder} belongs to another user")
-    os.chown(folder, 0, 0)
+    os.chown(folder, 0, OTHER.gid)
     for mode in (0o777, 0o775):
         folder.chmod(mode)
         scene.run("mount", scene.mountpoint).refused_with(6, f"can write its folder {folder}", f"-w {folder}")
