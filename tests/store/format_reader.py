@@ -14,6 +14,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,18 @@ class Layout:
     name: str
     fields: tuple[Field, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes before the rest, if there is one."""
         return sum(field.size or 0 for field in self.fields)
 
+    @cached_property
+    def has_rest(self) -> bool:
+        return any(field.size is None for field in self.fields)
+
     def read(self, raw: bytes, *, prefix: bool = False) -> Fields:
         """The fields of `raw`, which is as long as the layout, or with `prefix` begins with it."""
-        open_ended = prefix or any(field.size is None for field in self.fields)
+        open_ended = prefix or self.has_rest
         fits = len(raw) >= self.size if open_ended else len(raw) == self.size
         demand(fits, f"{len(raw)} bytes are no {self.name} of {self.size}")
         return {field.name: field.read(raw) for field in self.fields}
@@ -316,8 +321,13 @@ class StoreReader:
         data = self.read_object(inode["digest"]) if any(inode["digest"]) else b""
         return data, int.from_bytes(inode["target"], "little", signed=True)
 
+    @cached_property
+    def _objects(self) -> dict[bytes, Fields]:
+        """The record of every object by its digest."""
+        return {key["digest"]: value for key, value in self.table("o")}
+
     def read_object(self, digest: bytes) -> bytes:
-        record = {key["digest"]: value for key, value in self.table("o")}[digest]
+        record = self._objects[digest]
         raw = self._volume(record["volume"])[record["offset"] : record["offset"] + record["length"]]
         layout = self.page.layouts["trailer"]
         trailer, row = layout.read(raw[-layout.size :]), self.page.layouts["frame_row"]
