@@ -168,6 +168,8 @@ class StoreReader:
         self.header: dict[str, Any] = json.loads(self._path("header").read_bytes())
         demand(set(self.header) == set(page.header), f"the header has {sorted(self.header)}")
         demand(self.header["format"] == page.number("format"), f"the store has format {self.header['format']}")
+        self._tables: dict[str, list[tuple[Fields, Fields]]] = {}
+        """Those that were asked for, read once."""
         self.records = self._read_lmdb()
         self.replayed = 0
         """Journal records that LMDB does not have."""
@@ -177,12 +179,14 @@ class StoreReader:
 
     def table(self, letter: str) -> list[tuple[Fields, Fields]]:
         """Every record of a table: the fields of its key, and of its value."""
-        key_layout, value_layout = self.page.tables[letter]
-        return [
-            (self._layout(key_layout, key), self._layout(value_layout, value))
-            for key, value in sorted(self.records.items())
-            if key[:1] == letter.encode()
-        ]
+        if letter not in self._tables:
+            key_layout, value_layout = self.page.tables[letter]
+            self._tables[letter] = [
+                (self._layout(key_layout, key), self._layout(value_layout, value))
+                for key, value in sorted(self.records.items())
+                if key[:1] == letter.encode()
+            ]
+        return self._tables[letter]
 
     def by_number(self, letter: str) -> dict[int, Fields]:
         """The records of a table whose key is a number."""
