@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.engines.syscalls import DT_DIR, DT_FIFO, DT_LNK, DT_REG, DT_SOCK, DirectoryEntry, read_directory
 
-MANY = 3000
+MANY = 1500
 SMALL_BUFFER = 2048
 
 

@@ -11,7 +11,7 @@ from tests.engines.mounting import Place, of_a_mount_only
 from tests.engines.stormers import CONTESTED, Stormer, check_contested
 
 PROCESSES = 16
-TURNS = int(os.environ.get("KCACHEFS_TEST_STORM_TURNS", "300"))
+TURNS = int(os.environ.get("KCACHEFS_TEST_STORM_TURNS", "200"))
 """What each process does. A number, not a time, so that a busy machine tests just as much."""
 ROUNDS = 3
 

@@ -14,6 +14,7 @@ import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,18 @@ class Layout:
     name: str
     fields: tuple[Field, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes before the rest, if there is one."""
         return sum(field.size or 0 for field in self.fields)
 
+    @cached_property
+    def has_rest(self) -> bool:
+        return any(field.size is None for field in self.fields)
+
     def read(self, raw: bytes, *, prefix: bool = False) -> Fields:
         """The fields of `raw`, which is as long as the layout, or with `prefix` begins with it."""
-        open_ended = prefix or any(field.size is None for field in self.fields)
+        open_ended = prefix or self.has_rest
         fits = len(raw) >= self.size if open_ended else len(raw) == self.size
         demand(fits, f"{len(raw)} bytes are no {self.name} of {self.size}")
         return {field.name: field.read(raw) for field in self.fields}
@@ -163,6 +168,8 @@ class StoreReader:
         self.header: dict[str, Any] = json.loads(self._path("header").read_bytes())
         demand(set(self.header) == set(page.header), f"the header has {sorted(self.header)}")
         demand(self.header["format"] == page.number("format"), f"the store has format {self.header['format']}")
+        self._tables: dict[str, list[tuple[Fields, Fields]]] = {}
+        """Those that were asked for, read once."""
         self.records = self._read_lmdb()
         self.replayed = 0
         """Journal records that LMDB does not have."""
@@ -172,12 +179,14 @@ class StoreReader:
 
     def table(self, letter: str) -> list[tuple[Fields, Fields]]:
         """Every record of a table: the fields of its key, and of its value."""
-        key_layout, value_layout = self.page.tables[letter]
-        return [
-            (self._layout(key_layout, key), self._layout(value_layout, value))
-            for key, value in sorted(self.records.items())
-            if key[:1] == letter.encode()
-        ]
+        if letter not in self._tables:
+            key_layout, value_layout = self.page.tables[letter]
+            self._tables[letter] = [
+                (self._layout(key_layout, key), self._layout(value_layout, value))
+                for key, value in sorted(self.records.items())
+                if key[:1] == letter.encode()
+            ]
+        return self._tables[letter]
 
     def by_number(self, letter: str) -> dict[int, Fields]:
         """The records of a table whose key is a number."""
@@ -316,8 +325,13 @@ class StoreReader:
         data = self.read_object(inode["digest"]) if any(inode["digest"]) else b""
         return data, int.from_bytes(inode["target"], "little", signed=True)
 
+    @cached_property
+    def _objects(self) -> dict[bytes, Fields]:
+        """The record of every object by its digest."""
+        return {key["digest"]: value for key, value in self.table("o")}
+
     def read_object(self, digest: bytes) -> bytes:
-        record = {key["digest"]: value for key, value in self.table("o")}[digest]
+        record = self._objects[digest]
         raw = self._volume(record["volume"])[record["offset"] : record["offset"] + record["length"]]
         layout = self.page.layouts["trailer"]
         trailer, row = layout.read(raw[-layout.size :]), self.page.layouts["frame_row"]
