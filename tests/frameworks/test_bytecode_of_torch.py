@@ -21,7 +21,7 @@ from tests.frameworks.environments import (
 from tests.pythons import needs_torch
 
 pytestmark = [pytest.mark.mount, needs_torch]
-PROCESSES = 8
+PROCESSES = 4
 
 
 class TorchEnvironment(Environment):
@@ -45,7 +45,7 @@ def shared(environment: TorchEnvironment) -> Iterator[Mount]:
         yield mount
 
 
-def test_eight_at_once_on_an_empty_mount_say_nothing_and_the_next_compiles_nothing(
+def test_several_at_once_on_an_empty_mount_say_nothing_and_the_next_compiles_nothing(
     shared: Mount, environment: TorchEnvironment
 ) -> None:
     values = {**plain(), **variables(shared, environment)}
