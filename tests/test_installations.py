@@ -32,7 +32,7 @@ def a_copy(place: Scene) -> Iterator[Path]:
     """Where another kcachefs is installed, which a test may do anything to. Commands of the scene are that one."""
     with pytest.MonkeyPatch.context() as patch:
         copy = place.folder / "installed"
-        shutil.copytree(PACKAGE, copy / "kcachefs", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(PACKAGE, copy / "kcachefs")  # with its bytecode, or the first command would compile it anew
         patch.setitem(place.environment, "PYTHONPATH", str(copy))
         yield copy
         place.take_away()

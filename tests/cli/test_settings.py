@@ -328,12 +328,12 @@ def test_without_a_worker_that_hands_over_a_quota_of_each_user_needs_a_new_mount
 
 @as_root
 def test_a_user_at_the_quota_writes_again_as_soon_as_it_is_raised(scene: Scene) -> None:
-    folder = scene.mount("--max-size-per-uid", "8MiB", "--max-size", "1GiB", "--min-free", "1MiB")
+    folder = scene.mount("--max-size-per-uid", "2MiB", "--max-size", "1GiB", "--min-free", "1MiB")
     (full, tell_full), (raised, tell_raised) = os.pipe(), os.pipe()
 
     def grow(file: BinaryIO, count: int) -> None:
         for _ in range(count):
-            file.write(os.urandom(1 << 20))
+            file.write(os.urandom(1 << 19))
             os.fsync(file.fileno())
 
     def grow_beyond() -> None:
@@ -343,11 +343,11 @@ def test_a_user_at_the_quota_writes_again_as_soon_as_it_is_raised(scene: Scene) 
                 grow(file, 32)
             os.write(tell_full, b"x")
             assert os.read(raised, 1)
-            grow(file, 16)
+            grow(file, 6)
 
     with Child(grow_beyond, OTHER) as child:
         until(lambda: child.is_ready(0) or select.select([full], [], [], 0)[0], "it is refused")
-        scene.must("set", scene.mountpoint, "--max-size-per-uid", "64MiB")
+        scene.must("set", scene.mountpoint, "--max-size-per-uid", "16MiB")
         os.write(tell_raised, b"x")
         child.result()
 
