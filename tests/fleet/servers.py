@@ -177,7 +177,8 @@ def _start_seaweed(weed: str, folder: Path, users: Path) -> int:
         flock -x "$users" sh -c 'kill -9 "$1"; rm -rf "$2" "$3" $4' end "$weed" "$folder" "$users" "$sockets"
     """
     sockets = " ".join(f"/tmp/seaweedfs-*-{port}.sock" for port in ports)  # wherever TMPDIR is
-    command = [weed, "server", "-filer", "-s3", *(f"-{name}={value}" for name, value in options.items())]
+    command = [weed, "-logtostderr=true", "server", "-filer", "-s3"]
+    command += [f"-{name}={value}" for name, value in options.items()]
     guard = ["setsid", "-f", "sh", "-c", script, "guard", str(folder), str(users), sockets, *command]
     subprocess.run(guard, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     until(lambda: _is_ready(s3, filer), "SeaweedFS is ready", pause=0.1)
