@@ -40,11 +40,12 @@ def test_the_index_shows_no_link_that_leads_nowhere() -> None:
     assert len(links) == len(re.findall(r"\]\(", TEXT))
 
 
-def test_the_example_runs() -> None:
+def test_the_example_runs(tmp_path: Path) -> None:
     [example] = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "docs" / "usage.md").read_text(), re.MULTILINE | re.DOTALL
     )
-    subprocess.run([sys.executable, "-c", example], check=True, cwd=ROOT)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # it leaves a cache
+    subprocess.run([sys.executable, "-c", example], check=True, cwd=ROOT, env=environment)
 
 
 def test_each_example_of_the_library_runs_by_itself(tmp_path: Path) -> None:

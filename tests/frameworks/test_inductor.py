@@ -18,7 +18,7 @@ from tests.frameworks.worlds import World, files_below, world
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
-MODELS = "mlp,training,dynamic,cpp_wrapper"
+MODELS = "mlp,transformer,dynamic,cpp_wrapper"
 RANKS = 8
 WARM_RANKS = 3
 PAUSE = 0.7
