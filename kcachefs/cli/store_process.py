@@ -6,6 +6,7 @@ LMDB reads through a map, and a damaged catalog can end whoever reads it.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import struct
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct("<Q")
 _BUG = 70
+_IDLE_SECONDS = 0.5
+"""How long the store stays open without a question."""
 
 
 def ask(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
@@ -125,7 +128,8 @@ def _serve_and_exit(connection: socket.socket, store: Path) -> NoReturn:
             with ExitStack() as stack:
                 _serve(connection, store, stack)
         except (KcachefsError, OSError) as error:
-            _send(connection, msgspec.json.encode(_failure(error)))
+            with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it any more
+                _send(connection, msgspec.json.encode(_failure(error)))
         code = 0
     except KeyboardInterrupt:
         code = 130
@@ -138,7 +142,12 @@ def _serve(connection: socket.socket, store: Path, stack: ExitStack) -> None:
     from kcachefs.core.insight import Insight
 
     insight = None
-    while (raw := _receive(connection)) is not None:
+    while True:
+        if insight is not None and not select.select([connection], [], [], _IDLE_SECONDS)[0]:
+            stack.close()  # what was found is being printed, and somebody may want to mount it meanwhile
+            insight = None
+        if (raw := _receive(connection)) is None:
+            return
         request = msgspec.json.decode(raw, type=control.Request)
         try:
             if insight is None:

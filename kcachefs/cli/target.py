@@ -82,7 +82,11 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
         return control.ask_mount(mounted, verb, kind, arguments)
     from kcachefs.cli import store_process
 
-    return msgspec.json.decode(store_process.ask(Path(store or config.default_store()), verb, arguments), type=kind)
+    at_rest = Path(store or config.default_store())
+    try:
+        return msgspec.json.decode(store_process.ask(at_rest, verb, arguments), type=kind)
+    finally:
+        store_process.end(at_rest)  # others may want it while the result is printed
 
 
 def insight(mount: Path | None, store: Path | None) -> InsightReports:

@@ -7,9 +7,10 @@ record is gone, the volumes are searched for the object's trailer.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
-from kcachefs.errors import NotAStore, PartMissing
+from kcachefs.errors import NotAStore, PartMissing, StoreBusy
 from kcachefs.store import salvage
 from kcachefs.store.checks import CHECKS as FILE_CHECKS
 from kcachefs.store.checks import check_content
@@ -49,7 +50,7 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
         report.objects = store.totals().objects
         report.inodes = sum(1 for _ in store.catalog.walk(b"i"))
     if repair:
-        with locked(path):
+        with contextlib.suppress(StoreBusy), locked(path):  # somebody else has it by now
             compact_lmdb(path / "catalog")
     return report
 

@@ -89,9 +89,18 @@ def free_bytes(env: lmdb.Environment) -> int:
     return max(0, env.info()["last_pgno"] + 1 - used) * int(stat["psize"])
 
 
+def _part_of(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.part")
+
+
+def remove_part(directory: Path) -> None:
+    """Remove what a process left that was killed while it wrote the file in `directory` anew."""
+    shutil.rmtree(_part_of(directory), ignore_errors=True)
+
+
 def compact_lmdb(directory: Path) -> None:
     """Write the file in `directory` anew as `close_compact` does, however much is in it. Nobody may have it open."""
-    if not _page_problems(directory):
+    if not _page_problems(directory):  # LMDB may crash on a damaged tree already when it is opened
         close_compact(open_lmdb(directory, DEFAULT_MAP_SIZE), directory, in_use_max=DEFAULT_MAP_SIZE)
 
 
@@ -101,7 +110,7 @@ def close_compact(env: lmdb.Environment, directory: Path, in_use_max: int = COMP
     A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
     damaged, the old one stays: LMDB may crash on a damaged tree.
     """
-    part = directory.with_name(f"{directory.name}.part")
+    part = _part_of(directory)
     try:
         size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
         if size - free_bytes(env) > in_use_max or _page_problems(directory):
@@ -110,7 +119,7 @@ def close_compact(env: lmdb.Environment, directory: Path, in_use_max: int = COMP
             needed = sum(len(key) + len(value) + _RECORD_OVERHEAD for key, value in records.cursor())
         if size - needed < max(_COMPACT_MIN, size // 8):
             return
-        shutil.rmtree(part, ignore_errors=True)
+        remove_part(directory)
         os.mkdir(part, 0o700)
         _write_lock_file(part)
         with lmdb.open(str(part), map_size=env.info()["map_size"], mode=0o600) as new:
@@ -124,7 +133,7 @@ def close_compact(env: lmdb.Environment, directory: Path, in_use_max: int = COMP
         log.info("%s: could not be made smaller, and stays as it is: %s", directory, error)
     finally:
         env.close()
-        shutil.rmtree(part, ignore_errors=True)
+        remove_part(directory)
 
 
 def structure_problems(directory: Path) -> list[str]:

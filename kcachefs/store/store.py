@@ -39,7 +39,7 @@ from kcachefs.store.frames import DEFAULT_LEVEL
 from kcachefs.store.header import clear_errors, enter, forget_boot, note_opening, refuse_another, write_header
 from kcachefs.store.history_files import HistoryFiles
 from kcachefs.store.listings import Listings
-from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE
+from kcachefs.store.lmdb_file import DEFAULT_MAP_SIZE, remove_part
 from kcachefs.store.object_records import Totals
 from kcachefs.store.objects import CACHE_BYTES, DEFAULT_VOLUME_SIZE, Objects
 from kcachefs.store.places import SLOTS, in_their_places, make_folder, refuse_lost
@@ -114,6 +114,7 @@ class Store:
             self.listings.remove_leftovers()
             self.history = HistoryFiles(self.path)
             undo.callback(self.history.close)
+            remove_part(self.path / "catalog")
             self.catalog = Catalog(
                 self.path,
                 freed=self._freed,

@@ -18,21 +18,21 @@ class UseClock:
         """How far it is from the clock that nobody sets, while the host's clock is behind."""
 
     def now(self) -> int:
-        """Nanoseconds since 1970, or more where the host's clock was ahead. Never less than before."""
+        """Nanoseconds since 1970, or more where the host's clock was ahead. Later each time it is asked."""
         now = time.time_ns()
-        if now < self._latest:
+        if now <= self._latest:
             now = self._without_host()
         self._latest = now
         return now
 
     def _without_host(self) -> int:
         monotonic, latest = time.monotonic_ns(), self._latest
-        if monotonic + self._offset < latest:
-            self._offset = latest - monotonic
+        if monotonic + self._offset <= latest:
+            self._offset = latest + 1 - monotonic
         return monotonic + self._offset
 
     def go_on_from(self, when: int) -> None:
-        """Something was used then, so it is no earlier now."""
+        """Something was used then, so it is later now."""
         self._latest = max(self._latest, when)
 
     def follow_host(self) -> None:

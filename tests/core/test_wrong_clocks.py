@@ -14,6 +14,7 @@ from kcachefs.core import Filesystem, future_uses
 from kcachefs.core.administration import Administration
 from kcachefs.core.entry_info import EntryInfo
 from kcachefs.core.limits import Limits
+from kcachefs.store.fsck import run as fsck
 from kcachefs.store.history_records import SampleRecord
 from kcachefs.store.journal import Changes
 from kcachefs.store.records import Content
@@ -58,6 +59,34 @@ def test_entries_of_the_future_are_evicted_before_those_that_were_used_since(tmp
         look_up(fs, "triton/A/kernel.ptx", READER)
         assert order(fs) == [*first[1:], "NEW", "A"]
         assert fs.statistics().namespaces["triton"].last_used <= time.time()
+
+
+@pytest.mark.parametrize("ahead", [1.0, 3600.0])
+def test_the_first_use_after_the_clock_was_set_back_has_a_time_of_its_own(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    monkeypatch.setattr(future_uses, "WATCHED_NS", 600 * 10**9)  # until then nothing is moved
+    clock.ahead = ahead
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B")
+    clock.ahead = 0.0
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        look_up(fs, "triton/A/kernel.ptx", READER)
+        assert order(fs) == ["B", "A"]
+    assert fsck(tmp_path / "store").findings == []
+
+
+def test_prune_takes_what_was_used_in_the_future_in_order(tmp_path: Path, clock: Clock) -> None:
+    clock.ahead = YEAR
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        make(fs, "triton/A", "triton/B", "triton/C")
+        for name in "AB":
+            look_up(fs, f"triton/{name}/kernel.ptx", READER)
+            fs.uses.flush()
+    clock.ahead = 0.0
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        held = sum(info.stored_bytes for info in listed(fs))
+        assert Administration(fs).prune(max_size=held - 1).entries == ["triton/C"]
 
 
 def test_they_age_from_now_on(tmp_path: Path, clock: Clock) -> None:

@@ -155,3 +155,12 @@ def test_the_parts_of_a_store_are_the_whole(store: Store) -> None:
     assert parts.payload == store.totals().live
     assert parts.slack >= 100_000
     assert sum(parts) == store.used_bytes()
+
+
+def test_what_a_kill_left_of_a_catalog_that_was_written_anew_goes(tmp_path: Path) -> None:
+    Store(tmp_path / "store").close()
+    part = tmp_path / "store" / "catalog.part"
+    part.mkdir()
+    (part / "data.mdb").write_bytes(bytes(1 << 20))
+    with Store(tmp_path / "store"):
+        assert not part.exists()

@@ -1,0 +1,31 @@
+"""A store at rest that a command has open in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kcachefs.cli import store_process, target
+from kcachefs.core.report import Statistics
+from kcachefs.errors import StoreBusy
+from kcachefs.store import Store
+from tests.waiting import until
+
+
+def can_be_opened(path: Path) -> bool:
+    try:
+        Store(path).close()
+    except StoreBusy:
+        return False
+    return True
+
+
+def test_others_can_have_it_when_no_more_is_asked(tmp_path: Path) -> None:
+    Store(tmp_path / "store").close()
+    target.call(None, tmp_path / "store", "stats", Statistics)
+    assert can_be_opened(tmp_path / "store"), "while the result is printed"
+    try:
+        for _ in range(2):
+            store_process.ask(tmp_path / "store", "stats", {})
+            until(lambda: can_be_opened(tmp_path / "store"), "the store was closed, though the command goes on")
+    finally:
+        store_process.end(tmp_path / "store")
