@@ -45,7 +45,7 @@ from kcachefs.engines.handlers import HANDLERS, OPCODES, is_about_bytes, pack_fo
 from kcachefs.engines.protocol import Op
 from kcachefs.engines.replies import OPENED
 from kcachefs.engines.request_buffer import RequestBuffer
-from kcachefs.errors import FsError, NoSpace, RequestGarbled, errno_of
+from kcachefs.errors import FsError, KcachefsError, RequestGarbled, errno_of
 
 log = logging.getLogger(__name__)
 
@@ -292,7 +292,7 @@ class DirectEngine:
         if isinstance(error, RequestGarbled):
             log.warning("request %d on inode %d cannot be read: %s", opcode, ino, error)
         elif not isinstance(error, FsError):
-            story = None if isinstance(error, NoSpace) else error
+            story = None if isinstance(error, (KcachefsError, OSError)) else error  # the disk's fault, not a bug
             log.error("request %d on inode %d failed: %s", opcode, ino, error, exc_info=story)
         self.reply_error(unique, errno_of(error))
 

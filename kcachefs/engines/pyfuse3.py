@@ -29,7 +29,7 @@ from kcachefs.core.remote import MISS_SECONDS
 from kcachefs.core.request_times import RequestTimes
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel, same
-from kcachefs.errors import FsError, NoSpace, errno_of
+from kcachefs.errors import FsError, KcachefsError, NoSpace, errno_of
 from kcachefs.store.inode_numbers import REPORT_INO, VIRTUAL_BASE
 from kcachefs.store.records import Inode
 
@@ -120,7 +120,8 @@ def _guarded(method: _Method) -> _Method:
                 await trio.to_thread.run_sync(self.fs.condemn, ino, error)
                 raise pyfuse3.FUSEError(errno.EIO) from None
             if not isinstance(error, FsError):
-                log.error("%s%r failed: %s", verb, arguments[:2], error, exc_info=not isinstance(error, NoSpace))
+                is_bug = not isinstance(error, (KcachefsError, OSError))
+                log.error("%s%r failed: %s", verb, arguments[:2], error, exc_info=is_bug)
             raise pyfuse3.FUSEError(errno_of(error)) from None
         finally:
             self.times.setdefault(verb, RequestTimes()).note(time.monotonic_ns() - began)

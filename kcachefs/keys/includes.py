@@ -39,10 +39,17 @@ _DEFINES = re.compile(_BLANKS + rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLA
 # A line that defines a macro or asks a question, which is where another macro may be given the job of `__has_include`.
 _HANDED_ON = re.compile(rb"(?:#|%:|\?\?=)" + _BLANKS + rb"(define|if|elif)\b([^\n]*)", re.DOTALL)
 _ASKED_FOR = re.compile(rb"\bdefined\s*\(?\s*__has_\w+")
+_PROBES = (b"__has_include", b"__has_include_next", b"__has_embed")
+_BEGINNINGS = sorted({probe[:end] for probe in _PROBES for end in range(len(b"__has_"), len(probe))})
 _BARE_PROBE = re.compile(
     rb"\b__has_(?:include|include_next|embed)\b(?!\s*\()"
-    rb"|\b__has_(?:[ie]\w*)?\s*##|##\s*(?:\w*has_)?(?:include|include_next|embed)\b"  # put together of pieces
+    rb"|\b(?:" + b"|".join(_BEGINNINGS) + rb")\s*##"  # put together of pieces
+    rb"|##\s*(?:\w*has_)?(?:include|include_next|embed)\b"
 )
+_DEFINED = re.compile(rb"\s*[A-Za-z_]\w*(?:\([^)\n]*\))?")
+# What no question of the preprocessor can hold, not even by a macro: so the macro is for code.
+_OF_CODE = re.compile(rb"[;{}]")
+_NO_CODE = re.compile(rb"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|//[^\n]*|/\*.*?\*/", re.DOTALL)
 # What makes a compiled program hold the paths of its files; and what tells the path of the file that calls.
 _OF_CALLER = re.compile(rb"source_location|__builtin_FILE|__builtin_source")
 _OWN_PATH = re.compile(rb"__FILE|__BASE_FILE__|__INCLUDE|\bassert\b|source_location|__builtin_FILE|__builtin_source")
@@ -275,8 +282,20 @@ def _text_of(text: bytes) -> _Text:
     lends_paths = _OF_CALLER.search(joined) is not None or any(
         kind == b"define" and _OWN_PATH.search(line) for kind, line in lines
     )
-    bare = next((line for _, line in lines if _BARE_PROBE.search(_ASKED_FOR.sub(b"", line))), b"")
+    bare = _bare_probe(joined) if b"__has_" in joined else b""
     return _Text(frozenset(names), frozenset(macros), tuple(definitions), tells_paths, lends_paths, bare)
+
+
+def _bare_probe(text: bytes) -> bytes:
+    """A line that gives another macro the job of `__has_include`; nothing if there is none."""
+    # In a raw string anything may look like a string or a comment, so nothing is left out there.
+    code = _NO_CODE.sub(lambda match: b" " if match[0][:1] == b"/" else b'""', text) if b'R"' not in text else text
+    for match in _HANDED_ON.finditer(code):
+        line = _uncommented(match[2])
+        said = _DEFINED.sub(b"", line, 1) if match[1] == b"define" else line
+        if _BARE_PROBE.search(_ASKED_FOR.sub(b"", said)) and not _OF_CODE.search(said):
+            return line
+    return b""
 
 
 def _is_told(text: bytes) -> bool:

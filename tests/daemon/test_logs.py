@@ -153,7 +153,6 @@ def test_sixty_damaged_files_are_twenty_lines_and_a_count(scene: Scene) -> None:
 
 
 @pytest.mark.mount
-@pytest.mark.usefixtures("forked")
 def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene) -> None:
     folder = scene.mount("--log-format", "json")
     (folder / "file").write_text("text")
@@ -176,7 +175,6 @@ def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene)
 
 
 @pytest.mark.mount
-@pytest.mark.usefixtures("forked")
 def test_a_log_in_text_says_when_who_and_what(scene: Scene) -> None:
     scene.mount()
     log, supervisor = log_of(scene), state(scene)["supervisor_pid"]

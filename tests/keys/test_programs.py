@@ -189,6 +189,12 @@ def test_a_probe_under_another_name_is_refused(headers: Headers, source: str, op
         '#ifdef __has_include\n#if __has_include ("outer.h")\n#endif\n#endif // __has_include',
         "#if defined(__has_include) || defined __has_include // __has_include\n#endif",
         "#ifndef __has_include\n# define __has_include(x) 0\n#endif",
+        "#ifndef __has_include\n#define __has_include 0\n#endif",
+        '#if __has_include("outer.h")  // __has_include needs C++17\n#endif',
+        '#define NEEDS "a compiler with __has_include"',
+        "/* Usage:\n#if __has_include is supported\n*/",
+        "#define HAS_EXTENSION(x) __has_extension_##x",
+        "#define HAS_TYPE(x) template <typename T> struct __has_##x { static const bool value = true; };",
         "// __has_include\n#define A(x) x##_include /* __has_include */\n#undef __has_include",
     ],
 )
