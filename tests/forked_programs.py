@@ -137,7 +137,11 @@ def _connect_or_start() -> socket.socket:
 
 def serve(listener: socket.socket) -> None:
     """Accept requests until the last connection has ended."""
-    _prepare()
+    with tempfile.TemporaryDirectory() as folder:  # torch makes a folder for its caches when it is imported
+        tempfile.tempdir = folder
+        _prepare()
+    tempfile.tempdir = None
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     os.chdir("/")
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ, None)
