@@ -105,7 +105,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
     if "_abc_impl" in held:
         members.append(("registered", _registered(cls)))
     if "__attrs_attrs__" in held:  # with these and its flags, which count, attrs has made the methods that it generated
-        generated = {name for name in names if _is_made_by_attrs(name, held[name])}
+        generated = {name for name in names if _is_made_by_attrs(cls, name, held[name])}
         members.append(("generated", sorted(generated - {"__replace__"})))  # which is there since Python 3.13
         names -= generated
     if "__pydantic_decorators__" in held:
@@ -236,12 +236,20 @@ def _inherited_by_enum(cls: type, name: str) -> Any:
     return next((ask(base, name) for base in cls.__mro__[1:] if issubclass(base, enum.Enum)), None)
 
 
-def _is_made_by_attrs(name: str, member: Any) -> bool:
+def _is_made_by_attrs(cls: type, name: str, member: Any) -> bool:
+    """Whether attrs has made a method for this class, of what is counted; one that another class lent was meant."""
     if type(member) is not types.FunctionType:
         return False
     if name == "__replace__" and member.__globals__.get("__name__") == "attr._make":
         return True
-    return member.__name__ == name and _ATTRS_FILE.match(member.__code__.co_filename) is not None
+    if member.__name__ != name or _ATTRS_FILE.match(member.__code__.co_filename) is None:
+        return False
+    if name == "__repr__" and "__qualname__" not in member.__code__.co_names:  # prints a namespace that only it has
+        return False
+    own, made_of = {id(field) for field in vars(cls)["__attrs_attrs__"]}, member.__globals__.get("attr_dict")
+    if made_of and is_a(made_of, dict):  # tells also where the class was renamed, or the other has the same name
+        return all(id(field) in own for field in made_of.values())
+    return member.__qualname__ == f"{cls.__qualname__}.{name}"
 
 
 # All but `__getattr__`, which has functions of the project in it.

@@ -154,6 +154,28 @@ class Tile:
 value = Tile()
 """
 
+ATTRS_BORROWED = """
+import attr, attrs
+def make(name):
+    @attrs.frozen
+    class Tile:
+        m: int = 1
+    Tile.__name__ = Tile.__qualname__ = name
+    return Tile
+@attrs.frozen
+class Other:
+    m: int = 1
+Lent = make("Tile")
+@attrs.frozen(slots=False)
+class Tile:
+    m: int = 1
+    n: int = 2
+@attr.s(repr_ns=None)
+class Printed:
+    m = attr.ib(default=1)
+value = [Tile(), Printed()]
+"""
+
 ATTRS_CACHED = """
 import attrs, functools
 @attrs.frozen
@@ -422,10 +444,26 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
                 VALUE,
                 "attrs",
             ),
+            *edits(
+                "attrs borrowed",
+                "change",
+                ATTRS_BORROWED,
+                """
+                value = || Tile.__eq__ = Other.__eq__\\nvalue =
+                value = || Tile.__repr__ = Other.__repr__\\nvalue =
+                value = || Tile.__init__ = Other.__init__\\nvalue =
+                value = || Tile.__hash__ = Other.__hash__\\nvalue =
+                value = || Tile.__eq__ = Lent.__eq__\\nvalue =
+                repr_ns=None || repr_ns="of"
+                """,
+                VALUE,
+                "attrs",
+            ),
             *edits("attrs cached", "change", ATTRS_CACHED, "self.m + 1 || self.m + 2", VALUE, "attrs"),
             *mutations("attrs cached used", "same", ATTRS_CACHED, "value.cost", VALUE, "attrs"),
         )
     ),
+    *edits("attrs renamed", "change", ATTRS_BORROWED, "m: int = 1 || m: int = 2", "hash_value(Lent)", "attrs"),
     *mutations(
         "attrs used",
         "same",
