@@ -277,17 +277,9 @@ _NAMESPACES = frozenset(
     {
         *("aten", "prim", "prims", "debugprims", "rngprims", "inductor", "inductor_prims", "c10d", "c10d_functional"),
         *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "debug_mode_ops"),
-        *(
-            "export",
-            "fsdp",
-            "mkldnn",
-            "mkldnn_prepacked",
-            "onednn",
-            "onnx",
-            "onnx_symbolic",
-            "profiler",
-            "quantization",
-        ),
+        *("_inductor_debug", "_inductor_test", "_test", "ao", "export", "fsdp", "higher_order", "metal_prepack", "mkl"),
+        *("mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic", "profiler", "quantization"),
+        *("vulkan_prepack", "vulkan_quantized", "vulkan_quantized_prepack"),
         *("quantized", "quantized_decomposed", "sparse", "static_runtime", "symm_mem", "xnnpack", "prepacked"),
     }
 )
