@@ -40,8 +40,8 @@ _NOISE = frozenset(
 # What libraries make of their classes from annotations and members, which count; partly in Rust, and with use.
 _DERIVED = {
     "__pydantic_core_schema__": (
-        *("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent"),
-        *("__pydantic_setattr_handlers__", "__signature__"),
+        *("__pydantic_core_schema__", "__pydantic_core_config__", "__pydantic_serializer__", "__pydantic_validator__"),
+        *("__pydantic_parent_namespace__", "__pydantic_setattr_handlers__", "__signature__"),
     ),
     "_explicit_class_assumptions": ("default_assumptions", "_prop_handler"),  # of sympy's expressions
 }
@@ -92,7 +92,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
     held = vars(cls)
     names = set(held.keys() - _NOISE)
     for mark in _DERIVED.keys() & held.keys():
-        names = {name for name in names if not name.startswith(_DERIVED[mark])}
+        names.difference_update(_DERIVED[mark])
     members = _special_members(cls)
     is_special = bool(members)
     if issubclass(cls, enum.Enum):

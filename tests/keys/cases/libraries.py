@@ -197,6 +197,8 @@ class Bump(sympy.Function):
     def fdiff(self, argindex=1):
         return 2 * self.args[0]
 class Box(sympy.Expr):
+    default_assumptions_used = 1
+    _prop_handlers = 1
     def doit(self, **hints):
         return sympy.Integer(2)
 A = sympy.IndexedBase("A", offset=0, strides=(1, 2))
@@ -542,6 +544,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         """
         2 * self.args || 3 * self.args
         Integer(2) || Integer(3)
+        default_assumptions_used = 1 || default_assumptions_used = 2
+        _prop_handlers = 1 || _prop_handlers = 2
         is_real || is_finite
         offset=0 || offset=1
         (1, 2) || (2, 1)
