@@ -157,6 +157,11 @@ def _model_decorator(value: Any) -> Any:
     return (value.cls_var_name, value.func, value.shim, value.info)
 
 
+def _private_attribute(value: Any) -> Any:
+    # With the first instance of its model it also finds out how to call the factory.
+    return (value.default, value.default_factory)
+
+
 def _member(value: Any) -> Any:
     if type(value).__members__.get(value.name) != value:
         raise Unkeyable(f"{value!r} is a combination that its enumeration has no name for; pass its members")
@@ -179,6 +184,7 @@ READERS: dict[str, Reader] = {
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
+    "pydantic.fields.ModelPrivateAttr": Reader("private attribute", _private_attribute),
     "scipy.stats._distn_infrastructure.rv_generic": Reader("distribution", _distribution, noise=_OF_DISTRIBUTIONS),
     # Instances are numbered as they are made.
     "flax.linen.module.Module": Reader("flax module", nothing, noise=frozenset({"_id"})),

@@ -111,6 +111,13 @@ class Config(pydantic.BaseModel):
 value = Config(x=3)
 """
 
+PYDANTIC_PRIVATE = """
+import pydantic
+class Config(pydantic.BaseModel):
+    _seen: int = pydantic.PrivateAttr(default=0)
+    _made: list = pydantic.PrivateAttr(default_factory=list)
+"""
+
 # As flax has it: modules get a number each, which is theirs alone.
 FLAX = {
     "flax/__init__.py": "",
@@ -411,6 +418,18 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         value.model_copy(deep=True)
         """,
         key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *mutations("pydantic private", "same", PYDANTIC_PRIVATE, "Config()", key="hash_value(Config)", needs="pydantic"),
+    *edits(
+        "pydantic private",
+        "change",
+        PYDANTIC_PRIVATE,
+        """
+        default=0 || default=1
+        default_factory=list || default_factory=dict
+        """,
+        key="hash_value(Config)",
         needs="pydantic",
     ),
     *edits(
