@@ -118,8 +118,12 @@ def _undefined_function(value: Any) -> Any:
 
 def _distribution(value: Any) -> Any:
     """A distribution of scipy by what it was made from, and its random generator where it has one of its own."""
-    shared = sys.modules["numpy"].random.mtrand._rand
-    return (value._updated_ctor_param(), None if value._random_state is shared else value._random_state)
+    return (value._updated_ctor_param(), _own_generator(value))
+
+
+def _own_generator(value: Any) -> Any:
+    """The random generator of a distribution, unless it draws from the one that all share."""
+    return None if value._random_state is sys.modules["numpy"].random.mtrand._rand else value._random_state
 
 
 # Made with the distribution from what it was made from.
@@ -186,6 +190,9 @@ READERS: dict[str, Reader] = {
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
     "pydantic.fields.ModelPrivateAttr": Reader("private attribute", _private_attribute),
     "scipy.stats._distn_infrastructure.rv_generic": Reader("distribution", _distribution, noise=_OF_DISTRIBUTIONS),
+    "scipy.stats._multivariate.multi_rv_generic": Reader(
+        "distribution", _own_generator, noise=frozenset({"_random_state", "__doc__"})
+    ),
     # Instances are numbered as they are made.
     "flax.linen.module.Module": Reader("flax module", nothing, noise=frozenset({"_id"})),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),

@@ -141,8 +141,11 @@ class Slope(scipy.stats.rv_continuous):
     def _pdf(self, x):
         return 2 * x
 slope = Slope(a=0, b=1)
+def flat(mean=0, seed=None):
+    return scipy.stats.multivariate_normal([mean, 0], seed=seed)
+plane = flat()
 def kernel(x):
-    return norm.pdf(x), slope.pdf(x)
+    return norm.pdf(x), slope.pdf(x), plane.pdf(x), scipy.stats.dirichlet
 """
 
 ATTRS = """
@@ -524,6 +527,9 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         slope || Slope(a=0, b=2)
         slope || Slope(a=0, b=1, seed=1)
         Slope(seed=1) || Slope(seed=2)
+        flat() || flat(1)
+        flat() || flat(seed=1)
+        flat(seed=1) || flat(seed=2)
         rv_discrete(values=([1, 2], [0.5, 0.5])) || rv_discrete(values=([1, 2], [0.4, 0.6]))
         """,
         "scipy",
@@ -536,6 +542,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         SCIPY,
         """
         norm.rvs(size=2), slope.rvs(size=2)
+        plane.rvs(2), scipy.stats.dirichlet([1, 2]).rvs(2)
+        numpy.random.seed(1)
         norm.fit([1, 2, 3]), norm.entropy(), slope.ppf(0.5), slope.moment(2)
         """,
         needs="scipy",
