@@ -184,7 +184,8 @@ READERS: dict[str, Reader] = {
     ),
     "numba.np.ufunc.gufunc.GUFunc": Reader("numba gufunc", _numba_generalised, attributes="noise"),
     "numba.core.ccallback.CFunc": Reader("numba callback", _numba_callback, attributes="noise"),
-    "numba.core.types.abstract.Type": Reader("numba type", _numba_type, attributes="noise"),
+    # Types are numbered as they are made.
+    "numba.core.types.abstract.Type": Reader("numba type", _numba_type, attributes="noise", noise=frozenset({"_code"})),
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),

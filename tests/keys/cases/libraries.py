@@ -88,6 +88,15 @@ GIVEN = {
 }
 """
 
+NUMBA_OWN_TYPE = """
+from numba import types
+class Tile(types.Type):
+    def __init__(self, size):
+        self.size = size
+        super().__init__(name="Tile")
+value = Tile(1)
+"""
+
 PYDANTIC = """
 import pydantic
 check = pydantic.field_validator("x")
@@ -366,6 +375,15 @@ CASES: list[Case] = [
         GIVEN["literal"].literal_type
         """,
         key="hash_value(list(GIVEN.values()))",
+        needs="numba",
+    ),
+    *edits("numba type of the project", "change", NUMBA_OWN_TYPE, "Tile(1) || Tile(2)", VALUE, "numba"),
+    *mutations(
+        "numba type of the project",
+        "same",
+        NUMBA_OWN_TYPE,
+        "del value; types.List(types.List(types.List(types.int8))); value = Tile(1)",
+        key=VALUE,
         needs="numba",
     ),
     *values("numba type refused", "refused", NUMBA_TYPES, "types.deferred_type()", needs="numba"),
