@@ -18,9 +18,9 @@ from kcachefs.keys.files import extension_digests
 from kcachefs.keys.imports import imported
 from kcachefs.keys.libraries import is_library, is_library_file, library_name, version_of
 from kcachefs.keys.modules import write_attribute
-from kcachefs.keys.readers.torch import compile_settings, operator_called
+from kcachefs.keys.readers.torch import compile_settings, is_namespace, operator_called, operators_mentioned
 from kcachefs.keys.readers.triton import settings_of
-from kcachefs.keys.references import Path, global_paths
+from kcachefs.keys.references import Path, global_paths, names_in
 from kcachefs.keys.walk import Walk
 
 # As they were when Python started: one that was replaced since is followed like any global.
@@ -175,13 +175,14 @@ def _write_documentation(walk: Walk, function: types.FunctionType, out: list[byt
 
 def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
     scope, library = function.__globals__, ""
+    told: set[str] = set()
     for path in global_paths(function.__code__):
         name = path[0]
         if name in walk.rules.ignore:
             continue
         value = scope.get(name, MISSING)
         if name == library:
-            _write_operator(walk, value, path[1:], out)
+            told.update(_write_operator(walk, value, path[1:], out))
         elif value is MISSING:
             walk.dependencies.add_place(scope, name, value)
             _write_builtin_name(walk, function, name, out)
@@ -190,18 +191,29 @@ def _write_globals(walk: Walk, function: types.FunctionType, out: list[bytes]) -
         elif is_library(value.__name__, walk.rules.home):
             walk.slot("global", scope, name, out)
             library = name  # paths are sorted: the others into the same library come next and add nothing else
-            _write_operator(walk, value, path[1:], out)
+            told.update(_write_operator(walk, value, path[1:], out))
+        elif is_namespace(value):
+            walk.dependencies.add_place(scope, name, value)
+            out.append(encode(("operators", name, value.__name__, version_of("torch"))))
+            told.update(_write_operator(walk, value, path[1:], out))
         else:
             walk.dependencies.add_place(scope, name, value)
             write_attribute(walk, value, path[1:], out)
+    if "torch" not in walk.rules.ignore:
+        for called, definition in operators_mentioned(names_in(function.__code__)):
+            if called not in told:
+                walk.dependencies.is_complete = False
+                walk.named("operator", called, definition, out)
 
 
-def _write_operator(walk: Walk, module: Any, names: Path, out: list[bytes]) -> None:
-    """An operator that the project registered with torch, where code calls it by its name."""
+def _write_operator(walk: Walk, module: Any, names: Path, out: list[bytes]) -> tuple[str, ...]:
+    """An operator that the project registered with torch, where code calls it by its name. Returns that name."""
     called = operator_called(module, names)
-    if called is not None:
-        walk.dependencies.is_complete = False
-        walk.named("operator", called[0], MISSING if called[1] is None else called[1], out)
+    if called is None:
+        return ()
+    walk.dependencies.is_complete = False
+    walk.named("operator", called[0], MISSING if called[1] is None else called[1], out)
+    return called[:1]
 
 
 def _write_builtin_name(walk: Walk, function: Any, name: str, out: list[bytes]) -> None:

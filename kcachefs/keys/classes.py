@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
+import collections
 import dataclasses
 import enum
 import inspect
@@ -40,8 +41,8 @@ _NOISE = frozenset(
 # What libraries make of their classes from annotations and members, which count; partly in Rust, and with use.
 _DERIVED = {
     "__pydantic_core_schema__": (
-        *("__pydantic_core", "__pydantic_serializer", "__pydantic_validator", "__pydantic_parent"),
-        *("__pydantic_setattr_handlers__", "__signature__"),
+        *("__pydantic_core_schema__", "__pydantic_core_config__", "__pydantic_serializer__", "__pydantic_validator__"),
+        *("__pydantic_parent_namespace__", "__pydantic_setattr_handlers__", "__signature__"),
     ),
     "_explicit_class_assumptions": ("default_assumptions", "_prop_handler"),  # of sympy's expressions
 }
@@ -92,7 +93,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
     held = vars(cls)
     names = set(held.keys() - _NOISE)
     for mark in _DERIVED.keys() & held.keys():
-        names = {name for name in names if not name.startswith(_DERIVED[mark])}
+        names.difference_update(_DERIVED[mark])
     members = _special_members(cls)
     is_special = bool(members)
     if issubclass(cls, enum.Enum):
@@ -225,10 +226,67 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
     if module == "enum":
         return name in ("__new__", "__reduce_ex__") or function is _inherited_by_enum(cls, name)
     if module == "collections" or module.startswith("namedtuple_"):
-        return function.__qualname__.split(".")[-2:-1] == [cls.__name__]
+        return function.__qualname__.split(".")[-2:-1] == [cls.__name__] or _is_as_made_anew(cls, name, function)
     if function.__code__.co_qualname.startswith("__create_fn__"):
-        return str(outer.__qualname__).split(".")[-2:] == [cls.__name__, name]
+        is_named_so = str(outer.__qualname__).split(".")[-2:] == [cls.__name__, name]
+        return is_named_so or _is_as_made_anew(cls, name, function)
     return module in _COMPLETING
+
+
+def _is_as_made_anew(cls: Any, name: str, function: types.FunctionType) -> bool:
+    """Whether Python would make this method of the class's fields; its name does not tell where a class was renamed."""
+    try:
+        made = _named_tuple_anew(cls) if issubclass(cls, tuple) else _dataclass_anew(cls)
+        other = _without_guard(ask(vars(made).get(name), "__func__", vars(made).get(name)))
+        return _has_same_code(function, other) and _are_same(_values_in(function, cls), _values_in(other, cls), cls)
+    except Exception:  # fields that Python would not take, or annotations that it cannot evaluate
+        return False
+
+
+def _has_same_code(one: Any, other: Any) -> bool:
+    parts = ("co_code", "co_names", "co_consts", "co_varnames", "co_freevars")
+    return all(getattr(one.__code__, part) == getattr(other.__code__, part) for part in parts)
+
+
+def _values_in(function: types.FunctionType, cls: type) -> list[Any]:
+    named = sorted((function.__kwdefaults__ or {}).items())
+    cells = [cell_value(cell) for cell in function.__closure__ or ()]
+    # Those of a named tuple are set by `typing`, from the annotations of the class.
+    annotated = [] if issubclass(cls, tuple) else list(inspect.get_annotations(function).values())
+    return [*(function.__defaults__ or ()), None, *(part for item in named for part in item), None, *cells, *annotated]
+
+
+def _are_same(ours: list[Any], others: list[Any], cls: type) -> bool:
+    """Whether both have the same objects, or plain equal ones; where one has the class, so has the other."""
+    fields = vars(cls).get("__dataclass_fields__")
+    return len(ours) == len(others) and all(
+        our is other
+        or (type(our) is type(other) and type(our) in (str, int, tuple) and our == other)
+        or (is_a(our, type) and is_a(other, type) and fields is not None and vars(our).get(_FIELDS) is fields)
+        for our, other in zip(ours, others, strict=True)
+    )
+
+
+_FIELDS = "__dataclass_fields__"
+
+
+def _named_tuple_anew(cls: Any) -> type:
+    return collections.namedtuple("Made", cls._fields, rename=True, defaults=cls._field_defaults.values())
+
+
+def _dataclass_anew(cls: Any) -> type:
+    held: dict[str, Any] = {"__annotations__": {}}
+    for field in vars(cls)[_FIELDS].values():
+        if str(ask(field._field_type, "name")) == "_FIELD_CLASSVAR":
+            continue
+        is_text = _is_passed(field) and is_a(field.type, str)
+        held["__annotations__"][field.name] = dataclasses.InitVar[object] if is_text else field.type
+        told = {name: getattr(field, name) for name in _FIELD if name not in ("name", "type")}
+        held[field.name] = dataclasses.field(**told)
+    if hasattr(cls, "__post_init__"):
+        held["__post_init__"] = None
+    flags = {name: getattr(vars(cls)["__dataclass_params__"], name) for name in _DATACLASS_FLAGS}
+    return dataclasses.dataclass(**flags)(type("Made", (), held))
 
 
 def _inherited_by_enum(cls: type, name: str) -> Any:

@@ -45,6 +45,12 @@ def global_paths(code: CodeType) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
+@functools.lru_cache(maxsize=4096)
+def names_in(code: CodeType) -> frozenset[str]:
+    """Every name that `code` and the code inside it load as a global, an attribute or a module."""
+    return frozenset(code.co_names).union(*(names_in(item) for item in code.co_consts if isinstance(item, CodeType)))
+
+
 def _collect(code: CodeType, found: set[Path]) -> None:
     raw = code.co_code
     operations, arguments = raw[::2], raw[1::2]

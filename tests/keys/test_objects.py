@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import subprocess
+import sys
 import threading
 import types
 from pathlib import Path
@@ -189,3 +191,19 @@ def test_an_argument_that_raises_for_what_it_does_not_have_is_one_like_any_other
 
     assert [build(AttrDict(a=1)), build(AttrDict(a=2)), build(AttrDict(a=1))] == [b"1", b"2", b"1"]
     assert ran == [{"a": 1}, {"a": 2}]
+
+
+def test_every_operator_that_torch_brings_has_a_key() -> None:
+    """In a process of its own: others register operators, too."""
+    pytest.importorskip("torch")
+    program = """
+import torch
+from kcachefs.keys import hash_value
+names = {name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+for namespace, name in {space: own for space, own in (name.split("::") for name in names)}.items():
+    hash_value(getattr(getattr(torch.ops, namespace), name))
+if hasattr(torch.ops.mkl, "_mkl_linear"):
+    hash_value(torch.ops.mkl._mkl_linear)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

@@ -118,8 +118,12 @@ def _undefined_function(value: Any) -> Any:
 
 def _distribution(value: Any) -> Any:
     """A distribution of scipy by what it was made from, and its random generator where it has one of its own."""
-    shared = sys.modules["numpy"].random.mtrand._rand
-    return (value._updated_ctor_param(), None if value._random_state is shared else value._random_state)
+    return (value._updated_ctor_param(), _own_generator(value))
+
+
+def _own_generator(value: Any) -> Any:
+    """The random generator of a distribution, unless it draws from the one that all share."""
+    return None if value._random_state is sys.modules["numpy"].random.mtrand._rand else value._random_state
 
 
 # Made with the distribution from what it was made from.
@@ -157,6 +161,11 @@ def _model_decorator(value: Any) -> Any:
     return (value.cls_var_name, value.func, value.shim, value.info)
 
 
+def _private_attribute(value: Any) -> Any:
+    # With the first instance of its model it also finds out how to call the factory.
+    return (value.default, value.default_factory)
+
+
 def _member(value: Any) -> Any:
     if type(value).__members__.get(value.name) != value:
         raise Unkeyable(f"{value!r} is a combination that its enumeration has no name for; pass its members")
@@ -175,11 +184,16 @@ READERS: dict[str, Reader] = {
     ),
     "numba.np.ufunc.gufunc.GUFunc": Reader("numba gufunc", _numba_generalised, attributes="noise"),
     "numba.core.ccallback.CFunc": Reader("numba callback", _numba_callback, attributes="noise"),
-    "numba.core.types.abstract.Type": Reader("numba type", _numba_type, attributes="noise"),
+    # Types are numbered as they are made.
+    "numba.core.types.abstract.Type": Reader("numba type", _numba_type, attributes="noise", noise=frozenset({"_code"})),
     "sympy.core.basic.Basic": Reader("expression", _expression, attributes="noise"),
     "sympy.core.function.UndefinedFunction": Reader("undefined function", _undefined_function, attributes="noise"),
     "pydantic._internal._decorators.Decorator": Reader("model decorator", _model_decorator, attributes="noise"),
+    "pydantic.fields.ModelPrivateAttr": Reader("private attribute", _private_attribute),
     "scipy.stats._distn_infrastructure.rv_generic": Reader("distribution", _distribution, noise=_OF_DISTRIBUTIONS),
+    "scipy.stats._multivariate.multi_rv_generic": Reader(
+        "distribution", _own_generator, noise=frozenset({"_random_state", "__doc__"})
+    ),
     # Instances are numbered as they are made.
     "flax.linen.module.Module": Reader("flax module", nothing, noise=frozenset({"_id"})),
     "_ctypes._SimpleCData": Reader("ctypes value", _structure),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.asking import ask
 from kcachefs.keys.dtypes import dtype_name
-from kcachefs.keys.libraries import version_of
+from kcachefs.keys.libraries import top_of, version_of
 from kcachefs.keys.readers.reader import Reader
 
 
@@ -208,7 +208,15 @@ def _operator(value: Any) -> Any:
 def _is_foreign(target: Any) -> bool:
     """Whether a value is an operator that torch does not bring: another of the same name may do something else."""
     name = _qualified_name(target)
-    return bool(name) and (name.partition("::")[0] not in _NAMESPACES or name in _definitions())
+    return bool(name) and not _is_of_torch(name)
+
+
+def _is_of_torch(name: str) -> bool:
+    """Whether torch brings the operator of this qualified name; others can add theirs to its namespaces."""
+    if name.partition("::")[0] not in _NAMESPACES:
+        return False
+    definition = _definitions().get(name)
+    return definition is None or top_of(str(ask(ask(definition, "_init_fn"), "__module__"))) == "torch"
 
 
 def _qualified_name(operator: Any) -> str:
@@ -225,13 +233,37 @@ def operator_called(module: Any, names: Sequence[str]) -> tuple[str, Any] | None
     With what `torch.library.custom_op` returned for it, or None where it was defined otherwise, or is not yet.
     """
     torch = sys.modules.get("torch")
-    if torch is None or (module is not torch and module is not torch.ops):
+    if torch is None:
         return None
-    inside = list(names) if module is torch.ops else list(names[1:]) if names[:1] == ("ops",) else []
-    if len(inside) < 2 or inside[0] in _NAMESPACES:
-        return None
+    if module is torch:
+        inside = list(names[1:]) if names[:1] == ("ops",) else []
+    elif module is torch.ops:
+        inside = list(names)
+    else:
+        inside = [module.name, *names] if is_namespace(module) else []
     name = "::".join(inside[:2])
-    return name, _definitions().get(name)
+    return None if len(inside) < 2 or _is_of_torch(name) else (name, _definitions().get(name))
+
+
+def is_namespace(value: Any) -> bool:
+    """Whether a value is `torch.ops.mine`, which finds its operators as they are used."""
+    kind = ask(sys.modules.get("torch._ops"), "_OpNamespace")
+    return kind is not None and type(value) is kind
+
+
+def operators_mentioned(names: Collection[str]) -> list[tuple[str, Any]]:
+    """The operators whose names are among those that code loads, with what `torch.library.custom_op` returned for each.
+
+    So `torch.ops` may be kept in a variable, or torch imported by the function.
+    """
+    if "ops" not in names:
+        return []
+    parts = ((name, name.partition("::")) for name in sorted(_definitions()))
+    return [
+        (name, _definitions()[name])
+        for name, (namespace, _, own) in parts
+        if namespace in names and own in names and not _is_of_torch(name)
+    ]
 
 
 def _definitions() -> dict[str, Any]:
@@ -245,17 +277,9 @@ _NAMESPACES = frozenset(
     {
         *("aten", "prim", "prims", "debugprims", "rngprims", "inductor", "inductor_prims", "c10d", "c10d_functional"),
         *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "_quantized", "debug_mode_ops"),
-        *(
-            "export",
-            "fsdp",
-            "mkldnn",
-            "mkldnn_prepacked",
-            "onednn",
-            "onnx",
-            "onnx_symbolic",
-            "profiler",
-            "quantization",
-        ),
+        *("_inductor_debug", "_inductor_test", "_test", "ao", "export", "fsdp", "higher_order", "metal_prepack", "mkl"),
+        *("mkldnn", "mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic", "profiler", "quantization"),
+        *("vulkan_prepack", "vulkan_quantized", "vulkan_quantized_prepack"),
         *("quantized", "quantized_decomposed", "sparse", "static_runtime", "symm_mem", "xnnpack", "prepacked"),
     }
 )

@@ -143,6 +143,38 @@ exec("def dumps(x): return x + 1", scope)
 value = [Kernel(), Plain(), Holder(), Mode.A, Made(1), Tuple(1, 2), Kind.A]
 """
 
+RENAMED = """
+import collections, dataclasses
+def named(cls):
+    cls.__name__ = cls.__qualname__ = "Renamed"
+    return cls
+@dataclasses.dataclass
+class Lender:
+    m: int = 1
+@dataclasses.dataclass
+class Floating:
+    m: float = 1
+@named
+@dataclasses.dataclass(order=True, unsafe_hash=True)
+class Plain:
+    m: int
+    n: dataclasses.InitVar[int] = 2
+    tags: list = dataclasses.field(default_factory=list, hash=False)
+    k: int = dataclasses.field(default=3, kw_only=True, repr=False)
+    def __post_init__(self, n): pass
+@named
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    m: int = 1
+@named
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted:
+    m: int = 1
+Tuple = named(collections.namedtuple("Tuple", "a b", defaults=[1]))
+Other = collections.namedtuple("Other", "a")
+value = [Plain, Frozen, Slotted, Tuple, Lender]
+"""
+
 WRAPPED = """
 import collections, dataclasses, functools, typing
 def loud(method, mark="one"):
@@ -155,7 +187,7 @@ class Kernel:
     m: int = 1
 @dataclasses.dataclass
 class Other:
-    m: int = 1
+    n: int = 1
 class Plain(typing.NamedTuple):
     a: int = 1
 value = [Kernel(), Plain()]
@@ -335,6 +367,42 @@ CASES: list[Case] = [
             "generated in a library's name", "change", COMPLETED, "x + 1 || x + 2", "hash_value(scope['dumps'])"
         )
     ),
+    *edits(
+        "renamed",
+        "change",
+        RENAMED,
+        """
+        order=True || order=False
+        = 2 || = 4
+        default_factory=list || default_factory=dict
+        default=3 || default=4
+        repr=False || repr=True
+        frozen=True) || frozen=False)
+        "a b" || "a c"
+        defaults=[1] || defaults=[2]
+        "Renamed" || "Other"
+        """,
+        VALUE,
+    ),
+    *(
+        replace(case, is_portable=False)
+        for case in edits(
+            "renamed and wrapped",
+            "change",
+            RENAMED,
+            """
+            value = || Plain.__eq__ = Lender.__eq__\\nvalue =
+            value = || Plain.__repr__ = Lender.__repr__\\nvalue =
+            value = || Plain.__init__ = Lender.__init__\\nvalue =
+            value = || Frozen.__init__ = Lender.__init__\\nvalue =
+            value = || Lender.__init__ = Floating.__init__\\nvalue =
+            value = || Plain.__lt__ = Plain.__gt__\\nvalue =
+            value = || Tuple.__repr__ = Other.__repr__\\nvalue =
+            value = || Tuple.__new__ = Other.__new__\\nvalue =
+            """,
+            VALUE,
+        )
+    ),
     *(
         replace(case, is_portable=False)
         for case in edits(
@@ -347,7 +415,7 @@ CASES: list[Case] = [
             # Wrapped here. || Kernel.__eq__ = loud(Kernel.__eq__, "two")
             # Wrapped here. || Kernel.__lt__ = Kernel.__gt__
             # Wrapped here. || Kernel.__repr__ = Other.__repr__
-            # Wrapped here. || Plain.__repr__ = collections.namedtuple("Other", "a").__repr__
+            # Wrapped here. || Plain.__repr__ = collections.namedtuple("Other", "b").__repr__
             # Wrapped here. || Plain.__repr__ = loud(Plain.__repr__)
             # Wrapped here. || Plain.__new__ = loud(Plain.__new__)
             """,

@@ -88,6 +88,15 @@ GIVEN = {
 }
 """
 
+NUMBA_OWN_TYPE = """
+from numba import types
+class Tile(types.Type):
+    def __init__(self, size):
+        self.size = size
+        super().__init__(name="Tile")
+value = Tile(1)
+"""
+
 PYDANTIC = """
 import pydantic
 check = pydantic.field_validator("x")
@@ -109,6 +118,13 @@ class Config(pydantic.BaseModel):
     @shown
     def cost(self) -> int: return 1
 value = Config(x=3)
+"""
+
+PYDANTIC_PRIVATE = """
+import pydantic
+class Config(pydantic.BaseModel):
+    _seen: int = pydantic.PrivateAttr(default=0)
+    _made: list = pydantic.PrivateAttr(default_factory=list)
 """
 
 # As flax has it: modules get a number each, which is theirs alone.
@@ -134,8 +150,11 @@ class Slope(scipy.stats.rv_continuous):
     def _pdf(self, x):
         return 2 * x
 slope = Slope(a=0, b=1)
+def flat(mean=0, seed=None):
+    return scipy.stats.multivariate_normal([mean, 0], seed=seed)
+plane = flat()
 def kernel(x):
-    return norm.pdf(x), slope.pdf(x)
+    return norm.pdf(x), slope.pdf(x), plane.pdf(x), scipy.stats.dirichlet
 """
 
 ATTRS = """
@@ -197,6 +216,8 @@ class Bump(sympy.Function):
     def fdiff(self, argindex=1):
         return 2 * self.args[0]
 class Box(sympy.Expr):
+    default_assumptions_used = 1
+    _prop_handlers = 1
     def doit(self, **hints):
         return sympy.Integer(2)
 A = sympy.IndexedBase("A", offset=0, strides=(1, 2))
@@ -356,6 +377,15 @@ CASES: list[Case] = [
         key="hash_value(list(GIVEN.values()))",
         needs="numba",
     ),
+    *edits("numba type of the project", "change", NUMBA_OWN_TYPE, "Tile(1) || Tile(2)", VALUE, "numba"),
+    *mutations(
+        "numba type of the project",
+        "same",
+        NUMBA_OWN_TYPE,
+        "del value; types.List(types.List(types.List(types.int8))); value = Tile(1)",
+        key=VALUE,
+        needs="numba",
+    ),
     *values("numba type refused", "refused", NUMBA_TYPES, "types.deferred_type()", needs="numba"),
     *edits(
         "pydantic",
@@ -409,6 +439,18 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         value.model_copy(deep=True)
         """,
         key="hash_value(value)",
+        needs="pydantic",
+    ),
+    *mutations("pydantic private", "same", PYDANTIC_PRIVATE, "Config()", key="hash_value(Config)", needs="pydantic"),
+    *edits(
+        "pydantic private",
+        "change",
+        PYDANTIC_PRIVATE,
+        """
+        default=0 || default=1
+        default_factory=list || default_factory=dict
+        """,
+        key="hash_value(Config)",
         needs="pydantic",
     ),
     *edits(
@@ -503,6 +545,9 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         slope || Slope(a=0, b=2)
         slope || Slope(a=0, b=1, seed=1)
         Slope(seed=1) || Slope(seed=2)
+        flat() || flat(1)
+        flat() || flat(seed=1)
+        flat(seed=1) || flat(seed=2)
         rv_discrete(values=([1, 2], [0.5, 0.5])) || rv_discrete(values=([1, 2], [0.4, 0.6]))
         """,
         "scipy",
@@ -515,6 +560,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         SCIPY,
         """
         norm.rvs(size=2), slope.rvs(size=2)
+        plane.rvs(2), scipy.stats.dirichlet([1, 2]).rvs(2)
+        numpy.random.seed(1)
         norm.fit([1, 2, 3]), norm.entropy(), slope.ppf(0.5), slope.moment(2)
         """,
         needs="scipy",
@@ -542,6 +589,8 @@ def cost(self) -> int: return 1\\n    @shown\\n    def area(self) -> int: return
         """
         2 * self.args || 3 * self.args
         Integer(2) || Integer(3)
+        default_assumptions_used = 1 || default_assumptions_used = 2
+        _prop_handlers = 1 || _prop_handlers = 2
         is_real || is_finite
         offset=0 || offset=1
         (1, 2) || (2, 1)

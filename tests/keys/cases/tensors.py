@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.keys.cases.case import Case, mutations, values
+from tests.keys.cases.case import Case, edits, mutations, values
 
 NUMPY = """
 import numpy as np
@@ -105,7 +105,21 @@ def by_name(x):
 ops = torch.ops
 def through_ops(x):
     return x + ops.cases.op.default(x)
+namespace = torch.ops.cases
+def through_namespace(x):
+    return x + namespace.op(x)
+def with_its_own_import(x):
+    import torch
+    return x + torch.ops.cases.op(x)
+def through_a_variable(x):
+    mine = torch.ops.cases
+    return x + mine.op(x)
 """
+
+REACHING = ("through_namespace", "with_its_own_import", "through_a_variable")
+
+# The project's own, among those of torch.
+OPERATORS_AMONG_THEIRS = OPERATORS.replace("cases::op", "quantization::op").replace("cases.op", "quantization.op")
 
 CASES: list[Case] = [
     *values(
@@ -331,7 +345,7 @@ CASES: list[Case] = [
     ),
     *(
         case
-        for name in ("kernel", "by_name", "through_ops")
+        for name in ("kernel", "by_name", "through_ops", *REACHING)
         for case in mutations(
             f"torch operator called by {name}",
             "change",
@@ -340,6 +354,21 @@ CASES: list[Case] = [
             key=f"hash_function({name})",
             needs="torch",
         )
+    ),
+    *mutations(
+        "torch operator used through its namespace",
+        "same",
+        "import torch\naten = torch.ops.aten\ndef kernel(x):\n    return aten.xlogy(x, x)\n",
+        "kernel(torch.ones(2))",
+        needs="torch",
+    ),
+    *edits(
+        "torch operator in a namespace of torch",
+        "change",
+        OPERATORS_AMONG_THEIRS,
+        "return x + 1 || return x + 2",
+        key="hash_function(by_name)",
+        needs="torch",
     ),
     *values(
         "torch operator refused",

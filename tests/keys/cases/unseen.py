@@ -42,6 +42,10 @@ if not hasattr(torch.ops.cases, "by_name"):
     torch.library.define("cases::by_name", "(Tensor x) -> Tensor")
 def scale(x): return x * 2
 def calls_by_name(x): return torch.ops.cases.by_name(x)
+@torch.library.custom_op("cases::computed", mutates_args=())
+def computed(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+def calls_computed(x, name="comp" + "uted"): return getattr(torch.ops.cases, name)(x)
 """
 
 OVERLOADED = """
@@ -113,6 +117,22 @@ CASES: list[Case] = [
         OPERATORS,
         "torch.library.impl('cases::by_name', 'cpu', scale)",
         "hash_function(calls_by_name)",
+        needs="torch",
+    ),
+    *mutations(
+        "unseen by calls_computed",
+        "same",
+        OPERATORS,
+        "computed.register_autograd(scale)",
+        "hash_function(calls_computed)",
+        needs="torch",
+    ),
+    *mutations(
+        "declared [computed]",
+        "change",
+        OPERATORS,
+        "computed.register_autograd(scale)",
+        "hash_depends([computed])",
         needs="torch",
     ),
     *mutations(
