@@ -82,7 +82,7 @@ def _watch(mount: Path | None, store: Path | None, since: float) -> Watch:
     return Watch(
         place,
         target.insight(mount, store),
-        lambda: target.call(mount, store, "stats", Statistics, settle=True),
+        lambda: target.call(mount, store, "stats", Statistics, stays_open=True, settle=True),
         own=not others,
         at_rest=not mounted and not others,
         since=since,

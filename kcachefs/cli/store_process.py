@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct("<Q")
 _BUG = 70
-_IDLE_SECONDS = 0.5
+_IDLE_SECONDS = 5.0
 """How long the store stays open without a question."""
 
 

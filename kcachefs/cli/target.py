@@ -68,8 +68,10 @@ _SETTLING_SECONDS = 2.0
 _T = TypeVar("_T")
 
 
-def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **arguments: Any) -> _T:
-    """Run a command where it belongs and return its result."""
+def call(
+    mount: Path | None, store: Path | None, verb: str, kind: type[_T], *, stays_open: bool = False, **arguments: Any
+) -> _T:
+    """Run a command where it belongs and return its result; `stays_open`: a store at rest is to be asked more."""
     from kcachefs.daemon import control
 
     if (shared := _others_mount(mount, store)) is not None:
@@ -86,7 +88,8 @@ def call(mount: Path | None, store: Path | None, verb: str, kind: type[_T], **ar
     try:
         return msgspec.json.decode(store_process.ask(at_rest, verb, arguments), type=kind)
     finally:
-        store_process.end(at_rest)  # others may want it while the result is printed
+        if not stays_open:
+            store_process.end(at_rest)  # others may want it while the result is printed
 
 
 def insight(mount: Path | None, store: Path | None) -> InsightReports:

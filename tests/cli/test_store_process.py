@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kcachefs.cli import store_process, target
 from kcachefs.core.report import Statistics
 from kcachefs.errors import StoreBusy
@@ -19,7 +21,8 @@ def can_be_opened(path: Path) -> bool:
     return True
 
 
-def test_others_can_have_it_when_no_more_is_asked(tmp_path: Path) -> None:
+def test_others_can_have_it_when_no_more_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_process, "_IDLE_SECONDS", 0.1)
     Store(tmp_path / "store").close()
     target.call(None, tmp_path / "store", "stats", Statistics)
     assert can_be_opened(tmp_path / "store"), "while the result is printed"

@@ -59,7 +59,7 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
     node = Node(base / "node", bucket_folder(base), secret)
     fetched = {}
     for name, count, size, days_ago in (
-        ("OLD", 1, 1 << 18, 3),
+        ("OLD", 1, 1 << 20, 3),
         ("HUGE", 1, 1 << 23, 0),
         ("NEW", 4, 1 << 18, 1),
         ("MIDDLE", 16, 1 << 18, 2),
