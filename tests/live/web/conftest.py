@@ -57,6 +57,16 @@ def place(kernels: Path) -> Iterator[Scene]:
 
 
 @pytest.fixture(scope="session")
+def other_place(kernels: Path) -> Iterator[Scene]:
+    """Another such mount, for tests that add to it: on `place` the last run that compiled something stays the last."""
+    with scene() as made:
+        made.mount("--allow-other")
+        for name in ("base", *CHANGES):
+            bring(made, kernels / name)
+        yield made
+
+
+@pytest.fixture(scope="session")
 def server(place: Scene) -> Iterator[Server]:
     with serving(place, place.mountpoint) as made:
         yield made

@@ -54,7 +54,8 @@ def test_a_store_at_rest_has_a_report_too(place: Scene, tmp_path: Path, opened: 
     assert "Entries 1 in 1 namespace" in words(page.locator("[data-tile=entries]"))
 
 
-def test_a_run_has_a_report_of_its_own(place: Scene, kernels: Path, opened: Opener) -> None:
+def test_a_run_has_a_report_of_its_own(other_place: Scene, kernels: Path, opened: Opener) -> None:
+    place = other_place
     path = place.folder / "run.html"
     extra = place.folder / "extra"
     extra.mkdir()
