@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,8 @@ def ls(
     from kcachefs.cli.tables import Table, show
     from kcachefs.core.entry_info import EntryInfo
 
-    bounds = {} if limit is None else {"limit": limit}  # a mount that an older version serves knows none
+    # A mount that an older version serves knows no limit.
+    bounds: dict[str, Any] = {} if limit is None else {"limit": limit}
     infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort, **bounds)
     if as_json:
         print_json(infos, on_one_line=True)
