@@ -10,7 +10,6 @@ processes are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import gc
 import importlib
@@ -69,14 +68,14 @@ def run(
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
     ):
         connection.connect(_address())
-        descriptors = array.array("i", [out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()])
+        descriptors = [out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()]
         request = {
             "arguments": command,
             "environment": environment,
             "folder": str(cwd or os.getcwd()),
             "forks_daemons": forks_daemons,
         }
-        connection.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+        socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
         pid = int(connection.recv(_MESSAGE_BYTES))
         if not select.select([connection], [], [], timeout)[0]:
             os.kill(pid, signal.SIGKILL)
@@ -176,13 +175,10 @@ def serve(listener: socket.socket) -> None:
 
 def _start(listener: socket.socket) -> tuple[int, socket.socket] | None:
     connection, _ = listener.accept()
-    message, ancillary, _, _ = connection.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(4 * _DESCRIPTORS))
+    message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, _DESCRIPTORS)
     if not message:
         connection.close()
         return None
-    descriptors = array.array("i")
-    for _, _, data in ancillary:
-        descriptors.frombytes(data)
     pid = os.fork()
     if pid == 0:
         listener.close()

@@ -14,7 +14,6 @@ that used it.
 
 from __future__ import annotations
 
-import array
 import atexit
 import contextlib
 import gc
@@ -84,8 +83,8 @@ class Program(subprocess.Popen[str]):
         wanted = _EXECUTE.bind(self, *given).arguments
         self._connection = _connected()
         request = {"words": wanted["args"][1:], "environment": dict(wanted["env"]), "folder": os.getcwd()}
-        ends = array.array("i", [wanted["p2cread"], wanted["c2pwrite"], wanted["errwrite"]])
-        self._connection.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, ends)])
+        ends = [wanted["p2cread"], wanted["c2pwrite"], wanted["errwrite"]]
+        socket.send_fds(self._connection, [json.dumps(request).encode()], ends)
         self.pid = int(self._connection.recv(_MESSAGE_BYTES))
         self._child_created = True
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -202,13 +201,10 @@ def _prepare_torch() -> None:
 
 
 def _start(connection: socket.socket, held: list[socket.socket]) -> int | None:
-    message, ancillary, _, _ = connection.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(3 * 4))
+    message, ends, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, 3)
     if not message:
         connection.close()
         return None
-    ends = array.array("i")
-    for _, _, data in ancillary:
-        ends.frombytes(data)
     pid = os.fork()
     if pid == 0:
         for one in (connection, *held):
@@ -226,7 +222,7 @@ def _finish(pid: int, connection: socket.socket) -> None:
         connection.send(str(status).encode())
 
 
-def _become(request: dict[str, Any], ends: array.array[int]) -> None:
+def _become(request: dict[str, Any], ends: list[int]) -> None:
     """Be the program until it ends."""
     os.setsid()
     for standard, end in enumerate(ends):

@@ -101,19 +101,20 @@ def remove_part(directory: Path) -> None:
 def compact_lmdb(directory: Path) -> None:
     """Write the file in `directory` anew as `close_compact` does, however much is in it. Nobody may have it open."""
     if not _page_problems(directory):  # LMDB may crash on a damaged tree already when it is opened
-        close_compact(open_lmdb(directory, DEFAULT_MAP_SIZE), directory, in_use_max=DEFAULT_MAP_SIZE)
+        close_compact(open_lmdb(directory, DEFAULT_MAP_SIZE), directory, is_checked=True)
 
 
-def close_compact(env: lmdb.Environment, directory: Path, in_use_max: int = COMPACT_MAX) -> None:
+def close_compact(env: lmdb.Environment, directory: Path, *, is_checked: bool = False) -> None:
     """Close the file in `directory`, and replace it by one without free or half-filled pages if those are many.
 
     A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
-    damaged, the old one stays: LMDB may crash on a damaged tree.
+    damaged, the old one stays: LMDB may crash on a damaged tree. `is_checked`: it is known to be sound, and nobody
+    waits, so that it does not matter how much is in use.
     """
     part = _part_of(directory)
     try:
         size = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-        if size - free_bytes(env) > in_use_max or _page_problems(directory):
+        if not is_checked and (size - free_bytes(env) > COMPACT_MAX or _page_problems(directory)):
             return
         with env.begin(buffers=True) as records:
             needed = sum(len(key) + len(value) + _RECORD_OVERHEAD for key, value in records.cursor())

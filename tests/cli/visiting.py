@@ -7,7 +7,6 @@ such a command starts are new processes.
 
 from __future__ import annotations
 
-import array
 import ctypes
 import gc
 import json
@@ -60,8 +59,8 @@ class Visits:
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
         ):
             connection.connect(self._address)
-            descriptors = array.array("i", [out.fileno(), err.fileno(), namespace.fileno()])
-            connection.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
+            descriptors = [out.fileno(), err.fileno(), namespace.fileno()]
+            socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
             pid = int(connection.recv(_MESSAGE_BYTES))
             if not select.select([connection], [], [], PATIENCE)[0]:
                 os.kill(pid, signal.SIGKILL)
@@ -111,10 +110,7 @@ def serve(listener: socket.socket) -> None:
 def _answer(connection: socket.socket) -> None:
     """Start the command, wait for it, and tell its pid and how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    message, ancillary, _, _ = connection.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(4 * _DESCRIPTORS))
-    descriptors = array.array("i")
-    for _, _, data in ancillary:
-        descriptors.frombytes(data)
+    message, descriptors, _, _ = socket.recv_fds(connection, _MESSAGE_BYTES, _DESCRIPTORS)
     pid = os.fork()
     if pid == 0:
         connection.close()

@@ -34,6 +34,7 @@ from tests.core.trees import (
     exists,
     find,
     folder,
+    free_pages,
     kernel,
     look_up,
     opened,
@@ -115,13 +116,7 @@ def test_the_quota_holds_on_disk_after_eviction(tmp_path: Path) -> None:
 
 def test_free_pages_of_the_catalog_cost_no_entries(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
-        with fs.store.transaction() as txn:
-            for number in range(10_000):
-                txn.put(b"?%d" % number, bytes(300))
-        fs.store.fold()
-        with fs.store.transaction() as txn:
-            for number in range(10_000):
-                txn.delete(b"?%d" % number)
+        free_pages(fs)
         filled(fs, *"ABCD", size=20_000)
         catalog = fs.store.catalog.statistics()
         assert catalog["free_bytes"] > catalog["bytes"] // 2

@@ -162,3 +162,15 @@ def kernel(fs: Filesystem, key: str, size: int = 3000) -> None:
         write(fs, f"{temporary}/kernel.{suffix}", os.urandom(size))
         rename(fs, f"{temporary}/kernel.{suffix}", f"triton/{key}/kernel.{suffix}")
         fs.rmdir(ROOT, find(fs, f"triton/{key}"), os.fsencode(f"tmp.pid_1_{suffix}"))
+
+
+def free_pages(fs: Filesystem) -> None:
+    """Leave a catalog that was large once: some megabytes of its file are free."""
+    with fs.store.transaction() as txn:
+        for number in range(10_000):
+            txn.put(b"?%d" % number, bytes(300))
+    fs.store.fold()
+    with fs.store.transaction() as txn:
+        for number in range(10_000):
+            txn.delete(b"?%d" % number)
+    fs.store.fold()

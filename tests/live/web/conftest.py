@@ -47,10 +47,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def place(kernels: Path) -> Iterator[Scene]:
     """A mount on which one run made kernels, two others changed ones, one a hostile one, and one had hits."""
-    with scene() as made:
-        made.mount("--allow-other")
-        for name in ("base", *CHANGES):
-            bring(made, kernels / name)
+    with _mount_with(kernels) as made:
         bring(made, _hostile(kernels, made.folder / "hostile"))
         read_until_hit(made)
         yield made
@@ -59,6 +56,12 @@ def place(kernels: Path) -> Iterator[Scene]:
 @pytest.fixture(scope="session")
 def other_place(kernels: Path) -> Iterator[Scene]:
     """Another such mount, for tests that add to it: on `place` the last run that compiled something stays the last."""
+    with _mount_with(kernels) as made:
+        yield made
+
+
+@contextmanager
+def _mount_with(kernels: Path) -> Iterator[Scene]:
     with scene() as made:
         made.mount("--allow-other")
         for name in ("base", *CHANGES):
