@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines.callers import OTHER, Identity, in_child
+from tests.engines.callers import OTHER, Identity, in_thread
 from tests.engines.mounting import KINDS, Mount, Place, opened
 
 
@@ -45,10 +45,10 @@ def as_user(request: pytest.FixtureRequest) -> Identity | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run the body of a test `as_user` in a process of that user; whatever it leaves open ends with the process."""
+    """Run the body of a test `as_user` in a thread of that user."""
     values: dict[str, Any] = pyfuncitem.funcargs
     if "as_user" not in values:
         return None
     arguments = {name: values[name] for name in pyfuncitem._fixtureinfo.argnames}
-    in_child(lambda: pyfuncitem.obj(**arguments), values["as_user"])
+    in_thread(lambda: pyfuncitem.obj(**arguments), values["as_user"])
     return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.callers import OTHER, STRANGER, Identity, in_child
+from tests.engines.callers import OTHER, STRANGER, Identity, in_thread
 from tests.engines.refusals import refused
 from tests.engines.syscalls import RENAME_EXCHANGE, renameat2
 
@@ -34,7 +34,7 @@ def denied(number: int, attempt: Callable[[], object], identity: Identity = OTHE
         with refused(number):
             attempt()
 
-    in_child(try_it, identity)
+    in_thread(try_it, identity)
 
 
 READING = (os.O_RDONLY, 0o4)
@@ -50,7 +50,7 @@ def test_exactly_the_matching_class_of_bits_decides(root: Path, flags: int, righ
     file.touch()
     os.chown(file, OTHER.uid, OTHER.gid)
     file.chmod(right << shift)
-    in_child(lambda: os.close(os.open(file, flags)), identity)
+    in_thread(lambda: os.close(os.open(file, flags)), identity)
     file.chmod(0o777 & ~(right << shift))
     denied(errno.EACCES, lambda: os.open(file, flags), identity)
 
@@ -60,7 +60,7 @@ def test_access_tells_what_open_would_do(root: Path) -> None:
     file.touch()
     for mode, allowed in ((0o4, os.R_OK), (0o2, os.W_OK), (0o1, os.X_OK)):
         file.chmod(mode)
-        answers = in_child(lambda: {right: os.access(file, right) for right in (os.R_OK, os.W_OK, os.X_OK)}, OTHER)
+        answers = in_thread(lambda: {right: os.access(file, right) for right in (os.R_OK, os.W_OK, os.X_OK)}, OTHER)
         assert answers == {right: right == allowed for right in (os.R_OK, os.W_OK, os.X_OK)}
 
 
@@ -93,21 +93,21 @@ def test_without_search_permission_nothing_below_is_reached(folder: Path) -> Non
     ]
     for attempt in attempts:
         denied(errno.EACCES, attempt)
-    assert sorted(in_child(lambda: os.listdir(folder), OTHER)) == ["file", "link", "sub"]
+    assert sorted(in_thread(lambda: os.listdir(folder), OTHER)) == ["file", "link", "sub"]
 
 
 def test_without_read_permission_names_are_not_listed_but_known_ones_are_reached(folder: Path) -> None:
     folder.chmod(0o733)
     denied(errno.EACCES, lambda: os.listdir(folder))
-    assert in_child((folder / "file").read_bytes, OTHER) == b"content"
-    in_child((folder / "new").touch, OTHER)
+    assert in_thread((folder / "file").read_bytes, OTHER) == b"content"
+    in_thread((folder / "new").touch, OTHER)
     assert "new" in os.listdir(folder)
 
 
 def test_without_write_permission_no_name_is_made_moved_or_removed(folder: Path) -> None:
     folder.chmod(0o755)
     outside = folder.parent / "outside"
-    in_child(outside.touch, OTHER)
+    in_thread(outside.touch, OTHER)
     attempts: list[Callable[[], object]] = [
         (folder / "new").touch,
         (folder / "new").mkdir,
@@ -125,7 +125,7 @@ def test_without_write_permission_no_name_is_made_moved_or_removed(folder: Path)
     for attempt in attempts:
         denied(errno.EACCES, attempt)
     assert sorted(os.listdir(folder)) == ["file", "link", "sub"]
-    in_child(lambda: (folder / "file").write_bytes(b"changed"), OTHER)
+    in_thread(lambda: (folder / "file").write_bytes(b"changed"), OTHER)
     assert (folder / "file").read_bytes() == b"changed"
 
 
@@ -140,7 +140,7 @@ def test_a_missing_or_taken_name_is_reported_before_the_missing_right(folder: Pa
 def test_group_members_have_the_groups_rights(folder: Path) -> None:
     os.chown(folder, 0, OTHER.groups[0])
     folder.chmod(0o770)
-    in_child((folder / "new").touch, OTHER)
+    in_thread((folder / "new").touch, OTHER)
     assert (folder / "new").stat().st_uid == OTHER.uid
     denied(errno.EACCES, lambda: os.listdir(folder), STRANGER)
     denied(errno.EACCES, (folder / "new").stat, STRANGER)
@@ -152,7 +152,7 @@ def test_a_right_given_or_taken_counts_at_once(root: Path) -> None:
         (root / "file").chmod(0o600)
         denied(errno.EACCES, (root / "file").read_bytes)
         (root / "file").chmod(0o604)
-        assert in_child((root / "file").read_bytes, OTHER) == b"content"
+        assert in_thread((root / "file").read_bytes, OTHER) == b"content"
 
 
 def test_moving_a_directory_to_another_parent_needs_the_right_to_write_it(root: Path) -> None:
@@ -161,7 +161,7 @@ def test_moving_a_directory_to_another_parent_needs_the_right_to_write_it(root: 
         (root / name).chmod(0o777)
     (root / "from" / "folder").chmod(0o555)
     denied(errno.EACCES, lambda: (root / "from" / "folder").rename(root / "to" / "folder"))
-    in_child(lambda: (root / "from" / "folder").rename(root / "from" / "renamed"), OTHER)
+    in_thread(lambda: (root / "from" / "folder").rename(root / "from" / "renamed"), OTHER)
     assert os.listdir(root / "from") == ["renamed"]
 
 
@@ -178,7 +178,7 @@ def test_only_the_owner_changes_the_mode(root: Path) -> None:
     (root / "file").chmod(0o666)
     denied(errno.EPERM, lambda: (root / "file").chmod(0o777))
     os.chown(root / "file", OTHER.uid, -1)
-    in_child(lambda: (root / "file").chmod(0o600), OTHER)
+    in_thread(lambda: (root / "file").chmod(0o600), OTHER)
     assert (root / "file").stat().st_mode & 0o777 == 0o600
 
 
@@ -193,7 +193,7 @@ def test_an_owner_without_permission_gives_it_to_themselves(root: Path) -> None:
         (root / "file").chmod(0o400)
         return (root / "file").read_bytes()
 
-    assert in_child(regain, OTHER) == b"content"
+    assert in_thread(regain, OTHER) == b"content"
 
 
 def test_explicit_times_are_set_by_the_owner_only(root: Path) -> None:
@@ -202,7 +202,7 @@ def test_explicit_times_are_set_by_the_owner_only(root: Path) -> None:
     denied(errno.EPERM, lambda: os.utime(root / "file", ns=(1, 1)))
     os.chown(root / "file", OTHER.uid, -1)
     (root / "file").chmod(0)
-    in_child(lambda: os.utime(root / "file", ns=(5, 7)), OTHER)
+    in_thread(lambda: os.utime(root / "file", ns=(5, 7)), OTHER)
     assert (root / "file").stat().st_mtime_ns == 7
 
 
@@ -212,11 +212,11 @@ def test_the_present_time_is_set_by_whoever_may_write(root: Path) -> None:
     (root / "file").chmod(0o644)
     denied(errno.EACCES, lambda: os.utime(root / "file"))
     (root / "file").chmod(0o646)
-    in_child(lambda: os.utime(root / "file"), OTHER)
+    in_thread(lambda: os.utime(root / "file"), OTHER)
     assert (root / "file").stat().st_mtime_ns > 7
 
 
 def test_statistics_need_no_right_to_the_file_itself(root: Path) -> None:
     (root / "file").write_bytes(b"content")
     (root / "file").chmod(0)
-    assert in_child((root / "file").stat, OTHER).st_size == 7
+    assert in_thread((root / "file").stat, OTHER).st_size == 7

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcachefs.core.options import PREFERRED_SIZE
-from tests.engines.callers import OTHER, in_child
+from tests.engines.callers import OTHER, in_thread
 from tests.engines.mounting import Mount, of_a_mount_only
 from tests.engines.refusals import refused
 
@@ -122,7 +122,7 @@ def test_any_user_may_work_in_a_namespace(mount: Mount) -> None:
         folder.rmdir()
         return content
 
-    assert in_child(work, OTHER) == b"content"
+    assert in_thread(work, OTHER) == b"content"
 
 
 @of_a_mount_only

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.callers import OTHER, STRANGER, in_child
+from tests.engines.callers import OTHER, STRANGER, in_thread
 from tests.engines.refusals import refused
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -110,14 +110,14 @@ class TestSetIdBits:
 
     def test_writing_nothing_by_another_user_keeps_the_contents(self, root: Path) -> None:
         file = self._program(root)
-        in_child(lambda: _append(file, b""), OTHER)
+        in_thread(lambda: _append(file, b""), OTHER)
         assert file.read_bytes() == b"content"
 
     def test_writing_by_the_owner_clears_them(self, root: Path) -> None:
         file = self._program(root)
         os.chown(file, OTHER.uid, OTHER.gid)
         file.chmod(0o6777)
-        in_child(lambda: _append(file, b"more"), OTHER)
+        in_thread(lambda: _append(file, b"more"), OTHER)
         assert mode_of(file) == 0o777
 
     def test_writing_by_root_keeps_them(self, root: Path) -> None:
@@ -134,7 +134,7 @@ class TestSetIdBits:
         file = self._program(root)
         os.chown(file, OTHER.uid, OTHER.gid)
         file.chmod(0o6777)
-        in_child(lambda: os.chown(file, -1, OTHER.groups[0]), OTHER)
+        in_thread(lambda: os.chown(file, -1, OTHER.groups[0]), OTHER)
         assert mode_of(file) == 0o777
 
     def test_a_directory_keeps_them_when_its_owner_changes(self, root: Path) -> None:
@@ -146,13 +146,13 @@ class TestSetIdBits:
     def test_chmod_by_an_owner_outside_the_group_drops_set_group_id(self, root: Path) -> None:
         file = self._program(root)
         os.chown(file, OTHER.uid, STRANGER.gid)
-        in_child(lambda: file.chmod(0o6755), OTHER)
+        in_thread(lambda: file.chmod(0o6755), OTHER)
         assert mode_of(file) == 0o4755
 
     def test_chmod_by_an_owner_inside_the_group_keeps_set_group_id(self, root: Path) -> None:
         file = self._program(root)
         os.chown(file, OTHER.uid, OTHER.groups[0])
-        in_child(lambda: file.chmod(0o6755), OTHER)
+        in_thread(lambda: file.chmod(0o6755), OTHER)
         assert mode_of(file) == 0o6755
 
     def _program(self, root: Path) -> Path:
@@ -162,7 +162,7 @@ class TestSetIdBits:
 
     def _changed_by_another_user(self, root: Path, change: Callable[[Path], object]) -> None:
         file = self._program(root)
-        in_child(lambda: change(file), OTHER)
+        in_thread(lambda: change(file), OTHER)
         assert mode_of(file) == 0o777
 
 
@@ -182,7 +182,7 @@ class TestSetGroupIdDirectory:
             os.mkfifo(folder / "fifo")
             (folder / "sub").mkdir()
 
-        in_child(make, OTHER)
+        in_thread(make, OTHER)
         for name in ("file", "link", "fifo", "sub"):
             status = (folder / name).lstat()
             assert (status.st_uid, status.st_gid) == (OTHER.uid, STRANGER.gid)
@@ -194,7 +194,7 @@ class TestSetGroupIdDirectory:
             (folder / "sub" / "deeper").mkdir(parents=True)
             (folder / "file").touch()
 
-        in_child(make, OTHER)
+        in_thread(make, OTHER)
         assert mode_of(folder / "sub") & stat.S_ISGID
         assert mode_of(folder / "sub" / "deeper") & stat.S_ISGID
         assert (folder / "sub" / "deeper").stat().st_gid == STRANGER.gid
@@ -210,7 +210,7 @@ class TestSetGroupIdDirectory:
     def test_in_any_other_directory_the_group_is_the_creators(self, root: Path) -> None:
         folder = self._folder(root)
         folder.chmod(0o777)
-        in_child((folder / "file").touch, OTHER)
+        in_thread((folder / "file").touch, OTHER)
         assert (folder / "file").stat().st_gid == OTHER.gid
 
     def _folder(self, root: Path) -> Path:
@@ -236,7 +236,7 @@ class TestStickyDirectory:
             with refused(errno.EPERM):
                 (folder / "mine").rename(folder / "file")
 
-        in_child(try_all, STRANGER)
+        in_thread(try_all, STRANGER)
         assert sorted(os.listdir(folder)) == ["file", "mine", "sub"]
 
     def test_the_owner_of_a_name_removes_and_renames_it(self, root: Path) -> None:
@@ -247,13 +247,13 @@ class TestStickyDirectory:
             (folder / "renamed").unlink()
             (folder / "sub").rmdir()
 
-        in_child(remove, OTHER)
+        in_thread(remove, OTHER)
         assert os.listdir(folder) == []
 
     def test_the_owner_of_the_directory_removes_anything(self, root: Path) -> None:
         folder = self._folder(root)
         os.chown(folder, STRANGER.uid, STRANGER.gid)
-        in_child((folder / "file").unlink, STRANGER)
+        in_thread((folder / "file").unlink, STRANGER)
         assert os.listdir(folder) == ["sub"]
 
     def test_others_still_make_and_link_names_in_it(self, root: Path) -> None:
@@ -264,7 +264,7 @@ class TestStickyDirectory:
             os.link(folder / "mine", folder / "second")
             (folder / "second").unlink()
 
-        in_child(make, STRANGER)
+        in_thread(make, STRANGER)
         assert "mine" in os.listdir(folder)
 
     def _folder(self, root: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.callers import OTHER, STRANGER, in_child
+from tests.engines.callers import OTHER, STRANGER, in_thread
 from tests.engines.refusals import refused
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -22,7 +22,7 @@ def owner_of(path: Path) -> tuple[int, int]:
 @pytest.fixture
 def theirs(root: Path) -> Path:
     """A file of OTHER's."""
-    in_child((root / "file").touch, OTHER)
+    in_thread((root / "file").touch, OTHER)
     return root / "file"
 
 
@@ -70,14 +70,14 @@ def test_an_owner_cannot_give_a_file_away(theirs: Path) -> None:
         with refused(errno.EPERM):
             os.chown(theirs, 0, OTHER.gid)
 
-    in_child(give, OTHER)
+    in_thread(give, OTHER)
     assert owner_of(theirs) == (OTHER.uid, OTHER.gid)
 
 
 def test_an_owner_moves_a_file_between_groups_of_theirs(theirs: Path) -> None:
-    in_child(lambda: os.chown(theirs, -1, OTHER.groups[0]), OTHER)
+    in_thread(lambda: os.chown(theirs, -1, OTHER.groups[0]), OTHER)
     assert owner_of(theirs) == (OTHER.uid, OTHER.groups[0])
-    in_child(lambda: os.chown(theirs, OTHER.uid, OTHER.gid), OTHER)
+    in_thread(lambda: os.chown(theirs, OTHER.uid, OTHER.gid), OTHER)
     assert owner_of(theirs) == (OTHER.uid, OTHER.gid)
 
 
@@ -86,7 +86,7 @@ def test_an_owner_cannot_move_a_file_to_a_foreign_group(theirs: Path) -> None:
         with refused(errno.EPERM):
             os.chown(theirs, -1, STRANGER.gid)
 
-    in_child(move, OTHER)
+    in_thread(move, OTHER)
     assert owner_of(theirs) == (OTHER.uid, OTHER.gid)
 
 
@@ -99,20 +99,20 @@ def test_a_stranger_changes_neither_owner_nor_mode(theirs: Path) -> None:
         with refused(errno.EPERM):
             theirs.chmod(0o777)
 
-    in_child(change, STRANGER)
+    in_thread(change, STRANGER)
 
 
 def test_a_new_owner_holds_the_file(root: Path) -> None:
     (root / "file").write_bytes(b"content")
     (root / "file").chmod(0o600)
     os.chown(root / "file", OTHER.uid, OTHER.gid)
-    assert in_child((root / "file").read_bytes, OTHER) == b"content"
+    assert in_thread((root / "file").read_bytes, OTHER) == b"content"
 
     def peek() -> None:
         with refused(errno.EACCES):
             (root / "file").read_bytes()
 
-    in_child(peek, STRANGER)
+    in_thread(peek, STRANGER)
 
 
 def test_an_open_descriptor_is_worth_more_than_the_mode(root: Path) -> None:
@@ -126,4 +126,4 @@ def test_an_open_descriptor_is_worth_more_than_the_mode(root: Path) -> None:
             file.write(b"CON")
             return os.pread(file.fileno(), 100, 0)
 
-        assert in_child(use, OTHER) == b"CONtent"
+        assert in_thread(use, OTHER) == b"CONtent"
