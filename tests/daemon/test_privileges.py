@@ -45,7 +45,7 @@ def test_giving_up_privileges_as_a_plain_user_fails_nothing() -> None:
         privileges.drop()
         return status_of(os.getpid())["NoNewPrivs"], privileges.held()
 
-    assert as_user(ALICE if os.geteuid() == 0 else None, drop) == ("1", 0)
+    assert in_child(drop, ALICE if os.geteuid() == 0 else None) == ("1", 0)
 
 
 @needs_root

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.store import fsck
-from tests.engines.callers import Identity, in_child
+from tests.engines.callers import Identity, in_thread
 from tests.engines.mounting import Mount, temporary_folder
 from tests.waiting import until
 
@@ -68,19 +69,19 @@ def asked(mount: Mount, verb: str, **arguments: Any) -> Any:
 
 
 def as_user(who: Identity | None, function: Callable[[], T], *, umask: int = 0o022) -> T:
-    """Run the function in a process of that user, and return its result."""
+    """Run the function in a thread of that user, and return its result."""
 
     def run() -> T:
         os.umask(umask)
         return function()
 
-    return in_child(run, who)
+    return in_thread(run, who)
 
 
 def publish(path: Path, data: bytes) -> None:
     """Write as Inductor does: under another name, and then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{os.getpid()}.1.tmp"
+    temporary = path.parent / f".{threading.get_native_id()}.1.tmp"
     temporary.write_bytes(data)
     temporary.rename(path)
 
