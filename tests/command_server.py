@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import kcachefs
+from kcachefs import cli
 from tests import forked_daemons
 from tests.waiting import PATIENCE
 
@@ -210,13 +211,11 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
     sys.argv = ["kcachefs", *request["arguments"]]
     if request["forks_daemons"]:
         forked_daemons.be_forked()
-    from kcachefs.cli import main
-
-    main()
+    cli.main()
 
 
 def _import_commands() -> None:
-    """Everything that a command may import while it runs: all of ours, and what the parser of arguments needs."""
+    """Everything that a command may import while it runs, all of ours and what parses arguments; and the parsers."""
     for package in ("cli", "core", "daemon", "doctor", "engines", "fleet", "frameworks", "mounts", "session", "store"):
         folder = importlib.import_module(f"kcachefs.{package}")
         for module in pkgutil.walk_packages(folder.__path__, f"kcachefs.{package}."):
@@ -225,6 +224,8 @@ def _import_commands() -> None:
     for name in (*_imported_by("umount", "/no/such/mount"), "obstore", "obstore.store"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    for verb in cli.parser().commands:
+        cli.parser(verb)
 
 
 def _imported_by(*arguments: str) -> list[str]:

@@ -10,6 +10,7 @@ Where the kernel lacks what this needs the worker serves all the same, and says 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import sysconfig
 import time
@@ -84,12 +85,16 @@ def _restrict_files(store: Path, sockets: Path | None) -> None:
 
 def _python_files() -> Iterator[str]:
     """The standard library and the packages that are imported; not all of sys.path, which may hold a home directory."""
-    yield from (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    yield from libraries
+    below = tuple(f"{folder}/" for folder in (*_SYSTEM, *libraries))
     for name, module in list(sys.modules.items()):
         if "." not in name:
             folders = getattr(module, "__path__", None)
             file = getattr(module, "__file__", None)
-            yield from map(str, folders) if folders is not None else filter(None, [file])
+            for path in map(str, folders) if folders is not None else filter(None, [file]):
+                if not path.startswith(below) or os.path.islink(path):
+                    yield path
 
 
 def _load_early() -> None:

@@ -47,11 +47,12 @@ class RingFile:
         body = body[: self.body_max]
         rest = HEAD.pack(0, len(body), number)[_CHECKSUM.size :] + body
         raw = _CHECKSUM.pack(zlib.crc32(rest)) + rest
+        following = max(self.next_number, number + 1)  # before there is a file to search, when this makes it
         try:
             os.pwrite(self._open(), raw, number % self.slots * self.size)
         except OSError as error:
             raise or_no_space(error, self.path) from error
-        self._next = max(self.next_number, number + 1)
+        self._next = following
         self.allocated = self._blocks()
 
     def get(self, number: int) -> bytes | None:
