@@ -256,7 +256,7 @@ def test_every_link_on_a_page_leads_somewhere(page: str) -> None:
 def test_what_a_page_says_a_file_defines_is_defined_there(page: str) -> None:
     named = [code.split(": ") for code in codes(page) if re.fullmatch(r"[\w/]+\.py: [\w.]+", code)]
     assert named, EMPTY
-    in_functions = {"_in_time.answered", "unpack.pool", "until.event", "in_thread.ended"}
+    in_functions = {"_ask.answered", "unpack.pool", "until.event", "in_thread.ended"}
     in_functions |= {"ObstoreStorage._within.answers", "ObstoreStorage._stream.arriving"}
     in_functions |= {"ObstoreStorage._stream.given_up", "shown.is_over", "_wait.until_ended"}
     in_functions |= {"both.answers", "in_parallel.answers"}

@@ -1,7 +1,7 @@
 """Checks the mounts of the host: whether they answer, allow execution, and are at the path they were filled at.
 
 Asking a mount that does not answer, or the disk of its store, can block forever: so each is asked from a thread that is
-abandoned when it does not come back.
+abandoned when it does not come back. All are asked at once, so that many silent ones take no longer than one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,15 +32,15 @@ GROUPS_SAMPLED = 20
 def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
     """Mounts that are dead, that forbid what compilers need, or that were filled at another path."""
     dead = {state.mountpoint: state for state in registry.dead_mounts()}
-    for mount in table:
-        if mount.fstype != mounting.FSTYPE:
-            continue
+    ours = [mount for mount in table if mount.fstype == mounting.FSTYPE]
+    answers = [(_ask_store(Path(mount.mountpoint)), _ask(partial(os.statvfs, mount.mountpoint))) for mount in ours]
+    for mount, (trouble_with_store, is_answering) in zip(ours, answers, strict=True):
         where = Path(mount.mountpoint)
-        trouble = _trouble_with_store(where)
+        trouble = trouble_with_store()
         if trouble is not None:
             yield trouble
             continue
-        if not _in_time(partial(os.statvfs, where)):
+        if not is_answering():
             yield _silent(mount, dead.get(mount.mountpoint))
             continue
         if "noexec" in mount.options.split(","):
@@ -81,9 +82,10 @@ def _silent(mount: mounting.Mounted, ours: registry.MountState | None) -> Findin
     return Finding(PROBLEM, "mount", said, unmount)
 
 
-def _in_time(question: Callable[[], object]) -> bool:
-    """Whether there is an answer, and no error, before the time is over."""
+def _ask(question: Callable[[], object]) -> Callable[[], bool]:
+    """Begin to ask. What is returned waits, and tells whether there was an answer, and no error, in time."""
     answered = threading.Event()
+    until = time.monotonic() + ANSWER_SECONDS
 
     def ask() -> None:
         with contextlib.suppress(OSError):
@@ -92,20 +94,33 @@ def _in_time(question: Callable[[], object]) -> bool:
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    thread.join(ANSWER_SECONDS)
-    return answered.is_set()
+
+    def wait() -> bool:
+        thread.join(max(0.0, until - time.monotonic()))
+        return answered.is_set()
+
+    return wait
 
 
-def _trouble_with_store(mountpoint: Path) -> Finding | None:
-    """What keeps a mount of this user from reading or writing its store. It may well answer, from memory."""
+def _ask_store(mountpoint: Path) -> Callable[[], Finding | None]:
+    """The same for what keeps a mount of this user from reading or writing its store. It may well answer, from memory.
+
+    What is returned waits, and tells it; None if there is nothing.
+    """
     state = registry.read(str(mountpoint))
     if state is None or not state.alive:
-        return None
+        return lambda: None
+    store = Path(state.store)
     found: list[Finding | None] = []
-    if not _in_time(lambda: found.append(_trouble_with_header(mountpoint, Path(state.store)))):
-        said = f"{mountpoint}: its store {state.store} does not answer"
+    is_answering = _ask(lambda: found.append(_trouble_with_header(mountpoint, store)))
+
+    def wait() -> Finding | None:
+        if is_answering():
+            return found[0]
+        said = f"{mountpoint}: its store {store} does not answer"
         return Finding(PROBLEM, "mount", said, f"look at the disk (dmesg), then kcachefs umount --lazy {mountpoint}")
-    return found[0]
+
+    return wait
 
 
 def _trouble_with_header(mountpoint: Path, store: Path) -> Finding | None:

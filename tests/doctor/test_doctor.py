@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,31 @@ def test_a_store_that_never_answers_keeps_nobody_waiting(base: Path, monkeypatch
         finally:
             os.close(os.open(header, os.O_RDWR))
             away.replace(header)
+
+
+def test_silent_stores_are_all_asked_at_once(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(present_mounts, "ANSWER_SECONDS", PATIENCE)
+
+    def has_reader(fifo: Path) -> bool:
+        with suppress(OSError):
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+            return True
+        return False
+
+    with ExitStack() as stack:
+        both = [stack.enter_context(Mount(base / f"mount{n}", base / f"store{n}", "direct")) for n in range(2)]
+        headers = [mount.store / HEADER for mount in both]
+        for header in headers:
+            header.rename(header.with_name("away"))
+            os.mkfifo(header)  # whose reader waits for a writer
+            stack.callback(header.with_name("away").replace, header)
+        table = [found for mount in both if (found := mounted_at(mount.mountpoint)) is not None]
+        asking = threading.Thread(target=lambda: list(present_mounts.mounts(table)))
+        asking.start()
+        for header in reversed(headers):
+            until(lambda header=header: has_reader(header), f"{header} is asked for")
+        asking.join(PATIENCE)
+        assert not asking.is_alive()
 
 
 @as_root
