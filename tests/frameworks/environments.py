@@ -131,6 +131,12 @@ def entries(mount: Mount) -> dict[str, str]:
     return {one["path"]: one["name"] for one in found}
 
 
+def warm(mount: Mount, *arguments: str | Path) -> dict[str, list[str]]:
+    """What `kcachefs warm` compiled, and what it knew."""
+    told: dict[str, list[str]] = json.loads(kcachefs("warm", "--mount", mount.mountpoint, "--json", *arguments).stdout)
+    return told
+
+
 @contextlib.contextmanager
 def half_imported(
     environment: Environment, values: dict[str, str], first: str = "import rich", rest: str = IMPORTS
