@@ -10,10 +10,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kcachefs.frameworks import bytecode, environment
+from kcachefs.frameworks import bytecode, environment, headers
 from kcachefs.session import warming
 from tests.core.policies.mounts import ALICE, needs_root, reopened, settled
 from tests.daemon.kills import KILLS, fsck, kill_while_it_runs
@@ -54,7 +55,7 @@ def test_torch_finds_its_header_and_all_bytecode(made: World, monkeypatch: pytes
     judged = bytecode.judge_command([sys.executable], dict(plain()), "on")
     before = made.changes()
     done = subprocess.run(
-        [sys.executable, "-v", "-c", warming._ON_CPU],
+        [sys.executable, "-v", "-c", f"{warming._ON_CPU}\nprint(torch._inductor.codecache._HEADER_DIR)"],
         env={**plain(), **environment(made.mount.mountpoint), **bytecode.variables(made.mount.mountpoint, judged)},
         capture_output=True,
         text=True,
@@ -62,6 +63,7 @@ def test_torch_finds_its_header_and_all_bytecode(made: World, monkeypatch: pytes
     )
     assert compiled(done) == []
     assert "matches" in done.stderr
+    assert Path(done.stdout.splitlines()[-1]) == headers.header_folder(), "torch keeps it where we think it does"
     assert made.changes() == before, "the probes found their results, and so did the graph"
 
 
@@ -79,8 +81,8 @@ def test_a_new_process_finds_every_graph_and_builds_nothing(
     inductor = str(made.folder("inductor"))
     assert cold["mapped"]
     assert all(path.startswith(inductor) for path in cold["mapped"]), "the libraries are loaded from the mount"
-    headers = [name for name in os.listdir(made.folder("precompiled_headers")) if name.endswith(".gch")]
-    assert headers, "torch put its precompiled header into the mount"
+    precompiled = [name for name in os.listdir(made.folder("precompiled_headers")) if name.endswith(".gch")]
+    assert precompiled, "torch put its precompiled header into the mount"
 
     before = made.changes()
     assert all(before[name] for name in ("write", "create", "mkdir")), "they were counted when it compiled"
