@@ -6,7 +6,8 @@ processes (`-n`) comes first, and forks for every program. A
 program has its own arguments, environment, output and session, and compiles nothing before it begins: what torch keeps
 in memory about graphs and caches is as empty as in a new process.
 
-Tests of what a new Python does, and programs of other users, start it themselves.
+A process that becomes another user, or enters a mount namespace, can have such a program too: it calls `reach` before.
+Tests of what a new Python does start it themselves.
 
 `Program` below is the client; `python -m tests.forked_programs` is the server. It ends with the last of the processes
 that used it.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import inspect
@@ -50,7 +52,10 @@ _ADDRESS = f"\0kcachefs-tests-{os.getuid()}-{os.environ.get('PYTEST_XDIST_TESTRU
 """A name and no file: only one process can bind it, and it goes with the server."""
 _MESSAGE_BYTES = 1 << 17
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+_CLONE_NEWNS = 0x20000
+_PR_SET_DUMPABLE = 4
 _lease: socket.socket | None = None
+_reached: socket.socket | None = None
 
 
 def _who_and_where() -> tuple[int, int]:
@@ -62,16 +67,24 @@ _OURS = _who_and_where()
 
 def can_fork() -> bool:
     """Whether a process of the server would be as one of this process, which may have become another user."""
-    return _who_and_where() == _OURS
+    return _who_and_where() == _OURS or _reached is not None
+
+
+def reach() -> None:
+    """Connect for one program of the user that this process becomes, in the mount namespace that it enters."""
+    global _reached
+    _reached = _connected()
 
 
 class Program(subprocess.Popen[str]):
     """`python FILE ARGUMENTS`, forked. It leads a session of its own."""
 
-    def __init__(self, file: Path, *arguments: str, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, file: Path, *arguments: str, env: Mapping[str, str], stdin: int | None = subprocess.DEVNULL
+    ) -> None:
         super().__init__(
             [sys.executable, str(file), *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -80,9 +93,12 @@ class Program(subprocess.Popen[str]):
         )
 
     def _execute_child(self, *given: Any) -> None:
+        global _reached
         wanted = _EXECUTE.bind(self, *given).arguments
-        self._connection = _connected()
         request = {"words": wanted["args"][1:], "environment": dict(wanted["env"]), "folder": os.getcwd()}
+        if _reached is not None:
+            request["beside"] = [os.getpid(), os.getuid(), os.getgid(), os.getgroups()]
+        self._connection, _reached = _reached or _connected(), None
         ends = [wanted["p2cread"], wanted["c2pwrite"], wanted["errwrite"]]
         socket.send_fds(self._connection, [json.dumps(request).encode()], ends)
         self.pid = int(self._connection.recv(_MESSAGE_BYTES))
@@ -105,12 +121,16 @@ class Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def _connected() -> socket.socket:
-    """A connection to the server, which lasts as long as any process has one. This process keeps one of its own."""
+def keep() -> None:
+    """Have the server last as long as this process: it ends with its last connection."""
     global _lease
     if _lease is None:
         _lease = _connect_or_start()
         atexit.register(_lease.close)
+
+
+def _connected() -> socket.socket:
+    keep()
     return _connect_or_start()
 
 
@@ -228,6 +248,8 @@ def _become(request: dict[str, Any], ends: list[int]) -> None:
     for standard, end in enumerate(ends):
         os.dup2(end, standard)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    if "beside" in request:
+        _go_beside(*request["beside"])
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -249,6 +271,17 @@ def _become(request: dict[str, Any], ends: list[int]) -> None:
     finally:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
+
+
+def _go_beside(pid: int, uid: int, gid: int, groups: list[int]) -> None:
+    """Be that user in the mount namespace of that process, and may look at oneself as a new program may."""
+    libc = ctypes.CDLL(None)
+    with open(f"/proc/{pid}/ns/mnt", "rb") as namespace:
+        assert libc.setns(namespace.fileno(), _CLONE_NEWNS) == 0
+    os.setgroups(groups)
+    os.setgid(gid)
+    os.setuid(uid)
+    assert libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
 
 
 def _read_variables_again() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from kcachefs.daemon.bucket_folder import BucketFolder
 from kcachefs.fleet import packfile
+from tests import forked_programs
 from tests.disks import need_root
 from tests.engines.callers import Child, Identity
 from tests.engines.mounting import Mount, kill, temporary_folder
@@ -140,12 +141,14 @@ def on_a_node_of_another_user(fleet: Fleet, engine: str, program: Callable[[Path
     home = fleet.folder / f"another_{engine}"
     home.mkdir()
     os.chown(home, NOBODY.uid, NOBODY.gid)
+    forked_programs.keep()  # the child does not last
     with Child(lambda: as_another_user(fleet, home, engine, program)) as child:
         found: tuple[Told, Told] = child.result(PATIENCE)
         return found
 
 
 def as_another_user(fleet: Fleet, home: Path, engine: str, program: Callable[[Path], Told]) -> tuple[Told, Told]:
+    forked_programs.reach()
     open_what_is_closed(home)
     device = home / "fuse"  # in a mount namespace of our own, where everybody may open it
     os.mknod(device, stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
@@ -179,10 +182,10 @@ def numbers_of(mount: Path) -> Told:
 
 def compile_kernels(mount: Path) -> Told:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(mount / "triton"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "ignore", str(ROOT / "tests" / "triton_kernel.py"), "64", "128"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    numbers: Told = json.loads(ran.stdout)
+    with forked_programs.Program(ROOT / "tests" / "triton_kernel.py", "64", "128", env=environment) as ran:
+        out, errors = ran.communicate(timeout=PATIENCE)
+    assert ran.returncode == 0, errors
+    numbers: Told = json.loads(out)
     return numbers
 
 
@@ -210,10 +213,8 @@ def torch_model() -> Iterator[Callable[[Path], Told]]:
         "PYTHONPATH": str(ROOT),
         "LOGNAME": "somebody",
     }
-    command, ours = [sys.executable, "-W", "ignore", "-m", "tests.fleet.torch_model"], os.getpid()
-    with subprocess.Popen(
-        command, env={**os.environ, **settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
+    program, ours = ROOT / "tests" / "fleet" / "torch_model.py", os.getpid()
+    with forked_programs.Program(program, env={**os.environ, **settings}, stdin=subprocess.PIPE) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         asked, answers = server.stdin, server.stdout

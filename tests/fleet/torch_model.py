@@ -1,8 +1,8 @@
 """Compiles a small function with torch.compile on the CPU and tells what its cache found as JSON.
 
-To import torch and its compilers takes far longer than a warm start does, so one process imports them and forks for
-each run. A line on standard input asks for one: its environment, and optionally the process in whose mount namespace it
-is to run, and as which user. The answer is a line on standard output.
+To import torch and its compilers takes far longer than a warm start does, so one process has them (it is one of
+`tests/forked_programs.py`) and forks for each run. A line on standard input asks for one: its environment, and
+optionally the process in whose mount namespace it is to run, and as which user. The answer is a line on its output.
 """
 
 from __future__ import annotations

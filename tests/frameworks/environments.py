@@ -108,20 +108,6 @@ class Environment:
         self.run(f"import compileall; compileall.compile_dir({str(self.site)!r}, quiet=2)")
 
 
-def with_requirements(*names: str) -> tuple[str, ...]:
-    """Distributions of the environment that runs the tests, and all those that they need."""
-    found: dict[str, None] = {}
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            needed = importlib.metadata.requires(name) or []
-            if name not in found:
-                found[name] = None
-                waiting += [re.split(r"[^\w.-]", one)[0] for one in needed if "extra ==" not in one]
-    return tuple(found)
-
-
 def plain() -> dict[str, str]:
     """The environment of a shell in which nobody has said anything about Python."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -143,6 +129,12 @@ def entries(mount: Mount) -> dict[str, str]:
     account.read(mount.mountpoint)  # seals what waits
     found = json.loads(kcachefs("ls", "--mount", mount.mountpoint, "python", "--json").stdout)
     return {one["path"]: one["name"] for one in found}
+
+
+def warm(mount: Mount, *arguments: str | Path) -> dict[str, list[str]]:
+    """What `kcachefs warm` compiled, and what it knew."""
+    told: dict[str, list[str]] = json.loads(kcachefs("warm", "--mount", mount.mountpoint, "--json", *arguments).stdout)
+    return told
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 
 import kcachefs
 from kcachefs.frameworks import headers
+from tests import forked_programs
 from tests.engines.callers import Child, Identity
 from tests.frameworks.programs import PATIENCE, finish_program, start_program
 from tests.frameworks.worlds import World
@@ -27,6 +28,7 @@ _CLONE_NEWNS = 0x20000
 
 def as_tenant(made: World, who: Identity, program: str, *arguments: str) -> Callable[[], dict[str, Any]]:
     """A function for a child process of root that runs a program as a user whose home is also the TMPDIR."""
+    forked_programs.keep()  # the child does not last
     home = made.mount.mountpoint.parent / f"home_{who.uid}"
     if not home.exists():
         home.mkdir()
@@ -35,6 +37,7 @@ def as_tenant(made: World, who: Identity, program: str, *arguments: str) -> Call
     environment = {**made.environment, "HOME": str(home), "TMPDIR": str(home), "LOGNAME": f"tenant{who.uid}"}
 
     def run() -> dict[str, Any]:
+        forked_programs.reach()
         open_what_is_closed(home)
         who.assume()
         os.environ.update(environment)

@@ -1,24 +1,32 @@
 """Real TorchInductor on the CPU: g++ builds its kernels and precompiled headers in the mount.
 
-The tests share one mount: to precompile torch's header takes longer than the rest of a cold start.
+The tests share one mount, which `kcachefs warm` fills first: to precompile torch's header takes longer than the rest of
+a cold start.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from kcachefs.frameworks import bytecode, environment, headers
+from kcachefs.session import warming
 from tests.core.policies.mounts import ALICE, needs_root, reopened, settled
 from tests.daemon.kills import KILLS, fsck, kill_while_it_runs
+from tests.frameworks.environments import compiled, plain, warm
 from tests.frameworks.programs import INDUCTOR, finish_program, start_program
 from tests.frameworks.tenants import ran
 from tests.frameworks.worlds import World, files_below, world
+from tests.pythons import needs_torch
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
-MODELS = "mlp,transformer,dynamic,cpp_wrapper"
+MODELS = "mlp,training,dynamic,cpp_wrapper"
 RANKS = 8
 WARM_RANKS = 3
 PAUSE = 0.7
@@ -36,22 +44,45 @@ def evict_all(made: World) -> None:
         made.evict("inductor/*")
 
 
+@needs_torch
+@pytest.mark.timeout(600)
+def test_torch_finds_its_header_and_all_bytecode(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    told = warm(made.mount, "--python", sys.executable, "--bytecode", "on")
+    assert told["compiled"] == ["TorchInductor's header and probes"]
+    assert {path.suffix for path in made.folder("precompiled_headers").glob("*.gch")} == {".gch"}
+    assert warm(made.mount, "--python", sys.executable, "--bytecode", "on")["compiled"] == []
+    judged = bytecode.judge_command([sys.executable], dict(plain()), "on")
+    before = made.changes()
+    done = subprocess.run(
+        [sys.executable, "-v", "-c", f"{warming._ON_CPU}\nprint(torch._inductor.codecache._HEADER_DIR)"],
+        env={**plain(), **environment(made.mount.mountpoint), **bytecode.variables(made.mount.mountpoint, judged)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert compiled(done) == []
+    assert "matches" in done.stderr
+    assert Path(done.stdout.splitlines()[-1]) == headers.header_folder(), "torch keeps it where we think it does"
+    assert made.changes() == before, "the probes found their results, and so did the graph"
+
+
 @pytest.mark.timeout(600)
 def test_a_new_process_finds_every_graph_and_builds_nothing(
     made: World, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifacts = str(tmp_path_factory.mktemp("mega") / "artifacts")
-    for name in ("TORCHINDUCTOR_VEC_ISA_OK", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.delitem(made.environment, name)
     evict_all(made)
-    cold = made.run(INDUCTOR, MODELS, "save", artifacts, afresh=True)
+    with monkeypatch.context() as patch:
+        patch.delitem(made.environment, "TORCHINDUCTOR_COMPILE_THREADS")
+        cold = made.run(INDUCTOR, MODELS, "save", artifacts)
     assert cold["built"] > 0
     assert (cold["graph_hits"], cold["autograd_hits"]) == (0, 0)
     inductor = str(made.folder("inductor"))
     assert cold["mapped"]
     assert all(path.startswith(inductor) for path in cold["mapped"]), "the libraries are loaded from the mount"
-    headers = [name for name in os.listdir(made.folder("precompiled_headers")) if name.endswith(".gch")]
-    assert headers, "torch put its precompiled header into the mount"
+    precompiled = [name for name in os.listdir(made.folder("precompiled_headers")) if name.endswith(".gch")]
+    assert precompiled, "torch put its precompiled header into the mount"
 
     before = made.changes()
     assert all(before[name] for name in ("write", "create", "mkdir")), "they were counted when it compiled"
@@ -65,7 +96,6 @@ def test_a_new_process_finds_every_graph_and_builds_nothing(
 
     made.evict("inductor/*")
     assert not [name for name in files_below(made.folder("inductor")) if name.endswith(".so")]
-    monkeypatch.setitem(made.environment, "TORCHINDUCTOR_COMPILE_THREADS", "1")
     loaded = made.run(INDUCTOR, "mlp", "load", artifacts)
     assert (loaded["graph_hits"], loaded["graph_misses"]) == (1, 0), "a Mega-Cache was loaded into the mount"
     assert loaded["results"]["mlp"] == cold["results"]["mlp"]

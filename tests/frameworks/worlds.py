@@ -27,7 +27,7 @@ class World:
             **environment(mount.mountpoint),
             "KCACHEFS_PROGRAMS": str(programs),
             # Without this Inductor compiles programs to learn what the processor can do, and starts Python to load
-            # them. test_inductor.py has it do so once.
+            # them. `kcachefs warm` does so once in test_inductor.py.
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
         }

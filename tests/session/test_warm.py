@@ -1,10 +1,10 @@
-"""`kcachefs warm`: what every start needs is compiled once, and again only when it was evicted."""
+"""`kcachefs warm`: what every start needs is compiled once, and again only when it was evicted.
+
+tests/frameworks/test_inductor.py has that of torch.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,9 @@ from kcachefs.frameworks import bytecode
 from kcachefs.session import account
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import kcachefs
-from tests.frameworks.environments import Environment, compiled, plain
-from tests.pythons import needs_torch
+from tests.frameworks.environments import Environment, compiled, plain, warm
 
 pytestmark = pytest.mark.mount
-
-
-def warm(mount: Mount, *arguments: str | Path) -> dict[str, list[str]]:
-    told: dict[str, list[str]] = json.loads(kcachefs("warm", "--mount", mount.mountpoint, "--json", *arguments).stdout)
-    return told
 
 
 def test_the_bytecode_of_a_distribution_is_compiled_once(base: Path) -> None:
@@ -70,23 +64,3 @@ def test_where_everybody_may_write_no_bytecode_is_kept_and_none_is_put_beside_th
         told = warm(mount, "--python", environment.python, "rich")
         assert (told["compiled"], told["known"]) == ([], [])
     assert not (environment.site / "rich" / "__pycache__").exists()
-
-
-@needs_torch
-@pytest.mark.slow
-def test_torch_finds_its_header_and_all_bytecode(base: Path) -> None:
-    with Mount(base / "mount", base / "store", "direct") as mount:
-        told = warm(mount, "--python", sys.executable, "--bytecode", "on")
-        assert told["compiled"] == ["TorchInductor's header and probes"]
-        assert [path.suffix for path in (mount.mountpoint / "precompiled_headers").glob("*.gch")] == [".gch"]
-        assert warm(mount, "--python", sys.executable, "--bytecode", "on")["compiled"] == []
-        values = bytecode.variables(mount.mountpoint, bytecode.judge_command([sys.executable], dict(plain()), "on"))
-        done = subprocess.run(
-            [sys.executable, "-v", "-c", "import torch, torch._dynamo, torch._inductor.compile_fx"],
-            env={**plain(), **values},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert compiled(done) == []
-        assert "matches" in done.stderr
