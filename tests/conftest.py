@@ -28,6 +28,12 @@ os.environ["KCACHEFS_SYSTEM_CONFIG"] = str(_OWN / "config.toml")
 os.environ["XDG_CONFIG_HOME"] = str(_OWN / "config")
 for _name in ("KCACHEFS_MOUNT", "KCACHEFS_STORE"):
     os.environ.pop(_name, None)
+# `python` is the one that these tests run on, without their packages. A version manager's script would start a dozen
+# shells each time, and many machines have only `python3`.
+(_OWN / "bin").mkdir()
+for _name in ("python", "python3"):
+    (_OWN / "bin" / _name).symlink_to(os.path.realpath(sys.executable))
+os.environ["PATH"] = os.pathsep.join(filter(None, [str(_OWN / "bin"), os.environ.get("PATH")]))
 # On aarch64 torch's oneDNN leaves a /tmp/perf-PID.map of every process that uses it, unless it is told not to.
 os.environ.setdefault("DNNL_JIT_PROFILE", "0")
 

@@ -16,6 +16,16 @@ from benchmarks.subjects import ROOT
 
 @pytest.fixture
 def found() -> Results:
+    return figures()
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Every chart of the figures."""
+    return report.draw(figures(), tmp_path_factory.mktemp("charts"))
+
+
+def figures() -> Results:
     made = results.new("a machine", quick=False)
     for state in report.STATES:
         for column in report.OPERATIONS:
@@ -41,8 +51,7 @@ def test_what_is_absent_is_named(found: Results) -> None:
     assert "Absent: rclone (it is not installed)." in report.markdown(found)
 
 
-def test_the_charts_are_whole_pictures_for_light_and_dark(found: Results, tmp_path: Path) -> None:
-    drawn = report.draw(found, tmp_path)
+def test_the_charts_are_whole_pictures_for_light_and_dark(drawn: list[Path]) -> None:
     assert [path.name for path in drawn] == ["operations.svg", "scale.svg", "load.svg"]
     for path in drawn:
         picture = ET.parse(path).getroot()
@@ -68,10 +77,9 @@ def place_of(text: ET.Element) -> tuple[float, float]:
     return float(moved[1]), float(moved[2])
 
 
-def test_the_same_figures_give_the_same_bytes(found: Results, tmp_path: Path) -> None:
-    (tmp_path / "again").mkdir()
-    first, again = report.draw(found, tmp_path), report.draw(found, tmp_path / "again")
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+def test_the_same_figures_give_the_same_bytes(drawn: list[Path], tmp_path: Path) -> None:
+    again = report.draw(figures(), tmp_path)
+    assert [path.read_bytes() for path in drawn] == [path.read_bytes() for path in again]
 
 
 def test_every_label_of_a_chart_is_in_it(found: Results) -> None:

@@ -1,6 +1,7 @@
 """Evaluates the table of cases in one process and prints the keys as JSON: `python -m tests.keys.cases.runner FOLDER`.
 
-Sources are written below FOLDER, as a checkout would lie there, and imported from it.
+Sources are written below FOLDER, as a checkout would lie there, and imported from it. Cases that change nothing share
+what they import.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ _GIVEN = {name: getattr(keys, name) for name in keys.__all__}
 
 # Keys of sources that many cases edit, made once.
 _before: dict[tuple[Any, ...], str] = {}
+# The folder and the modules of sources that many cases only look at.
+_looked_at: dict[tuple[Any, ...], tuple[Path, dict[str, ModuleType]]] = {}
 
 
 def main() -> None:
@@ -48,7 +51,7 @@ def main() -> None:
 def evaluate(case: Case, folder: Path) -> list[str]:
     """The two keys of a case, or why there is none."""
     if not case.edits:
-        with _imported(case.sources, folder / "one") as module:
+        with _imported(case.sources, folder / "one") if case.then else _shared(case.sources, folder) as module:
             before = _key(case.before, module)
             exec(compile(case.then, "<then>", "exec"), vars(module))
             return [before, _key(case.after, module)]
@@ -71,18 +74,42 @@ def _key(expression: str, module: ModuleType) -> str:
 
 
 @contextlib.contextmanager
+def _shared(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
+    """The module `main` of the sources, imported by the first case that has them."""
+    origin = tuple(sources.items())
+    if origin not in _looked_at:
+        _write(sources, folder)
+        _looked_at[origin] = (folder, {})
+    place, modules = _looked_at[origin]
+    with _inside(place, modules):
+        yield importlib.import_module("main")
+
+
+@contextlib.contextmanager
 def _imported(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
     """The module `main` of the sources, written to a folder that is the current one and on the path meanwhile."""
+    _write(sources, folder)
+    importlib.invalidate_caches()
+    with _inside(folder, {}):
+        yield importlib.import_module("main")
+
+
+def _write(sources: dict[str, str], folder: Path) -> None:
     for name, text in sources.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+@contextlib.contextmanager
+def _inside(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
+    """Be in the folder, with modules of it that were imported before; those that are imported meanwhile are added."""
     known, before = set(sys.modules), os.getcwd()
+    sys.modules.update(modules)
     sys.path.insert(0, str(folder))
     os.chdir(folder)
-    importlib.invalidate_caches()
     try:
-        yield importlib.import_module("main")
+        yield
     finally:
         os.chdir(before)
         sys.path.remove(str(folder))
@@ -93,7 +120,7 @@ def _imported(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
             held = getattr(module, "__dict__", {})
             places = [held.get("__file__") or "", *(held.get("__path__") or ())]
             if any(place.startswith(str(folder)) for place in places):
-                del sys.modules[name]
+                modules[name] = sys.modules.pop(name)
 
 
 if __name__ == "__main__":
