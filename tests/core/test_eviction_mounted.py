@@ -215,17 +215,17 @@ def test_the_numbers_are_in_the_mount_and_always_fresh(base: Path) -> None:
 @need_root
 @pytest.mark.slow
 def test_a_disk_that_fills_up_is_survived_by_evicting(base: Path) -> None:
-    with ext4(base, "disk", megabytes=64) as disk:
+    with ext4(base, "disk", megabytes=40) as disk:
         options = ("--max-size", "10G", "--min-free", "8M", "--grace", "0")
         with Mount(base / "mount", disk.path / "store", "direct", *options) as mount:
-            for number in range(150):
+            for number in range(100):
                 kernel(mount.mountpoint, f"K{number:03d}", 60_000)
                 assert disk.free > 0
                 if number % 10 == 0:
                     until(lambda: disk.free > 4 << 20)
-            until(lambda: settled(mount).total.misses == 150, pause=0.1)
+            until(lambda: settled(mount).total.misses == 100, pause=0.1)
             assert _evictions(mount) > 0
-            assert (mount.mountpoint / "triton/K149/kernel.ptx").read_bytes() == content("K149", "ptx", 60_000)
+            assert (mount.mountpoint / "triton/K099/kernel.ptx").read_bytes() == content("K099", "ptx", 60_000)
         clean(mount.store)
 
 

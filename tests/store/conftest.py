@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.store import Options, Store
+from kcachefs.store import Options, Store, dictionaries, repacking
 from tests.disks import tmpfs
 
 
@@ -35,6 +35,13 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
 def chosen(seed: int) -> random.Random:
     """Chance that begins with the run's seed."""
     return random.Random(seed)
+
+
+@pytest.fixture
+def quick_to_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a megabyte is enough to learn from."""
+    for module in (dictionaries, repacking):
+        monkeypatch.setattr(module, "SAMPLES_MIN", 256 << 10)
 
 
 @pytest.fixture(autouse=True)

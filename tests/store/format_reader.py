@@ -169,7 +169,8 @@ class StoreReader:
         demand(set(self.header) == set(page.header), f"the header has {sorted(self.header)}")
         demand(self.header["format"] == page.number("format"), f"the store has format {self.header['format']}")
         self._tables: dict[str, list[tuple[Fields, Fields]]] = {}
-        """Those that were asked for, read once."""
+        self._volumes: dict[int, bytes] = {}
+        """Those that were asked for, read once, as the tables are."""
         self.records = self._read_lmdb()
         self.replayed = 0
         """Journal records that LMDB does not have."""
@@ -267,10 +268,8 @@ class StoreReader:
         path = self._path(what, *([int(seconds)] if seconds else []))
         raw, head, found = path.read_bytes() if path.exists() else b"", self.page.layouts["ring_record"], {}
         demand(len(raw) <= slots * size, f"{name} is longer than its slots")
-        for slot in range(-(-len(raw) // size)):
+        for slot in _used(raw, size):
             piece = raw[slot * size : (slot + 1) * size]
-            if not any(piece):
-                continue
             fields = head.read(piece, prefix=True)
             end = head.size + fields["length"]
             demand(zlib.crc32(piece[4:end]) == fields["crc"], f"slot {slot} of {name} fails its checksum")
@@ -287,6 +286,10 @@ class StoreReader:
 
     def tree(self) -> dict[bytes, tuple[int, Fields]]:
         """Every path from the root, with the number and the inode it leads to; the root's is empty."""
+        return self._tree
+
+    @cached_property
+    def _tree(self) -> dict[bytes, tuple[int, Fields]]:
         inodes, names = self.by_number("i"), self.table("n")
         for key, _ in names:
             cookie = int.from_bytes(blake3(key["name"]).digest()[:8], "big") >> 1 | 16
@@ -351,8 +354,11 @@ class StoreReader:
     def _frames(self, raw: bytes, trailer: Fields, rows: list[bytes]) -> Iterator[bytes]:
         size, left = self.page.number("frame_size"), trailer["plain"]
         table = [self.page.layouts["frame_row"].read(row) for row in rows] or [{"stored": len(raw), "check": None}]
+        start = 0
         for row in table:
-            stored, raw = _split(raw, row["stored"])
+            stored = raw[start : start + row["stored"]]
+            demand(len(stored) == row["stored"], "a frame is not all there")
+            start += row["stored"]
             length = min(size, left)
             frame = stored if len(stored) == length else self._decoded(stored)
             demand(len(frame) == length, f"a frame has {len(frame)} bytes instead of {length}")
@@ -361,7 +367,7 @@ class StoreReader:
             demand(row["check"] in (None, (checksum + blake3(frame).digest())[:16]), "a frame fails its check")
             left -= length
             yield frame
-        demand((left, raw) == (0, b""), "the frames are not the whole object")
+        demand((left, start) == (0, len(raw)), "the frames are not the whole object")
 
     def _decoded(self, stored: bytes) -> bytes:
         number = zstandard.get_frame_parameters(stored).dict_id
@@ -402,11 +408,23 @@ class StoreReader:
         return head, found
 
     def _volume(self, number: int) -> bytes:
-        path = self._path("volume", number)
-        return (path if path.exists() else self._path("incoming", number)).read_bytes()
+        if number not in self._volumes:
+            path = self._path("volume", number)
+            self._volumes[number] = (path if path.exists() else self._path("incoming", number)).read_bytes()
+        return self._volumes[number]
 
     def volume_size(self, number: int) -> int:
         return len(self._volume(number))
+
+
+def _used(raw: bytes, size: int) -> Iterator[int]:
+    """The pieces of this size that are not all zeros, by their numbers. Most are, so many are looked at together."""
+    for first in range(0, len(raw), 64 * size):
+        several = raw[first : first + 64 * size]
+        if several != bytes(len(several)):
+            for start in range(first, first + len(several), size):
+                if any(raw[start : start + size]):
+                    yield start // size
 
 
 def _split_end(raw: bytes, length: int) -> tuple[bytes, bytes]:

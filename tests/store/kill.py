@@ -250,7 +250,7 @@ def _tasks(pid: int) -> list[str]:
 def one_round(server: Writers, path: Path, state: Rounds, chosen: random.Random) -> None:
     """Start a writer, kill it in the middle of its work, and check what it left."""
     pid = server.start(path, state.rounds)
-    lines = server.lines(chosen.randrange(1, 160))
+    lines = server.lines(chosen.randrange(1, 100))
     os.kill(pid, signal.SIGKILL)
     status, rest = server.finish()
     assert status == signal.SIGKILL, f"the writer ended by itself, with status {status}"
@@ -302,7 +302,7 @@ def _read(store: Store, kind: str, tag: str) -> bytes | None:
 
 def _clear_out(store: Store, state: Rounds) -> None:
     # Keeps every round as cheap as the first, and tests deleting what a dead process left.
-    for tag, kind in list(state.there.items())[: max(0, len(state.there) - 60)]:
+    for tag, kind in list(state.there.items())[: max(0, len(state.there) - 40)]:
         REMOVE[kind](store, tag)
         del state.there[tag]
     names = {tag.encode() for tag, kind in state.there.items() if kind != "object"}

@@ -46,8 +46,8 @@ KEPT = b"to be synced and then written" * 10
 _CHOSEN = random.Random(14)
 RAW = _CHOSEN.randbytes(600 << 10)
 """Does not compress, has several frames, and is large enough for a volume of its own."""
-TEXT = b"".join(b"%d: a line of generated code\n" % _CHOSEN.randrange(1 << 40) for _ in range(20000))
-"""Compresses, and has several frames."""
+TEXT = b"".join(b"%d: a line of generated code\n" % _CHOSEN.randrange(1 << 40) for _ in range(15000))
+"""Compresses, and has several frames. Twice as much is too much for a slot."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from kcachefs.store.fsck import run
 from tests.store import damage, tree
 
 OPTIONS = Options(background=False, volume_size=32 << 10)
-CONTENTS = {b"file-%d" % number: (b"kernel %d " % number) * (number % 40 * 30 + 1) for number in range(300)}
+CONTENTS = {b"file-%d" % number: (b"kernel %d " % number) * (number % 40 * 30 + 1) for number in range(150)}
 DAMAGES = 48
 
 

@@ -24,7 +24,7 @@ from tests.store import tree
 from tests.store.kill import OPTIONS, content, stop, writers
 from tests.store.objects import delete, in_threads, put, record
 from tests.store.test_faults_full_disk import ROOT, WRITE_AND_WAIT
-from tests.store.test_repacking import text
+from tests.store.test_repacking import fill
 
 pytestmark = [need_root, pytest.mark.slow]
 
@@ -103,19 +103,21 @@ def test_folded_is_as_good_as_synced(disk: Disk, store: Store, tmp_path: Path) -
         expect(path, folded)
 
 
-def test_repacking_loses_nothing_at_any_step(disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_repacking_loses_nothing_at_any_step(
+    disk: Disk, tmp_path: Path, quick_to_learn: None, caplog: pytest.LogCaptureFixture
+) -> None:
     """From a store without a folder for dictionaries, so that making that is among the steps."""
     with Store(disk.path / "store", QUIET) as store:
-        there = {put(store, data): data for data in (text(number, 9000) for number in range(160))}
+        there = fill(store)
     (disk.path / "store" / "dictionaries").rmdir()
     os.sync()
     with Store(disk.path / "store", QUIET) as store:
         for number, _ in enumerate(store.repack(0)):
-            if number % 97 == 0:
+            if number % 24 == 0:
                 store.catalog.sync()  # what the journal says is on the disk, whatever it speaks of
                 with after_power_loss(disk, tmp_path, f"lost{number}") as path:
                     expect(path, there)
-        assert number > 400, "too few steps to prove anything"
+        assert number > 100, "too few steps to prove anything"
         with after_power_loss(disk, tmp_path, "lost") as path:
             expect(path, there)
         assert store.dictionaries.numbers()

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 _WORDS = [b"ld.global.nc.v4.f32", b"mov.u32", b"%tid.x", b"bra.uni", b"add.s64", b"@%p1", b"{", b"}", b";\n", b"fma.rn"]
 
 
+@cache
 def text(seed: int, size: int) -> bytes:
     """Bytes that compress well, and better with more effort."""
     chosen = random.Random(seed)
@@ -206,17 +208,17 @@ def test_a_damaged_object_does_not_keep_repacking_busy(store: Store, caplog: pyt
     assert [bool(record(store, digest).flags & ObjectRecord.PACKED) for digest in digests] == [1, 1, 0, 1, 1]
 
 
-def _fill(store: Store) -> dict[bytes, bytes]:
-    """Enough to learn from."""
-    return {put(store, data): data for data in (text(n, 9000) for n in range(160))}
+def fill(store: Store) -> dict[bytes, bytes]:
+    """Enough to learn from, if `quick_to_learn`."""
+    return {put(store, data): data for data in (text(n, 9000) for n in range(40))}
 
 
-def test_what_objects_have_in_common_is_learned_once(store: Store) -> None:
-    contents = _fill(store)
+def test_what_objects_have_in_common_is_learned_once(store: Store, quick_to_learn: None) -> None:
+    contents = fill(store)
     repack_all(store)
     (number,) = store.dictionaries.numbers()
     dictionary = store.dictionaries.path(number).read_bytes()
-    more = {put(store, data): data for data in (text(n, 9000) for n in range(500, 520))}
+    more = {put(store, data): data for data in (text(n, 9000) for n in range(500, 505))}
     repack_all(store)
     assert store.dictionaries.path(number).read_bytes() == dictionary
     assert store.dictionaries.numbers() == [number], "the store has hardly grown"
@@ -231,10 +233,10 @@ def test_what_objects_have_in_common_is_learned_once(store: Store) -> None:
         assert reader.read_object(digest) == data
 
 
-def test_a_store_that_has_grown_learns_again_and_reads_what_is_older(store: Store) -> None:
-    contents = _fill(store)
+def test_a_store_that_has_grown_learns_again_and_reads_what_is_older(store: Store, quick_to_learn: None) -> None:
+    contents = fill(store)
     repack_all(store)
-    contents |= {put(store, data): data for data in (os.urandom(90_000) for _ in range(60))}
+    contents |= {put(store, data): data for data in (os.urandom(90_000) for _ in range(15))}
     repack_all(store)
     assert len(store.dictionaries.numbers()) == 2
     for digest, data in contents.items():
@@ -242,8 +244,10 @@ def test_a_store_that_has_grown_learns_again_and_reads_what_is_older(store: Stor
         assert store.objects.get(digest) == data
 
 
-def test_a_lost_dictionary_takes_what_needs_it_and_nothing_else(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    contents = _fill(store)
+def test_a_lost_dictionary_takes_what_needs_it_and_nothing_else(
+    store: Store, quick_to_learn: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    contents = fill(store)
     repack_all(store)
     other = put(store, b"made later")
     (number,) = store.dictionaries.numbers()
@@ -261,10 +265,10 @@ def test_a_lost_dictionary_takes_what_needs_it_and_nothing_else(store: Store, ca
         assert all(again.objects.get(digest) == data for digest, data in contents.items())
 
 
-def test_a_store_of_the_format_before_dictionaries_is_opened_and_goes_on(tmp_path: Path) -> None:
+def test_a_store_of_the_format_before_dictionaries_is_opened_and_goes_on(tmp_path: Path, quick_to_learn: None) -> None:
     path = tmp_path / "store"
     with Store(path, Options(background=False)) as store:
-        contents = _fill(store)
+        contents = fill(store)
     (path / "dictionaries").rmdir()
     header = json.loads((path / HEADER).read_bytes())
     (path / HEADER).write_text(json.dumps({**header, "format": 2}))

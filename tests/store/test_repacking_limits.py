@@ -12,7 +12,7 @@ from kcachefs.store.fsck import run
 from kcachefs.store.repacking import ATTEMPTS_MAX, unpacked_bytes
 from tests.store import damage
 from tests.store.objects import delete, put, record
-from tests.store.test_repacking import repack_all, text
+from tests.store.test_repacking import fill, repack_all, text
 
 
 def test_what_cannot_be_repacked_is_let_be_after_a_few_attempts(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -32,7 +32,7 @@ def test_what_cannot_be_repacked_is_let_be_after_a_few_attempts(store: Store, ca
 
 
 def test_nothing_is_copied_that_there_is_no_room_for(store: Store) -> None:
-    large = put(store, b"".join(text(n, 9000) + os.urandom(4000) for n in range(150)))
+    large = put(store, b"".join(text(n, 9000) + os.urandom(4000) for n in range(100)))
     small = put(store, text(1, 9000))
     before = record(store, large)
     for _ in store.repack(0, room=lambda: before.length - 1):
@@ -67,15 +67,16 @@ def test_a_dictionary_that_was_half_written_at_a_kill_is_removed(tmp_path: Path)
     assert not left.exists()
 
 
-def test_a_number_that_stands_for_a_dictionary_in_memory_is_not_given_to_another(tmp_path: Path) -> None:
+def test_a_number_that_stands_for_a_dictionary_in_memory_is_not_given_to_another(
+    tmp_path: Path, quick_to_learn: None
+) -> None:
     path = tmp_path / "store"
     with Store(path, Options(background=False)) as store:
-        for n in range(160):
-            put(store, text(n, 9000))
+        fill(store)
         repack_all(store)
         (lost,) = store.dictionaries.numbers()
         store.dictionaries.path(lost).unlink()
-        later = {put(store, data): data for data in (text(n, 9000) for n in range(500, 700))}
+        later = {put(store, data): data for data in (text(n, 9000) for n in range(500, 550))}
         repack_all(store)
         (learned,) = store.dictionaries.numbers()
         assert learned != lost

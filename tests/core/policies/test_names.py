@@ -98,9 +98,9 @@ requests = st.one_of(
 
 @pytest.mark.parametrize("sharing", SHARINGS.values(), ids=SHARINGS)
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-@given(asked=st.lists(st.tuples(st.sampled_from(UIDS), requests), min_size=5, max_size=40))
+@given(asked=st.lists(st.tuples(st.sampled_from(UIDS), requests), min_size=20, max_size=60))
 def test_no_request_leads_out_of_the_store(
     sharing: Sharing, caplog: pytest.LogCaptureFixture, asked: list[tuple[int, tuple[int, int, bytes]]]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from kcachefs.core.caller import Caller
 from kcachefs.core.policies.locks import LOCKS_MAX, MemoryLocks
 from kcachefs.errors import FsError
+from tests import forked_daemons
 from tests.core.policies.mounts import (
     ALICE,
     BOB,
@@ -328,13 +329,15 @@ def test_one_user_cannot_take_the_locks_of_all() -> None:
 @each_engine
 def test_a_user_takes_any_number_of_locks_one_after_another(engine: str) -> None:
     """The kernel remembers their names for as long as it likes, and one that is held stays held."""
-    with mounted(engine, "--policy", "read-only") as mount:
+    most = 1000
+    few = {"kcachefs.core.policies.locks.LOCKS_MAX": most, "kcachefs.core.policies.locks.LOCKS_KEPT": most // 2}
+    with forked_daemons.constants(few), mounted(engine, "--policy", "read-only") as mount:
         locks = mount.mountpoint / "inductor"
 
         def take_all() -> None:
             with open(locks / "held.lock", "w") as held:
                 fcntl.flock(held, fcntl.LOCK_EX)
-                for number in range(LOCKS_MAX + 100):
+                for number in range(most + 100):
                     os.close(os.open(locks / f"{number}.lock", os.O_RDWR | os.O_CREAT, 0o644))
                 assert _locked(locks / "held.lock") == errno.EWOULDBLOCK
 
