@@ -8,6 +8,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -263,7 +264,7 @@ def test_silent_stores_are_all_asked_at_once(base: Path, monkeypatch: pytest.Mon
         asking = threading.Thread(target=lambda: list(present_mounts.mounts(table)))
         asking.start()
         for header in reversed(headers):
-            until(lambda header=header: has_reader(header), f"{header} is asked for")
+            until(partial(has_reader, header), f"{header} is asked for")
         asking.join(PATIENCE)
         assert not asking.is_alive()
 
