@@ -98,7 +98,7 @@ requests = st.one_of(
 
 @pytest.mark.parametrize("sharing", SHARINGS.values(), ids=SHARINGS)
 @settings(
-    max_examples=24, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(asked=st.lists(st.tuples(st.sampled_from(UIDS), requests), min_size=20, max_size=60))
 def test_no_request_leads_out_of_the_store(
