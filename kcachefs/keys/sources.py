@@ -125,7 +125,7 @@ def _text_of_lines(function: FunctionType, lines: list[str]) -> str | None:
     for node in tree.body[-1:]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _first_line(node) == 2:
             same = (inner for inner in _inside(compiled) if inner.co_name == code.co_name and _same(inner, code))
-            return _text(node, block) if any(inner.co_firstlineno == 2 for inner in same) else None
+            return _text(node, block, set()) if any(inner.co_firstlineno == 2 for inner in same) else None
     return None
 
 
@@ -143,8 +143,10 @@ def _definitions(code: CodeType, lines: list[str]) -> dict[str, list[_Found]]:
 def _read(lines: list[str], flags: int) -> dict[str, list[_Found]]:
     try:
         tree = ast.parse("".join(lines))
-        nodes = [node for node in ast.walk(tree) if isinstance(node, _Definition)]
-        texts = [_text(node, lines) for node in nodes]
+        everything = list(ast.walk(tree))
+        nodes = [node for node in everything if isinstance(node, _Definition)]
+        kept = {line for node in everything for line in _lines_of_string(node)}
+        texts = [_text(node, lines, kept) for node in nodes]
         starts = _tell_lambdas_apart(nodes, len(lines))
         codes = {(code.co_name, code.co_firstlineno): code for code in _inside(compile(tree, "", "exec", flags, True))}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -178,8 +180,8 @@ def _first_line(node: _Definition) -> int:
     return decorators[0].lineno if decorators else node.lineno
 
 
-def _text(node: _Definition, lines: list[str]) -> str:
-    """The text of a function without its margin. Lines inside strings keep theirs, for it is part of the string."""
+def _text(node: _Definition, lines: list[str], kept: set[int]) -> str:
+    """The text of a function without its margin. Lines `kept` begin inside a string, and have it as part of that."""
     first, last = _first_line(node), node.end_lineno or node.lineno
     if isinstance(node, ast.Lambda):
         raw = [line.encode() for line in lines[first - 1 : last]]
@@ -187,7 +189,6 @@ def _text(node: _Definition, lines: list[str]) -> str:
         raw[0] = raw[0][node.col_offset :]
         return b"".join(raw).decode()
     margin = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip(" \t"))]
-    kept = {line for inner in ast.walk(node) for line in _lines_of_string(inner)} if margin else set()
     told = (line if at in kept else line.removeprefix(margin) for at, line in enumerate(lines[first - 1 : last], first))
     return "".join(told).rstrip()
 
