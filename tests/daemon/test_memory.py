@@ -15,10 +15,10 @@ from tests.core.policies.mounts import each_engine, mounted
 from tests.engines.callers import Child
 from tests.waiting import until
 
-QUOTA = 64 << 20
-ENTRIES = 30
-"""Entries that each of four writers makes: twice the quota together."""
-PRIVATE_MAX = 80 << 20
+QUOTA = 32 << 20
+ENTRIES = 15
+"""Entries that each of four writers makes: four times the quota together."""
+PRIVATE_MAX = 64 << 20
 
 
 def test_a_catalog_that_was_read_from_end_to_end_is_let_go_of_and_still_there(tmp_path: Path) -> None:
