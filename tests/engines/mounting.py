@@ -153,12 +153,12 @@ class Place:
 
 
 # Standard input only ever ends. A daemon has the folder among its arguments, leaves once its mount is gone, and must
-# have left before the folder is removed, or it would make parts of it again.
+# have left before the folder is removed, or it would make parts of it again. (pgrep reads four times as many files.)
 CLEAN_UP = """
 read -r _
 umount -l "$1/mount" 2>/dev/null
 waited=0
-while [ $waited -lt 300 ] && pgrep -f "$1/" >/dev/null; do sleep 0.1; waited=$((waited + 1)); done
+while [ $waited -lt 300 ] && grep -qsF -- "$1/" /proc/[0-9]*/cmdline; do sleep 0.1; waited=$((waited + 1)); done
 rm -rf --one-file-system "$1"
 """
 

@@ -23,6 +23,24 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium")
+FEATURES_OFF = (
+    # Chromium loads two pages of its own for the address bar of every window, which cost more than ours does.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    # Those that playwright switches off: chromium goes by the last list that it is given.
+    "AimEnabled",
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "LensOverlay",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+    "ThirdPartyStoragePartitioning",
+)
 CHANGES = ("bins", "odd_n")
 HOSTILE = "<img src=x onerror=document.title='hacked'><script>document.title='hacked'<"
 """What a kernel may be called that somebody named to do harm."""
@@ -85,8 +103,10 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("needs chromium")
     with api.sync_playwright() as driver:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        made = driver.chromium.launch(executable_path=CHROMIUM, args=[*options, "--disable-dev-shm-usage"])
+        options = ["--disable-dev-shm-usage", f"--disable-features={','.join(FEATURES_OFF)}"]
+        if os.geteuid() == 0:
+            options.append("--no-sandbox")
+        made = driver.chromium.launch(executable_path=CHROMIUM, args=options)
         yield made
         made.close()
 
