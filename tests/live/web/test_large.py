@@ -1,4 +1,4 @@
-"""A store with 100,000 entries and two years of history: the page stays small, and is drawn before all is known."""
+"""A store with 20,000 entries and two years of history: the page stays small, and is drawn before all is known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.mount, pytest.mark.slow]
 
-ENTRIES = 100_000
+ENTRIES = 20_000
+"""A hundred times what any list shows, and more than the page could hold at fifteen bytes each."""
 PAGE_MAX = 300_000
 """Bytes of the page with everything it asks for to be drawn whole."""
 UPDATE_MAX = 60_000
