@@ -26,6 +26,7 @@ from kcachefs.engines import mounting
 from kcachefs.mounts import reports
 from kcachefs.store import Store
 from kcachefs.store.records import FORMAT
+from tests import command_server
 from tests.daemon import kills
 from tests.engines.mounting import Mount, kill, temporary_folder
 from tests.waiting import PATIENCE, until, until_gone
@@ -56,6 +57,7 @@ def test_kills_under_writers_readers_and_eviction_are_not_noticed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("forked")
 def test_without_a_kernel_that_sends_again_they_are_not_noticed_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KCACHEFS_RESEND", "0")
     outcome = kills.run(10)
@@ -118,6 +120,7 @@ def test_a_worker_that_hangs_is_replaced(base: Path) -> None:
         assert (now.restarts, now.last_exit) == (1, "no heartbeat for 1 s")
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         descriptors = Path(f"/proc/{state(mount).supervisor_pid}/fd")
@@ -131,6 +134,7 @@ def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
     assert "workers in a row died before serving: waiting" in told
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_supervisor_gone_the_mount_goes_on_and_the_next_one_cleans_up(base: Path) -> None:
     mount = Mount(base / "mount", base / "store", "direct")
     with mount:
@@ -145,11 +149,12 @@ def test_the_supervisor_gone_the_mount_goes_on_and_the_next_one_cleans_up(base: 
         assert (mount.mountpoint / "triton" / "more").read_bytes() == b"more"
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_pyfuse3_engine_ends_with_its_worker_and_says_so(base: Path) -> None:
     with Mount(base / "mount", base / "store", "pyfuse3") as mount:
         (mount.mountpoint / "triton" / "file").write_bytes(b"content")
         log = Path(state(mount).log)
-        shown = subprocess.run([sys.executable, "-m", "kcachefs", "status"], capture_output=True, text=True, check=True)
+        shown = command_server.run("status")
         assert "cannot take over" in shown.stdout
         refused = reload(mount.mountpoint)
         assert (refused.returncode, refused.stdout) == (4, "")
@@ -243,8 +248,7 @@ def test_a_write_that_failed_does_not_crash_the_worker_at_the_unmount(base: Path
 
 
 def reload(mountpoint: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kcachefs", "reload", str(mountpoint)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return command_server.run("reload", mountpoint)
 
 
 @pytest.fixture
