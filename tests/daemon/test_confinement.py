@@ -128,6 +128,7 @@ def check(scene: Scene, answers: Path) -> None:
     assert scene.status()[0]["worker_pid"] == pid, "it serves as before"
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.mount
 @need_root
 @each_engine

@@ -152,6 +152,7 @@ def test_sixty_damaged_files_are_twenty_lines_and_a_count(scene: Scene) -> None:
 # --- contents --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.mount
 def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene) -> None:
     folder = scene.mount("--log-format", "json")
@@ -174,6 +175,7 @@ def test_a_log_in_json_is_an_object_per_line_from_beginning_to_end(scene: Scene)
     assert (death["level"], death["arguments"]) == ("error", ["signal SIGKILL"])
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.mount
 def test_a_log_in_text_says_when_who_and_what(scene: Scene) -> None:
     scene.mount()
@@ -328,6 +330,7 @@ threading.Event().wait()
     assert [line for line in told if "state of the test" in line or "ERROR" in line] == told[:1]
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.mount
 @pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
 def test_sigusr1_writes_down_what_both_processes_are_doing(scene: Scene, engine: str) -> None:

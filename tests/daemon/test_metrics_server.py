@@ -122,6 +122,7 @@ def test_while_the_worker_does_not_answer_the_supervisor_says_what_it_knows(moun
     until(lambda: scraped(mount)["kcachefs_worker_up"] == "1", "the worker answers again")
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.mount
 def test_a_taken_address_refuses_the_mount_that_names_it_and_nobody_else(
     mount: Mount, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ def test_giving_up_privileges_as_a_plain_user_fails_nothing() -> None:
     assert as_user(ALICE if os.geteuid() == 0 else None, drop) == ("1", 0)
 
 
+@pytest.mark.usefixtures("forked")
 @needs_root
 def test_the_control_socket_answers_to_nobody_else_even_where_its_folder_is_open() -> None:
     with mounted("direct") as mount:
@@ -75,6 +76,7 @@ def test_the_control_socket_answers_to_nobody_else_even_where_its_folder_is_open
                 folder.chmod(mode)
 
 
+@pytest.mark.usefixtures("forked")
 @needs_root
 def test_nothing_runs_with_anothers_rights_and_nothing_is_a_device() -> None:
     with mounted("direct") as mount:
@@ -90,6 +92,7 @@ def test_nothing_runs_with_anothers_rights_and_nothing_is_a_device() -> None:
                 os.setxattr(mount.mountpoint / "triton" / "file", name, b"x")
 
 
+@pytest.mark.usefixtures("forked")
 @needs_root
 @each_engine
 @pytest.mark.parametrize("policy", ["publish", "private", "read-only"])

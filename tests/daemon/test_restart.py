@@ -16,6 +16,7 @@ from tests.engines.mounting import Mount, temporary_folder
 pytestmark = pytest.mark.mount
 
 
+@pytest.mark.usefixtures("forked")
 def test_open_mapped_unlinked_and_half_written_files_go_on() -> None:
     with temporary_folder() as base:
         with Mount(base / "mount", base / "store", "direct") as mount:
@@ -23,6 +24,7 @@ def test_open_mapped_unlinked_and_half_written_files_go_on() -> None:
         fsck(base / "store")
 
 
+@pytest.mark.usefixtures("forked")
 def test_more_files_are_open_than_the_daemon_may_have() -> None:
     """A hard limit holds for the daemon too: what it cannot keep open, it opens again."""
     files, size = 50, 1_200_000
