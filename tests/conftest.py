@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import command_server, durations
@@ -61,6 +62,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def pytest_unconfigure() -> None:
     command_server.stop()
+    gc.unfreeze()  # extension modules tell at the end what they think has leaked
     shutil.rmtree(_OWN, ignore_errors=True)
 
 
@@ -84,6 +86,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Seven thousand tests are a million objects that live to the end. Every full collection would walk through them,
     and copy their pages in every process that a test forks."""
+    # Hypothesis makes its generator now: it warns when it finds nobody who refers to that, as with all that is frozen.
+    hypothesis.find(hypothesis.strategies.none(), lambda _: True)
     gc.collect()
     gc.freeze()
 
