@@ -23,12 +23,16 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import kcachefs
 from kcachefs import cli
+from kcachefs.daemon import registry
 from tests import forked_daemons
 from tests.waiting import PATIENCE
 
@@ -226,6 +230,11 @@ def _import_commands() -> None:
             importlib.import_module(name)
     for verb in cli.parser().commands:
         cli.parser(verb)
+    # What these look up once for each process.
+    sysconfig.get_paths()
+    for known in (registry.MountConfig, registry.MountState):
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.json.decode(b"{}", type=known)
 
 
 def _imported_by(*arguments: str) -> list[str]:

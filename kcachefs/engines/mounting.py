@@ -179,7 +179,7 @@ def mounts() -> list[Mounted]:
         for line in lines:
             before, _, after = line.partition(" - ")
             fields, rest = before.split(" "), after.split(" ")
-            owner = re.search(r"\buser_id=(\d+)", rest[2])
+            owner = re.search(r"\buser_id=(\d+)", rest[2]) if rest[0].startswith("fuse") else None
             found.append(
                 Mounted(
                     mountpoint=_unescape(fields[4]),
@@ -207,6 +207,8 @@ def filesystem_of(path: Path) -> Mounted | None:
 
 
 def _unescape(text: str) -> str:
+    if "\\" not in text:  # as most
+        return text
     return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), text)
 
 
