@@ -92,14 +92,19 @@ class Program(subprocess.Popen[str]):
             start_new_session=True,
         )
 
-    def _execute_child(self, *given: Any) -> None:
+    def _request(self, words: list[str], environment: dict[str, str]) -> tuple[socket.socket, dict[str, Any]]:
+        """A connection, and what to send there."""
         global _reached
-        wanted = _EXECUTE.bind(self, *given).arguments
-        request = {"words": wanted["args"][1:], "environment": dict(wanted["env"]), "folder": os.getcwd()}
+        request: dict[str, Any] = {"words": words[1:], "environment": environment, "folder": os.getcwd()}
         if _reached is not None:
             request["beside"] = [os.getpid(), os.getuid(), os.getgid(), os.getgroups()]
-        self._connection, _reached = _reached or _connected(), None
-        ends = [wanted["p2cread"], wanted["c2pwrite"], wanted["errwrite"]]
+        connection, _reached = _reached or _connected(), None
+        return connection, request
+
+    def _execute_child(self, *given: Any) -> None:
+        wanted = _EXECUTE.bind(self, *given).arguments
+        self._connection, request = self._request(wanted["args"], dict(wanted["env"]))
+        ends = [wanted[end] if wanted[end] >= 0 else at for at, end in enumerate(("p2cread", "c2pwrite", "errwrite"))]
         socket.send_fds(self._connection, [json.dumps(request).encode()], ends)
         self.pid = int(self._connection.recv(_MESSAGE_BYTES))
         self._child_created = True
@@ -259,11 +264,16 @@ def _become(request: dict[str, Any], ends: list[int]) -> None:
     file, *arguments = request["words"]
     sys.argv = [file, *arguments]
     sys.path.insert(0, os.path.dirname(file))
+    run_as_main(Path(file).read_bytes(), file)
+
+
+def run_as_main(code: str | bytes, file: str) -> None:
+    """Run it as Python would, to what it does at its end."""
     main = ModuleType("__main__")
     main.__file__ = file
     sys.modules["__main__"] = main
     try:
-        exec(compile(Path(file).read_bytes(), file, "exec"), vars(main))
+        exec(compile(code, file, "exec"), vars(main))
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
