@@ -247,8 +247,8 @@ def _become(request: dict[str, Any], *descriptors: int) -> None:
         os.setsid()
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         # The server's own found out whether they can seek.
-        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
-        sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
