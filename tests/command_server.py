@@ -5,7 +5,8 @@ every command: what runs is the code of `kcachefs`, with its own arguments, envi
 start of Python is left out; tests of that, of signals, and of commands of other users start it themselves. The daemons'
 processes are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
 
-`run` below is the client; `python -m tests.command_server` is the server. It ends with the process that started it.
+`run` and `Process` below are the clients; `python -m tests.command_server` is the server. It ends with the process that
+started it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,13 @@ import msgspec
 import kcachefs
 from kcachefs import cli
 from kcachefs.daemon import registry
-from tests import forked_daemons
+from tests import forked_daemons, forked_programs
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 _MESSAGE_BYTES = 1 << 17
-_DESCRIPTORS = 3
-"""That come with a request: standard output, standard error, and one more that the command holds while it runs."""
+_DESCRIPTORS = 4
+"""That come with a request: the three standard ones, and one more that the command holds while it runs."""
 
 GUARD_SECONDS = 550.0
 """After which a command is taken for one that hangs, before pytest gives up the test: no limit on what it may take."""
@@ -68,12 +70,13 @@ def run(
     if not is_for_server:
         return _run_afresh(command, environment, cwd, hold, timeout)
     with (
+        open(os.devnull, "rb") as nothing,
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
     ):
         connection.connect(_address())
-        descriptors = [out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()]
+        descriptors = [nothing.fileno(), out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()]
         request = {
             "arguments": command,
             "environment": environment,
@@ -85,10 +88,48 @@ def run(
         if not select.select([connection], [], [], timeout)[0]:
             os.kill(pid, signal.SIGKILL)
             raise subprocess.TimeoutExpired(["kcachefs", *command], timeout)
-        code = int(connection.recv(_MESSAGE_BYTES))
+        code = os.waitstatus_to_exitcode(int(connection.recv(_MESSAGE_BYTES)))
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(["kcachefs", *command], code, out.read().decode(), err.read().decode())
+
+
+class Process(forked_programs.Program):
+    """`kcachefs ARGUMENTS`, or `python -c CODE`, which has imported kcachefs. It leads a session of its own."""
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        code: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = subprocess.DEVNULL,
+        stdout: int | None = subprocess.PIPE,
+        stderr: int | None = None,
+    ) -> None:
+        self._code = code
+        subprocess.Popen.__init__(
+            self,
+            ["kcachefs", *map(os.fsdecode, arguments)],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            env=dict(os.environ if env is None else env),
+            start_new_session=True,
+        )
+
+    def _request(self, words: list[str], environment: dict[str, str]) -> tuple[socket.socket, dict[str, Any]]:
+        assert _is_for_server(environment)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(_address())
+        return connection, {
+            "arguments": words[1:],
+            "environment": environment,
+            "folder": os.getcwd(),
+            "forks_daemons": forks_daemons,
+            "is_session": True,
+            "code": self._code,
+        }
 
 
 def _run_afresh(
@@ -198,16 +239,20 @@ def _start(listener: socket.socket) -> tuple[int, socket.socket] | None:
 def _finish(pid: int, connection: socket.socket) -> None:
     _, status = os.waitpid(pid, 0)
     with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+        connection.send(str(status).encode())
 
 
-def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
+def _become(request: dict[str, Any], *descriptors: int) -> None:
     """Be the command until it ends."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
+    for standard, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, standard)
+        os.close(descriptor)
+    if request.get("is_session"):
+        os.setsid()
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        # The server's own found out whether they can seek.
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
@@ -215,7 +260,10 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
     sys.argv = ["kcachefs", *request["arguments"]]
     if request["forks_daemons"]:
         forked_daemons.be_forked()
-    cli.main()
+    if (code := request.get("code")) is None:
+        cli.main()
+    else:
+        forked_programs.run_as_main(code, "<string>")
 
 
 def _import_commands() -> None:

@@ -1,4 +1,4 @@
-"""Runs programs that need torch or Triton, each in a process of its own, without importing them for each.
+"""Runs programs that need torch, Triton, numba or cuda.core, each in a process of its own, importing none for each.
 
 To import torch and its compiler takes several times as long as most programs that the tests run with it, and so does
 hashing Triton, which it does once in a process. A server does both once in a whole run of the tests, whichever of its
@@ -31,7 +31,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,12 +39,16 @@ from typing import Any
 from tests.forked_daemons import run_and_exit
 
 ROOT = Path(__file__).parents[1]
-PREPARED = (
+TORCH = (
     *("torch", "torch._dynamo", "torch._inductor.compile_fx", "torch._inductor.codecache"),
     *("torch._inductor.cpp_builder", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu"),
     *("torch._inductor.fx_passes.joint_graph", "torch._inductor.fx_passes.post_grad"),
     *("torch.utils.cpp_extension", "triton", "triton.backends.nvidia.compiler"),
 )
+OTHERS = ("numba", "cuda.core", "cuda.core.utils")
+PREPARED = {"torch": TORCH, "others": OTHERS}
+"""What each server imports. A program of torch is not to find numba imported."""
+
 AS_IMPORTED = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """What torch sees when the server imports it. `_read_variables_again` is for programs that have it otherwise."""
 
@@ -54,7 +58,7 @@ _MESSAGE_BYTES = 1 << 17
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 _CLONE_NEWNS = 0x20000
 _PR_SET_DUMPABLE = 4
-_lease: socket.socket | None = None
+_leases: dict[str, socket.socket] = {}
 _reached: socket.socket | None = None
 
 
@@ -73,15 +77,21 @@ def can_fork() -> bool:
 def reach() -> None:
     """Connect for one program of the user that this process becomes, in the mount namespace that it enters."""
     global _reached
-    _reached = _connected()
+    _reached = _connected("torch")
 
 
 class Program(subprocess.Popen[str]):
     """`python FILE ARGUMENTS`, forked. It leads a session of its own."""
 
     def __init__(
-        self, file: Path, *arguments: str, env: Mapping[str, str], stdin: int | None = subprocess.DEVNULL
+        self,
+        file: Path,
+        *arguments: str,
+        env: Mapping[str, str],
+        stdin: int | None = subprocess.DEVNULL,
+        prepared: str = "torch",
     ) -> None:
+        self._prepared = prepared
         super().__init__(
             [sys.executable, str(file), *arguments],
             stdin=stdin,
@@ -92,14 +102,19 @@ class Program(subprocess.Popen[str]):
             start_new_session=True,
         )
 
-    def _execute_child(self, *given: Any) -> None:
+    def _request(self, words: list[str], environment: dict[str, str]) -> tuple[socket.socket, dict[str, Any]]:
+        """A connection, and what to send there."""
         global _reached
-        wanted = _EXECUTE.bind(self, *given).arguments
-        request = {"words": wanted["args"][1:], "environment": dict(wanted["env"]), "folder": os.getcwd()}
+        request: dict[str, Any] = {"words": words[1:], "environment": environment, "folder": os.getcwd()}
         if _reached is not None:
             request["beside"] = [os.getpid(), os.getuid(), os.getgid(), os.getgroups()]
-        self._connection, _reached = _reached or _connected(), None
-        ends = [wanted["p2cread"], wanted["c2pwrite"], wanted["errwrite"]]
+        connection, _reached = _reached or _connected(self._prepared), None
+        return connection, request
+
+    def _execute_child(self, *given: Any) -> None:
+        wanted = _EXECUTE.bind(self, *given).arguments
+        self._connection, request = self._request(wanted["args"], dict(wanted["env"]))
+        ends = [wanted[end] if wanted[end] >= 0 else at for at, end in enumerate(("p2cread", "c2pwrite", "errwrite"))]
         socket.send_fds(self._connection, [json.dumps(request).encode()], ends)
         self.pid = int(self._connection.recv(_MESSAGE_BYTES))
         self._child_created = True
@@ -121,31 +136,31 @@ class Program(subprocess.Popen[str]):
         return self.returncode
 
 
-def keep() -> None:
+def keep(prepared: str = "torch") -> None:
     """Have the server last as long as this process: it ends with its last connection."""
-    global _lease
-    if _lease is None:
-        _lease = _connect_or_start()
-        atexit.register(_lease.close)
+    if prepared not in _leases:
+        _leases[prepared] = _connect_or_start(prepared)
+        atexit.register(_leases[prepared].close)
 
 
-def _connected() -> socket.socket:
-    keep()
-    return _connect_or_start()
+def _connected(prepared: str) -> socket.socket:
+    keep(prepared)
+    return _connect_or_start(prepared)
 
 
-def _connect_or_start() -> socket.socket:
+def _connect_or_start(prepared: str) -> socket.socket:
+    address = f"{_ADDRESS}-{prepared}"
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(ConnectionRefusedError):
-            connection.connect(_ADDRESS)
+            connection.connect(address)
             return connection
         connection.close()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
-            listener.bind(_ADDRESS)
+            listener.bind(address)
             listener.listen(64)
             listener.set_inheritable(True)
-            command = [sys.executable, "-m", "tests.forked_programs", str(listener.fileno())]
+            command = [sys.executable, "-m", "tests.forked_programs", str(listener.fileno()), prepared]
             path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
             # No Popen, which wants to be waited for: the server may outlive this process.
             os.posix_spawn(sys.executable, command, {**os.environ, **AS_IMPORTED, "PYTHONPATH": path}, setsid=True)
@@ -154,11 +169,11 @@ def _connect_or_start() -> socket.socket:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, prepared: str) -> None:
     """Accept requests until the last connection has ended."""
     with tempfile.TemporaryDirectory() as folder:  # torch makes a folder for its caches when it is imported
         tempfile.tempdir = folder
-        _prepare()
+        _prepare(PREPARED[prepared])
     tempfile.tempdir = None
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     os.chdir("/")
@@ -197,13 +212,15 @@ def _is_ours(connection: socket.socket) -> bool:
     return False
 
 
-def _prepare() -> None:
+def _prepare(names: Sequence[str]) -> None:
     """Import everything, and have done what depends neither on a program nor on where its caches are."""
-    for name in PREPARED:
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     if "torch" in sys.modules:
         _prepare_torch()
+    if "numba" in sys.modules:
+        importlib.import_module("numba").njit(lambda x: x + 1)(1)
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page
 
@@ -256,14 +273,21 @@ def _become(request: dict[str, Any], ends: list[int]) -> None:
     tempfile.tempdir = None
     if "torch" in sys.modules:
         _read_variables_again()
+    if "numba" in sys.modules:
+        importlib.import_module("numba.core.config").reload_config()
     file, *arguments = request["words"]
     sys.argv = [file, *arguments]
     sys.path.insert(0, os.path.dirname(file))
+    run_as_main(Path(file).read_bytes(), file)
+
+
+def run_as_main(code: str | bytes, file: str) -> None:
+    """Run it as Python would, to what it does at its end."""
     main = ModuleType("__main__")
     main.__file__ = file
     sys.modules["__main__"] = main
     try:
-        exec(compile(Path(file).read_bytes(), file, "exec"), vars(main))
+        exec(compile(code, file, "exec"), vars(main))
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
@@ -298,5 +322,5 @@ def _read_variables_again() -> None:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as socket_of_server:
-        serve(socket_of_server)
+        serve(socket_of_server, sys.argv[2])
     os._exit(0)  # at the end of Python, Triton complains that it is still in use

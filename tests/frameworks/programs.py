@@ -246,9 +246,9 @@ def run_program(
 def start_program(
     text: str, environment: dict[str, str], *arguments: str, folder: Path | None = None, afresh: bool = False
 ) -> subprocess.Popen[str]:
-    """Start it in a process that has imported torch and Triton, if it needs them and not `afresh`."""
+    """Start it in a process that has imported what it needs, if there is one and not `afresh`."""
     assert text.startswith("\n"), text[:40]
-    is_prepared = text in (TRITON, INDUCTOR, EXTENSION)
+    prepared = {TRITON: "torch", INDUCTOR: "torch", EXTENSION: "torch", NUMBA: "others", NVRTC: "others"}.get(text)
     text = f"import gc; gc.disable(){text}"  # on the empty first line; torch takes a tenth less time without
     # Triton hashes the path of a kernel's source file, so the path must always be the same.
     path = (
@@ -259,8 +259,8 @@ def start_program(
         new.write_text(text)
         os.replace(new, path)
     variables = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1", **environment}
-    if is_prepared and not afresh and forked_programs.can_fork():
-        return forked_programs.Program(path, *arguments, env=variables)
+    if prepared and not afresh and forked_programs.can_fork():
+        return forked_programs.Program(path, *arguments, env=variables, prepared=prepared)
     return subprocess.Popen(
         [sys.executable, str(path), *arguments],
         stdin=subprocess.DEVNULL,

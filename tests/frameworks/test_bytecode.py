@@ -20,8 +20,9 @@ from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.engines import mounting
 from kcachefs.frameworks import bytecode, interpreters, source_times
 from kcachefs.session import account
+from tests import command_server
 from tests.engines.mounting import Mount, temporary_folder
-from tests.frameworks.commands import KCACHEFS, kcachefs
+from tests.frameworks.commands import kcachefs
 from tests.frameworks.environments import IMPORTS, Environment, compiled, entries, half_imported, plain, variables
 from tests.waiting import PATIENCE
 
@@ -214,7 +215,7 @@ def test_evictions_all_the_time_harm_nobody(mount: Mount, environment: Environme
     thread = threading.Thread(target=evict)
     thread.start()
     try:
-        for _ in range(5):
+        for _ in range(8):
             finished = environment.run(IMPORTS, "-W", "error", env=values)
             assert finished.stderr == ""
     finally:
@@ -455,28 +456,19 @@ def test_an_installation_makes_another_environment(base: Path) -> None:
 
 
 def test_run_lifts_what_forbids_writing_and_says_what_it_found(mount: Mount, environment: Environment) -> None:
-    command = [*KCACHEFS, "run", "--mount", str(mount.mountpoint), "--", str(environment.python), "-c", IMPORTS]
+    command = ["run", "--mount", str(mount.mountpoint), "--", str(environment.python), "-c", IMPORTS]
     told: list[str] = []
     for _ in range(2):
         if told:
             time.sleep(HEARTBEAT_SECONDS)  # until then the kernel knows the names from the last one, and asks nobody
-        done = subprocess.run(
-            command,
-            env={**plain(), "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = kcachefs(*command, env={"PYTHONDONTWRITEBYTECODE": "1"})
         told.append(done.stderr.splitlines()[-1] if "bytecode" in done.stderr.splitlines()[-1] else done.stderr)
     assert "compiled" in told[0]
     assert "bytecode of" in told[1]
     assert "compiled" not in told[1]
     off = [*command[: command.index("--")], "--bytecode", "off", "--", str(environment.python), "-c"]
     show = "import sys; print(sys.pycache_prefix, sys.dont_write_bytecode)"
-    done = subprocess.run(
-        [*off, show], env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "None True\n"
+    assert kcachefs(*off, show, env={"PYTHONDONTWRITEBYTECODE": "1"}).stdout == "None True\n"
 
 
 def test_a_wrong_wish_is_one_line(mount: Mount) -> None:
@@ -518,13 +510,7 @@ def _ours() -> list[Path]:
 
 def test_doctor_says_which_and_why(environment: Environment, base: Path) -> None:
     def told(path: str, **more: str) -> str:
-        done = subprocess.run(
-            [*KCACHEFS, "doctor", "--json"],
-            env={**plain(), "PATH": path, "PYTHONPATH": str(HERE), **more},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = command_server.run("doctor", "--json", env={**plain(), "PATH": path, **more})
         [found] = [one for one in json.loads(done.stdout)["findings"] if one["subject"] == "Python's bytecode"]
         return str(found["message"])
 

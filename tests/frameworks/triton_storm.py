@@ -103,15 +103,24 @@ def _compile_rounds(
 
 
 def remember_passes(memo: Memo) -> None:
-    """Make each pass of the backend run once per kernel and remember its result and its metadata."""
-    add_stages = CUDABackend.add_stages
+    """Make each pass of the backend run once per kernel and remember its result and its metadata; and the first IR."""
+    add_stages, make_ir = CUDABackend.add_stages, ASTSource.make_ir
+    written: dict[str, str] = {}
+
+    def remembering_ir(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        key = self.hash()
+        if key in written:
+            return written[key]
+        module = make_ir(self, *arguments, **keywords)
+        written[key] = str(module)
+        return module
 
     def remembering(self: Any, stages: dict[str, Any], options: Any, language: Any) -> None:
         add_stages(self, stages, options, language)
         for name, stage in list(stages.items()):
             stages[name] = functools.partial(_once, memo, name, stage)
 
-    CUDABackend.add_stages = remembering
+    CUDABackend.add_stages, ASTSource.make_ir = remembering, remembering_ir
 
 
 def _once(memo: Memo, name: str, stage: Callable[..., Any], module: Any, metadata: dict[str, Any]) -> Any:

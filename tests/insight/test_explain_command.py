@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from kcachefs.insight.index import Index
 from kcachefs.insight.mounted import MountedCache
 from kcachefs.mounts.insight_reports import Ask, InsightReports
 from tests.cli.scene import Scene, scene
+from tests.forked_programs import Program
 from tests.waiting import PATIENCE
 
 pytest.importorskip("triton")
@@ -154,8 +154,9 @@ def test_a_cache_that_moved_is_noticed() -> None:
         def compile_at(mountpoint: Path, *blocks: str) -> None:
             assert place.run("mount", mountpoint, "--store", place.store).code == 0
             cache = {"TRITON_CACHE_DIR": str(mountpoint / "triton")}
-            command = [sys.executable, str(PROGRAM), *blocks]
-            subprocess.run(command, env={**environment, **cache}, check=True, timeout=PATIENCE, capture_output=True)
+            with Program(PROGRAM, *blocks, env={**environment, **cache}) as process:
+                _, errors = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, errors
 
         compile_at(place.mountpoint, "128", "256")
         place.umount()

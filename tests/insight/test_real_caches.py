@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import json
+import os
 import pickle
 import re
 import tarfile
@@ -24,6 +24,9 @@ from kcachefs.insight.index import Index
 from kcachefs.insight.listing import list_kernels
 from kcachefs.insight.pickle_walk import Described
 from kcachefs.insight.telling import in_full
+from tests.forked_programs import Program
+from tests.pythons import needs_torch
+from tests.waiting import PATIENCE
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_caches.tar.xz"
 
@@ -116,11 +119,20 @@ def test_a_backward_graph_is_taken_off_where_it_was_compiled_along(backward: Bac
     assert read.beyond({"forward": 3.0, "backward": 1.5}) == pytest.approx(beyond)
 
 
-def test_torch_calls_these_fields_so() -> None:
-    result = pytest.importorskip("torch._functorch._aot_autograd.aot_autograd_result")
-    ours = {field.name for field in dataclasses.fields(AOTAutogradResult)}
-    assert ours <= {field.name for field in dataclasses.fields(result.GenericAOTAutogradResult)}
-    assert "num_symints_saved_for_bw_" in inspect.getsource(result)
+@needs_torch
+def test_torch_calls_these_fields_so(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("""
+import dataclasses, inspect, json
+from torch._functorch._aot_autograd import aot_autograd_result as result
+names = [field.name for field in dataclasses.fields(result.GenericAOTAutogradResult)]
+print(json.dumps([names, inspect.getsource(result)]))
+""")
+    with Program(tmp_path / "program.py", env=os.environ) as process:
+        said, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    names, source = json.loads(said)
+    assert {field.name for field in dataclasses.fields(AOTAutogradResult)} <= set(names)
+    assert "num_symints_saved_for_bw_" in source
 
 
 def test_what_autotuning_chose_is_told_of_its_kernel(caches: Path, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from kcachefs.daemon import registry
+from tests.command_server import Process
 from tests.engines.mounting import Mount
 from tests.forked_programs import Program
-from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs
+from tests.frameworks.commands import PATIENCE, kcachefs
 from tests.pythons import needs_torch
 from tests.waiting import until
 
@@ -24,6 +25,15 @@ pytestmark = pytest.mark.mount
 
 
 def python(script: str, **environment: str) -> str:
+    """What a program says that is forked from one that has imported kcachefs."""
+    code = f"import warnings; warnings.simplefilter('error')\n{script}"
+    with Process(code=code, env={**os.environ, **environment}, stderr=subprocess.PIPE) as process:
+        out, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    return out
+
+
+def new_python(script: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         capture_output=True,
@@ -47,7 +57,7 @@ assert knobs.cache.dir == str(where / "triton")
 assert os.path.isdir(os.environ["PYTORCH_KERNEL_CACHE_PATH"])
 subprocess.run(["sh", "-c", 'echo "$JAX_COMPILATION_CACHE_DIR"'], check=True)
 """
-    assert python(script).strip() == str(mount.mountpoint / "jax")
+    assert new_python(script).strip() == str(mount.mountpoint / "jax")
 
 
 @needs_torch
@@ -84,7 +94,7 @@ assert warning.category is kcachefs.TooLate
 assert "FlashInfer was imported before" in str(warning.message)
 assert warning.filename == "<string>", warning.filename
 """
-    python(script, PYTHONPATH=f"{base}:{os.environ.get('PYTHONPATH', '')}")
+    new_python(script, PYTHONPATH=f"{base}:{os.environ.get('PYTHONPATH', '')}")
 
 
 def test_a_mount_is_made_when_asked_for_and_goes_with_the_process(base: Path) -> None:
@@ -95,9 +105,9 @@ assert os.path.ismount(where)
 (where / "triton" / "K").mkdir()
 print(where)
 """
-    where = python(script).strip()
+    where = new_python(script).strip()
     assert not os.path.ismount(where)
-    assert python(script.replace(".mkdir()", ".rmdir()")).strip() == where
+    assert new_python(script.replace(".mkdir()", ".rmdir()")).strip() == where
 
 
 def test_a_fork_that_ends_leaves_the_mount_to_its_parent(base: Path) -> None:
@@ -133,9 +143,7 @@ own = [os.open(f"{base}/own{{at}}", os.O_RDWR | os.O_CREAT) for at in range({fil
 def test_a_program_that_closes_its_descriptors_leaves_the_mount_to_others_and_keeps_its_own(base: Path) -> None:
     store = str(base / "store")
     script = f"import kcachefs, sys; print(kcachefs.init(mount=True, store={store!r}), flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as session:
+    with Process(code=script, stdin=subprocess.PIPE) as session:
         assert session.stdin is not None
         assert session.stdout is not None
         where = session.stdout.readline().strip()
@@ -163,9 +171,7 @@ if os.fork() == 0:
 print(where, flush=True)
 """
     run = ("run", "--store", base / "store", "--", "true")
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Process(code=script, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         where = process.stdout.readline().strip()
@@ -225,9 +231,7 @@ threading.Thread(target=write, daemon=True).start()
 def lingering(base: Path, more: str = "") -> Iterator[Callable[[], None]]:
     """A process whose session has ended while one of its threads still writes; what is given lets it, and the end."""
     script = LINGERS.format(where=str(base / "mount"), store=str(base / "store"), more=more)
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Process(code=script, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ended\n"
@@ -253,7 +257,7 @@ def test_a_session_that_begins_while_another_process_ends_has_the_same_mount(bas
     """First the process ends inside the new session, then outside of it."""
     mount, run = base / "mount", ("run", "--mount", base / "mount", "--store", base / "store", "--")
     with lingering(base, more) as end:
-        with subprocess.Popen([*KCACHEFS, *map(str, run), "cat"], stdin=subprocess.PIPE) as session:
+        with Process(*run, "cat", stdin=subprocess.PIPE, stdout=None) as session:
             until(lambda: children(session.pid))
             end()
             assert (mount / "triton/late/file").read_text() == "late"
@@ -278,11 +282,9 @@ def test_a_child_that_outlives_its_session_keeps_the_mount_until_it_ends(base: P
     run = ("run", "--mount", mount, "--store", base / "store", "--")
     script = f"exec 3> {mount}/triton/held 4<&0; cat <&4 >/dev/null 2>&1 &"
     read_end, write_end = os.pipe()
-    done = subprocess.run(
-        [*KCACHEFS, *map(str, run), "sh", "-c", script], stdin=read_end, check=False, timeout=PATIENCE
-    )
+    session = Process(*run, "sh", "-c", script, stdin=read_end, stdout=None)
     os.close(read_end)
-    assert done.returncode == 0
+    assert session.wait(PATIENCE) == 0
     for _ in range(3):
         kcachefs(*run, "test", "-e", mount / "triton" / "held")
     until(lambda: len(waiting(mount)) == 1)

@@ -17,7 +17,9 @@ import pytest
 from kcachefs import config
 from kcachefs.cli.printing import format_seconds
 from kcachefs.daemon import registry
+from tests import command_server
 from tests.cli.scene import kill_and_wait
+from tests.command_server import Process
 from tests.engines.mounting import Mount
 from tests.frameworks.commands import KCACHEFS, PATIENCE, kcachefs, mounted_under
 from tests.frameworks.programs import TRITON
@@ -150,12 +152,7 @@ print(signal.sigwait([{int(number)}]).name, flush=True)
 print(sorted(signal.sigpending()), flush=True)
 sys.exit(3)
 """
-    with subprocess.Popen(
-        [*KCACHEFS, "run", "--", sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with Process("run", "--", sys.executable, "-c", script) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
@@ -207,12 +204,10 @@ def test_the_command_has_our_streams_and_arguments(mount: Mount) -> None:
 def test_many_at_once_share_one_mount_and_the_last_takes_it_away(base: Path) -> None:
     script = 'printf "%s\\n" "$KCACHEFS_MOUNT"; read -r _; mkdir "$TRITON_CACHE_DIR/$1"'
     processes = [
-        subprocess.Popen(
-            [*KCACHEFS, "run", "--store", str(base / "store"), "--", "sh", "-c", script, "sh", str(number)],
+        Process(
+            *("run", "--store", base / "store", "--", "sh", "-c", script, "sh", str(number)),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
         )
         for number in range(6)
     ]
@@ -252,11 +247,8 @@ def test_a_run_inside_a_run_uses_its_mount(base: Path) -> None:
 
 
 def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
-    with subprocess.Popen(
-        [*KCACHEFS, "run", "--store", str(base / "s"), "--", "sh", "-c", 'echo "$KCACHEFS_MOUNT $$"; exec sleep 1000'],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    script = 'echo "$KCACHEFS_MOUNT $$"; exec sleep 1000'
+    with Process("run", "--store", base / "s", "--", "sh", "-c", script) as process:
         assert process.stdout is not None
         place, command = process.stdout.readline().split()
         process.kill()
@@ -271,12 +263,7 @@ def test_a_run_that_is_killed_leaves_its_mount_to_the_next(base: Path) -> None:
 def test_the_locks_of_a_mount_in_use_never_look_like_leftovers(base: Path) -> None:
     """In /tmp, what is old is cleared away. Without them the next session would take the mount from this one."""
     script = 'echo "$KCACHEFS_MOUNT"; read -r _'
-    with subprocess.Popen(
-        [*KCACHEFS, "run", "--store", str(base / "s"), "--", "sh", "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with Process("run", "--store", base / "s", "--", "sh", "-c", script, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         record = registry.state_path(process.stdout.readline().strip())
         files = [record.with_suffix(suffix) for suffix in (".users", ".turn", ".transient", ".sock", ".json")]
@@ -307,10 +294,11 @@ def test_it_ends_with_one_line_and_asserts_that_nothing_was_compiled(base: Path)
     compiled = json.loads(kcachefs("runs", "--store", base / "s", "--json").stdout)[0]["seconds_compiled"]
     assert warm.stderr.endswith(f", {format_seconds(compiled)} of compiling not repeated\n")
     assert " not repeated" not in first
-    summary = json.loads(kcachefs("run", "--json", *command, env=quiet).stderr.splitlines()[-1])
+    read = ["--store", str(base / "s"), "--", "sh", "-c", 'cat "$TRITON_CACHE_DIR"/*/*.json']
+    summary = json.loads(kcachefs("run", "--json", *read).stderr.splitlines()[-1])
     assert summary["seconds_saved"] == pytest.approx(compiled)
     assert (summary["hits"], summary["unknown_saved"]) == (4, 0)
-    assert kcachefs("run", "-q", *command, env=quiet).stderr == ""
+    assert kcachefs("run", "-q", *read).stderr == ""
     failed = kcachefs("run", "--assert-warm", "--store", base / "s", "--", "sh", "-c", "exit 9", check=False)
     assert failed.returncode == 9
 
@@ -356,13 +344,9 @@ def test_nothing_counted_is_not_warm(mount: Mount) -> None:
 def test_how_the_command_ended_is_told_where_no_word_can_be_written(mount: Mount, script: str, code: int) -> None:
     for options in ((), ("--json",)):
         with open("/dev/full", "w") as full:
-            done = subprocess.run(
-                [*KCACHEFS, "run", *options, "--mount", str(mount.mountpoint), "--", "sh", "-c", script],
-                stderr=full,
-                check=False,
-                timeout=PATIENCE,
-            )
-        assert done.returncode == code
+            command = ("run", *options, "--mount", mount.mountpoint, "--", "sh", "-c", script)
+            process = Process(*command, stdout=None, stderr=full.fileno())
+            assert process.wait(PATIENCE) == code
 
 
 def test_a_command_whose_path_is_not_utf_8_runs(mount: Mount, base: Path) -> None:
@@ -395,8 +379,9 @@ def test_a_dead_mount_is_made_anew_with_its_own_store(base: Path) -> None:
         kill_and_wait(pid)
     try:
         without = {name: value for name, value in os.environ.items() if name != "KCACHEFS_STORE"}
-        command = [*KCACHEFS, "run", "-q", "--mount", str(place), "--", "sh", "-c", 'ls "$TRITON_CACHE_DIR"']
-        assert subprocess.run(command, env=without, capture_output=True, check=True).stdout == b"KEY\n"
+        command = ("run", "-q", "--mount", place, "--", "sh", "-c", 'ls "$TRITON_CACHE_DIR"')
+        done = command_server.run(*command, env=without)
+        assert (done.returncode, done.stdout) == (0, "KEY\n")
         assert not os.path.ismount(place)
     finally:
         subprocess.run(["umount", "-l", place], check=False, stderr=subprocess.DEVNULL)
