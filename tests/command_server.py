@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +64,57 @@ def run(
     assert is_forked or forked_daemons.CONSTANTS not in environment, "only daemons that are forked have these constants"
     if not is_for_server:
         return _run_afresh(command, environment, cwd, hold, timeout)
-    with (
-        tempfile.TemporaryFile() as out,
-        tempfile.TemporaryFile() as err,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection,
-    ):
-        connection.connect(_address())
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         descriptors = [out.fileno(), err.fileno(), hold if hold >= 0 else err.fileno()]
-        request = {
-            "arguments": command,
-            "environment": environment,
-            "folder": str(cwd or os.getcwd()),
-            "forks_daemons": forks_daemons,
-        }
-        socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
-        pid = int(connection.recv(_MESSAGE_BYTES))
-        if not select.select([connection], [], [], timeout)[0]:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(["kcachefs", *command], timeout)
-        code = int(connection.recv(_MESSAGE_BYTES))
+        request = {"folder": str(cwd or os.getcwd()), "forks_daemons": forks_daemons}
+        with Started(command, environment, descriptors, **request) as started:
+            code = started.wait(timeout)
         out.seek(0)
         err.seek(0)
         return subprocess.CompletedProcess(["kcachefs", *command], code, out.read().decode(), err.read().decode())
+
+
+class Started:
+    """A command that runs; it is killed at the end of the scope, if it still does."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int], **request: Any
+    ) -> None:
+        self._command = ["kcachefs", *command]
+        self._code: int | None = None
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(_address())
+        told = {"arguments": list(command), "environment": dict(environment), **request}
+        socket.send_fds(self._connection, [json.dumps(told).encode()], descriptors)
+        self.pid = int(self._connection.recv(_MESSAGE_BYTES))
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._connection:
+            if self._code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self.send_signal(signal.SIGKILL)
+                self.wait(PATIENCE)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, as subprocess would tell it."""
+        if self._code is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self._command, timeout)
+            self._code = int(self._connection.recv(_MESSAGE_BYTES))
+        return self._code
+
+
+def start_at(terminal: int, *arguments: str, env: Mapping[str, str], imports: Sequence[str] = ()) -> Started:
+    """Start `kcachefs ARGUMENTS` at a terminal. The server imports these modules before, if it has not yet."""
+    assert _is_for_server(dict(env))
+    request = {"folder": os.getcwd(), "forks_daemons": False, "is_at_terminal": True, "imports": list(imports)}
+    return Started(arguments, env, [terminal] * _DESCRIPTORS, **request)
 
 
 def _run_afresh(
@@ -180,11 +210,14 @@ def _start(listener: socket.socket) -> tuple[int, socket.socket] | None:
     if not message:
         connection.close()
         return None
+    request = json.loads(message)
+    for name in request.get("imports", ()):
+        importlib.import_module(name)
     pid = os.fork()
     if pid == 0:
         listener.close()
         connection.close()
-        forked_daemons.run_and_exit(lambda: _become(json.loads(message), *descriptors))
+        forked_daemons.run_and_exit(lambda: _become(request, *descriptors))
     for descriptor in descriptors:
         os.close(descriptor)
     connection.send(str(pid).encode())
@@ -197,13 +230,19 @@ def _finish(pid: int, connection: socket.socket) -> None:
         connection.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
+def _become(request: dict[str, Any], out: int, err: int, held: int) -> None:
     """Be the command until it ends."""
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    if "is_at_terminal" in request:
+        os.dup2(held, 0)
+        os.close(held)  # it ends with its terminal, and knows of nobody else who has that
+    else:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.close(out)
     os.close(err)
+    if "is_at_terminal" in request:
+        _open_terminal()
     os.environ.clear()
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
@@ -212,6 +251,13 @@ def _become(request: dict[str, Any], out: int, err: int, _held: int) -> None:
     if request["forks_daemons"]:
         forked_daemons.be_forked()
     cli.main()
+
+
+def _open_terminal() -> None:
+    """The files that Python made of a pipe and of a file are not those that it makes of a terminal."""
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
 
 
 def _import_commands() -> None:
