@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from tests.cli.scene import KCACHEFS, Scene, scene
-from tests.made_once import made_once
 from tests.waiting import PATIENCE, until
 
 pytest.importorskip("triton")
@@ -26,19 +25,6 @@ pytest.importorskip("textual")
 pytestmark = pytest.mark.mount
 
 SMALL, LARGE = (80, 24), (120, 40)
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders with kernels before a change (`base`) and with those that changes made new (`bins`, `beta`)."""
-
-    def compile_them(folder: Path) -> str:
-        command = [sys.executable, "-m", "benchmarks.explain_sets.triton_runner", str(folder), "bins", "beta"]
-        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
-        return str(folder)
-
-    return Path(made_once(tmp_path_factory, "kernels-for-top", compile_them))
 
 
 def is_a_place(place: Scene, folders: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from tests.cli.scene import Scene, scene
 from tests.live.web.serving import Server, serving
-from tests.made_once import made_once
 from tests.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -46,20 +45,6 @@ HOSTILE = "<img src=x onerror=document.title='hacked'><script>document.title='ha
 """What a kernel may be called that somebody named to do harm."""
 
 Opener = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Triton kernels for a GPU that need not be there: those of a program, and what two changes to it made new."""
-    pytest.importorskip("triton")
-
-    def run(folder: Path) -> str:
-        command = [sys.executable, "-m", "benchmarks.explain_sets.triton_runner", str(folder), *CHANGES]
-        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
-        return str(folder)
-
-    return Path(made_once(tmp_path_factory, "live_kernels", run))
 
 
 @pytest.fixture(scope="session")
