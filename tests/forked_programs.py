@@ -52,6 +52,9 @@ PREPARED = {"torch": TORCH, "others": OTHERS}
 AS_IMPORTED = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """What torch sees when the server imports it. `_read_variables_again` is for programs that have it otherwise."""
 
+HASH_SEED = str(2 + int(os.environ.get("KCACHEFS_SEED", "75")) % (2**32 - 2))
+"""Of the server and of all its programs; neither of those that tests choose for processes of their own."""
+
 _ADDRESS = f"\0kcachefs-tests-{os.getuid()}-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
 """A name and no file: only one process can bind it, and it goes with the server."""
 _MESSAGE_BYTES = 1 << 17
@@ -163,7 +166,8 @@ def _connect_or_start(prepared: str) -> socket.socket:
             command = [sys.executable, "-m", "tests.forked_programs", str(listener.fileno()), prepared]
             path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
             # No Popen, which wants to be waited for: the server may outlive this process.
-            os.posix_spawn(sys.executable, command, {**os.environ, **AS_IMPORTED, "PYTHONPATH": path}, setsid=True)
+            environment = {**os.environ, **AS_IMPORTED, "PYTHONPATH": path, "PYTHONHASHSEED": HASH_SEED}
+            os.posix_spawn(sys.executable, command, environment, setsid=True)
 
 
 # --- the server -------------------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked_programs
+from tests.forked_programs import Program
 from tests.keys.cases import CASES
 from tests.keys.cases.case import Case
 from tests.keys.interpreters import ROOT, VERSIONS, interpreter
 from tests.made_once import made_once
 
-# Two of the processes import torch and all that its compiler needs, which takes long beside other load.
+# Two of the processes need torch and all of its compiler, which takes long beside other load.
 pytestmark = pytest.mark.timeout(900)
 
 Keys = dict[str, list[str]]
@@ -30,7 +32,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[Keys]:
 
 def walked_twice(folder: Path) -> list[Keys]:
     elsewhere = folder / "elsewhere" / "and deeper" / "checkout"
-    with started(folder / "here", "1") as first, started(elsewhere, "77") as second:
+    program = folder / "walk.py"
+    program.write_text("from tests.keys.cases.runner import main\nmain()\n")
+    assert forked_programs.HASH_SEED != "1"
+    # The other process has torch already.
+    with started(folder / "here", "1") as first, Program(program, str(elsewhere), env=os.environ) as second:
         return [finished(first), finished(second)]
 
 

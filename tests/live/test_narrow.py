@@ -6,7 +6,6 @@ import fcntl
 import os
 import signal
 import struct
-import subprocess
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ import pytest
 from kcachefs.core.insight_info import Event
 from kcachefs.core.report import Numbers
 from kcachefs.live.view import Glance, Headline, MountRow
-from tests.cli.scene import KCACHEFS, Scene, scene
+from tests import command_server
+from tests.cli.scene import Scene, scene
 from tests.cli.test_ending import read_until
 from tests.waiting import PATIENCE, ending_soon
 
@@ -63,24 +63,18 @@ def test_every_panel_and_line_fits_any_width() -> None:
 
 
 @contextmanager
-def top(place: Scene, lines: int, columns: int) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def top(place: Scene, lines: int, columns: int) -> Iterator[tuple[command_server.Started, int]]:
     """The command in a terminal of that size."""
     controller, terminal = os.openpty()
     resize(terminal, lines, columns)
-    process = subprocess.Popen(
-        [*KCACHEFS, "top", str(place.mountpoint)],
-        env={**place.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-    )
-    os.close(terminal)
-    try:
-        yield process, controller
-    finally:
-        process.kill()
-        process.wait(PATIENCE)
-        os.close(controller)
+    environment = {**place.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+    command = ("top", str(place.mountpoint))
+    with command_server.start_at(terminal, *command, env=environment, imports=["kcachefs.live.top_app"]) as process:
+        os.close(terminal)
+        try:
+            yield process, controller
+        finally:
+            os.close(controller)
 
 
 def resize(terminal: int, lines: int, columns: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import html
 import json
 import os
 import re
@@ -19,7 +18,6 @@ from typing import Any
 import pytest
 
 from tests.cli.scene import KCACHEFS, Scene, scene
-from tests.made_once import made_once
 from tests.waiting import PATIENCE, until
 
 pytest.importorskip("triton")
@@ -27,21 +25,6 @@ pytest.importorskip("textual")
 pytestmark = pytest.mark.mount
 
 SMALL, LARGE = (80, 24), (120, 40)
-_CELL = 12.2
-"""How wide a character is in textual's screenshots."""
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders with kernels before a change (`base`) and with those that changes made new (`bins`, `beta`)."""
-
-    def compile_them(folder: Path) -> str:
-        command = [sys.executable, "-m", "benchmarks.explain_sets.triton_runner", str(folder), "bins", "beta"]
-        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
-        return str(folder)
-
-    return Path(made_once(tmp_path_factory, "kernels-for-top", compile_them))
 
 
 def is_a_place(place: Scene, folders: Path) -> None:
@@ -84,14 +67,9 @@ class Screen:
         self.app, self._pilot = app, pilot
 
     def text(self) -> str:
-        """Every line as it is drawn."""
-        lines: dict[int, dict[int, str]] = {}
-        pattern = r'<text [^>]*x="([\d.]+)"[^>]*y="[\d.]+"[^>]*clip-path="url\(#[^"]*-line-(\d+)\)"[^>]*>(.*?)</text>'
-        for x, number, piece in re.findall(pattern, self.app.export_screenshot()):
-            text = html.unescape(piece).replace("\xa0", " ")
-            lines.setdefault(int(number), {}).update(enumerate(text, round(float(x) / _CELL)))
-        rows = (lines[number] for number in sorted(lines))
-        return "\n".join("".join(row.get(at, " ") for at in range(max(row) + 1)) for row in rows)
+        """Every line as it is drawn, without the blanks at its end."""
+        strips = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.replace("\xa0", " ").rstrip() for strip in strips)
 
     async def press(self, *keys: str) -> None:
         await self._pilot.press(*keys)

@@ -7,8 +7,10 @@ what they import.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import sys
@@ -34,6 +36,7 @@ _looked_at: dict[tuple[Any, ...], tuple[Path, dict[str, ModuleType]]] = {}
 def main() -> None:
     warnings.simplefilter("ignore")
     sys.dont_write_bytecode = True
+    gc.set_threshold(100_000, 50, 100)  # the libraries are millions of objects that stay
     root = Path(sys.argv[1]).resolve()
     names = set(sys.argv[2:])
     told = {}
@@ -89,7 +92,6 @@ def _shared(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
 def _imported(sources: dict[str, str], folder: Path) -> Iterator[ModuleType]:
     """The module `main` of the sources, written to a folder that is the current one and on the path meanwhile."""
     _write(sources, folder)
-    importlib.invalidate_caches()
     with _inside(folder, {}):
         yield importlib.import_module("main")
 
@@ -104,22 +106,22 @@ def _write(sources: dict[str, str], folder: Path) -> None:
 @contextlib.contextmanager
 def _inside(folder: Path, modules: dict[str, ModuleType]) -> Iterator[None]:
     """Be in the folder, with modules of it that were imported before; those that are imported meanwhile are added."""
-    known, before = set(sys.modules), os.getcwd()
+    last, before, own = next(reversed(sys.modules)), os.getcwd(), str(folder)
     sys.modules.update(modules)
-    sys.path.insert(0, str(folder))
+    sys.path.insert(0, own)
     os.chdir(folder)
     try:
         yield
     finally:
         os.chdir(before)
-        sys.path.remove(str(folder))
-        for place in [place for place in sys.path_importer_cache if place.startswith(str(folder))]:
-            del sys.path_importer_cache[place]  # or else each case would invalidate those of all before it
-        for name in set(sys.modules) - known:
+        sys.path.remove(own)
+        for place in [place for place in sys.path_importer_cache if place.startswith(own)]:
+            del sys.path_importer_cache[place]  # none may say what was in a folder before
+        for name in list(itertools.takewhile(lambda name: name != last, reversed(sys.modules))):
             module = sys.modules[name]
             held = getattr(module, "__dict__", {})
             places = [held.get("__file__") or "", *(held.get("__path__") or ())]
-            if any(place.startswith(str(folder)) for place in places):
+            if any(place.startswith(own) for place in places):
                 modules[name] = sys.modules.pop(name)
 
 

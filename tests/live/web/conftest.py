@@ -10,13 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from tests.cli.scene import Scene, scene
 from tests.live.web.serving import Server, serving
-from tests.made_once import made_once
 from tests.waiting import PATIENCE, until
 
 if TYPE_CHECKING:
@@ -46,20 +45,6 @@ HOSTILE = "<img src=x onerror=document.title='hacked'><script>document.title='ha
 """What a kernel may be called that somebody named to do harm."""
 
 Opener = Callable[..., "Page"]
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Triton kernels for a GPU that need not be there: those of a program, and what two changes to it made new."""
-    pytest.importorskip("triton")
-
-    def run(folder: Path) -> str:
-        command = [sys.executable, "-m", "benchmarks.explain_sets.triton_runner", str(folder), *CHANGES]
-        environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-        subprocess.run(command, check=True, env=environment, timeout=5 * PATIENCE, stdin=subprocess.DEVNULL)
-        return str(folder)
-
-    return Path(made_once(tmp_path_factory, "live_kernels", run))
 
 
 @pytest.fixture(scope="session")
@@ -111,34 +96,53 @@ def browser() -> Iterator[Browser]:
         made.close()
 
 
+@pytest.fixture(scope="module")
+def window(browser: Browser) -> Iterator[Page]:
+    """Where all pages of a module are opened, one after the other: a new window costs as much as most pages do."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
+    yield context.new_page()
+    context.close()
+
+
 @pytest.fixture
-def opened(browser: Browser) -> Iterator[Opener]:
-    """Opens pages. None may write to the console, fail, or ask anybody but its own server."""
+def opened(window: Page) -> Iterator[Opener]:
+    """Opens a page. It may not write to the console, fail, or ask anybody but its own server."""
     with ExitStack() as stack:
-        yield lambda link, **options: stack.enter_context(_page(browser, link, options))
+        yield lambda link, **options: stack.enter_context(_page(window, link, **options))
 
 
 @contextmanager
-def _page(browser: Browser, link: str, options: dict[str, Any]) -> Iterator[Page]:
+def _page(
+    page: Page,
+    link: str,
+    *,
+    expected: tuple[str, ...] = (),
+    width: int = 1280,
+    height: int = 900,
+    color_scheme: Literal["dark", "light"] = "light",
+) -> Iterator[Page]:
+    assert page.url == "about:blank", "the window shows one page at a time"
     noise: list[str] = []
-    expected: tuple[str, ...] = options.pop("expected", ())
-    options.setdefault("viewport", {"width": 1280, "height": 900})
-    context = browser.new_context(**options)
-    context.set_default_timeout(PATIENCE * 1000)
+    own = link.partition("?")[0]
+    listeners: dict[str, Callable[[Any], None]] = {
+        "console": lambda one: noise.append(one.text),
+        "pageerror": lambda one: noise.append(str(one)),
+        "request": lambda one: None if one.url.startswith((own, "data:")) else noise.append(one.url),
+    }
+    page.set_viewport_size({"width": width, "height": height})
+    page.emulate_media(color_scheme=color_scheme)
+    for name, listener in listeners.items():
+        page.on(name, listener)  # type: ignore[call-overload]
     try:
-        page = context.new_page()
-        page.on("console", lambda one: noise.append(one.text))
-        page.on("pageerror", lambda one: noise.append(str(one)))
-        own = link.partition("?")[0]
-        page.on(
-            "request",
-            lambda one: None if one.url.startswith(own) or one.url.startswith("data:") else noise.append(one.url),
-        )
         page.goto(link)
         yield page
         assert [one for one in noise if not any(word in one for word in expected)] == []
     finally:
-        context.close()
+        for name, listener in listeners.items():
+            page.remove_listener(name, listener)
+        page.goto("about:blank")
+        page.context.clear_cookies()
 
 
 def bring(place: Scene, folder: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -296,8 +296,7 @@ def test_changes_are_asked_about_first(place: Scene, kernels: Path, opened: Open
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_it_fits_a_phone_and_a_desk_in_both_colours(server: Server, opened: Opener, width: int, scheme: str) -> None:
-    options: dict[str, Any] = {"viewport": {"width": width, "height": 844}, "color_scheme": scheme}
-    page = ready(opened(server.link, **options))
+    page = ready(opened(server.link, width=width, height=844, color_scheme=scheme))
     wide = "document.scrollingElement.scrollWidth"
     assert page.evaluate(wide) == width
     hidden = "one => one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right"
