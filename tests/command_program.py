@@ -15,10 +15,11 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
     request = {{"arguments": sys.argv[1:], "folder": os.getcwd(), "environment": dict(os.environ)}}
     request["forks_daemons"] = True
     said = [os.memfd_create("out"), os.memfd_create("err")]  # files, as the server is used to
-    descriptors = array.array("i", [*said, said[1]])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    descriptors = array.array("i", [nothing, *said, said[1]])
     connection.sendmsg([json.dumps(request).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
     connection.recv(100)
-    code = int(connection.recv(100))
+    code = os.waitstatus_to_exitcode(int(connection.recv(100)))
 for end, descriptor in enumerate(said, 1):
     os.lseek(descriptor, 0, os.SEEK_SET)
     with open(descriptor, "rb") as text, open(end, "wb") as out:

@@ -2,8 +2,8 @@
 
 Importing the command line takes several times as long as most commands do. The server imports it once and forks for
 every command: what runs is the code of `kcachefs`, with its own arguments, environment, folder and output. Only the
-start of Python is left out; tests of that, of signals, and of commands of other users start it themselves. The daemons'
-processes are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
+start of Python is left out; tests of that, and of commands of other users, start it themselves. The daemons' processes
+are forked too (`forked_daemons.py`), unless `forks_daemons` is False.
 
 `run` and `Process` below are the clients; `python -m tests.command_server` is the server. It ends with the process that
 started it.

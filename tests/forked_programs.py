@@ -33,7 +33,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from tests.forked_daemons import run_and_exit
@@ -137,6 +137,14 @@ class Program(subprocess.Popen[str]):
             if pid == self.pid:
                 self._handle_exitstatus(status)  # type: ignore[attr-defined]
         return self.returncode
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for it, but not for one that was given up."""
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, error, trace)
 
 
 def keep(prepared: str = "torch") -> None:

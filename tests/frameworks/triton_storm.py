@@ -60,7 +60,7 @@ def storm(directory: Path, scratch: Path, processes: int, kernels: int, rounds: 
         child.start()
     started = time.monotonic()
     entries = []
-    failed: list[str] = []
+    failed, told = 0, list[str]()
     try:
         for _ in range(rounds):
             _empty(directory)
@@ -68,7 +68,9 @@ def storm(directory: Path, scratch: Path, processes: int, kernels: int, rounds: 
             barrier.wait(PATIENCE)  # all are done
             entries.append(len(os.listdir(directory)))
             while not failures.empty():
-                failed.append(failures.get())
+                several, first = failures.get()
+                failed += several
+                told.append(first)
     except BaseException:
         barrier.abort()
         raise
@@ -79,8 +81,8 @@ def storm(directory: Path, scratch: Path, processes: int, kernels: int, rounds: 
             child.join()
     return {
         "compilations": processes * kernels * rounds,
-        "failed": len(failed),
-        "failures": failed[:10],
+        "failed": failed,
+        "failures": told[:10],
         "seconds": round(time.monotonic() - started, 1),
         "left": sorted(name for name in _below(directory) if "tmp." in name),
         "entries": sorted(set(entries)),
@@ -93,12 +95,15 @@ def _compile_rounds(
     os.environ["TRITON_CACHE_DIR"] = str(directory)
     for round_number in range(rounds):
         barrier.wait(PATIENCE)
+        failed = []
         for kernel, cubin in enumerate(expected):
             try:
                 if compile_kernel(kernel) != cubin:
                     raise AssertionError("the cubin differs from the one compiled first")
             except Exception:
-                failures.put(f"process {number}, round {round_number}: {traceback.format_exc(limit=-3)}")
+                failed.append(f"process {number}, round {round_number}: {traceback.format_exc(limit=-3)}")
+        if failed:
+            failures.put((len(failed), failed[0][:2000]))  # all together fit into a pipe, which is read later
         barrier.wait(PATIENCE)
 
 
