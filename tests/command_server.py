@@ -105,8 +105,10 @@ class Process(forked_programs.Program):
         stdin: int | None = subprocess.DEVNULL,
         stdout: int | None = subprocess.PIPE,
         stderr: int | None = None,
+        imports: Sequence[str] = (),
     ) -> None:
-        self._code = code
+        """`imports`: what the server imports before, if it has not yet."""
+        self._code, self._imports = code, list(imports)
         subprocess.Popen.__init__(
             self,
             ["kcachefs", *map(os.fsdecode, arguments)],
@@ -129,50 +131,8 @@ class Process(forked_programs.Program):
             "forks_daemons": forks_daemons,
             "is_session": True,
             "code": self._code,
+            "imports": self._imports,
         }
-
-
-class Started:
-    """A command that runs; it is killed at the end of the scope, if it still does."""
-
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int], **request: Any
-    ) -> None:
-        self._command = ["kcachefs", *command]
-        self._code: int | None = None
-        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._connection.connect(_address())
-        told = {"arguments": list(command), "environment": dict(environment), **request}
-        socket.send_fds(self._connection, [json.dumps(told).encode()], descriptors)
-        self.pid = int(self._connection.recv(_MESSAGE_BYTES))
-
-    def __enter__(self) -> Started:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._connection:
-            if self._code is None:
-                with contextlib.suppress(ProcessLookupError):
-                    self.send_signal(signal.SIGKILL)
-                self.wait(PATIENCE)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-
-    def wait(self, timeout: float) -> int:
-        """Its exit code, as subprocess would tell it."""
-        if self._code is None:
-            if not select.select([self._connection], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self._command, timeout)
-            self._code = os.waitstatus_to_exitcode(int(self._connection.recv(_MESSAGE_BYTES)))
-        return self._code
-
-
-def start_at(terminal: int, *arguments: str, env: Mapping[str, str], imports: Sequence[str] = ()) -> Started:
-    """Start `kcachefs ARGUMENTS` at a terminal. The server imports these modules before, if it has not yet."""
-    assert _is_for_server(dict(env))
-    request = {"folder": os.getcwd(), "forks_daemons": False, "is_at_terminal": True, "imports": list(imports)}
-    return Started(arguments, env, [terminal] * _DESCRIPTORS, **request)
 
 
 def _run_afresh(
@@ -296,12 +256,7 @@ def _become(request: dict[str, Any], *descriptors: int) -> None:
     if request.get("is_session"):
         os.setsid()
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        # The server's own found out whether they can seek.
-        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
-    if "is_at_terminal" in request:
-        os.close(descriptors[3])  # it ends with its terminal, and knows of nobody else who has that
-        _open_terminal()
+        _open_standard()
     os.environ.clear()
     os.environ.update(request["environment"])
     tempfile.tempdir = None  # the server remembers its own; the command has to look at its TMPDIR
@@ -315,11 +270,13 @@ def _become(request: dict[str, Any], *descriptors: int) -> None:
         forked_programs.run_as_main(code, "<string>")
 
 
-def _open_terminal() -> None:
-    """The files that Python made of a pipe and of a file are not those that it makes of a terminal."""
+def _open_standard() -> None:
+    """The server's own found out whether they can seek and are a terminal, which others may be otherwise."""
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(  # type: ignore[misc]  # noqa: SIM115
+        2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+    )
 
 
 def _import_commands() -> None:

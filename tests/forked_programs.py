@@ -36,6 +36,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from kcachefs import libc
 from tests.forked_daemons import run_and_exit
 
 ROOT = Path(__file__).parents[1]
@@ -137,6 +138,13 @@ class Program(subprocess.Popen[str]):
             if pid == self.pid:
                 self._handle_exitstatus(status)  # type: ignore[attr-defined]
         return self.returncode
+
+    def finish(self, timeout: float) -> str:
+        """What it printed, if it ended well."""
+        with self:
+            said, errors = self.communicate(timeout=timeout)
+        assert self.returncode == 0, errors
+        return said
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -311,13 +319,12 @@ def run_as_main(code: str | bytes, file: str) -> None:
 
 def _go_beside(pid: int, uid: int, gid: int, groups: list[int]) -> None:
     """Be that user in the mount namespace of that process, and may look at oneself as a new program may."""
-    libc = ctypes.CDLL(None)
     with open(f"/proc/{pid}/ns/mnt", "rb") as namespace:
-        assert libc.setns(namespace.fileno(), _CLONE_NEWNS) == 0
+        assert ctypes.CDLL(None).setns(namespace.fileno(), _CLONE_NEWNS) == 0
     os.setgroups(groups)
     os.setgid(gid)
     os.setuid(uid)
-    assert libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0) == 0
+    libc.prctl(_PR_SET_DUMPABLE, 1)
 
 
 def _read_variables_again() -> None:

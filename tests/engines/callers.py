@@ -7,7 +7,6 @@ all threads. Where a lock, a limit, a signal or an end is meant, it takes a proc
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import pickle
@@ -18,6 +17,7 @@ import sys
 import threading
 import traceback
 import warnings
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,12 +26,15 @@ from typing import Generic, Self, TypeVar
 
 import pytest
 
+from kcachefs import libc
 from tests.waiting import PATIENCE
 
 T = TypeVar("T")
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_SET_GROUPS, _SET_GROUP_IDS, _SET_USER_IDS = {"aarch64": (159, 149, 147), "x86_64": (116, 119, 117)}[platform.machine()]
+_SET_GROUPS, _SET_GROUP_IDS, _SET_USER_IDS, _UNSHARE = {
+    "aarch64": (159, 149, 147, 97),
+    "x86_64": (116, 119, 117, 272),
+}[platform.machine()]
 _CLONE_FS = 0x200
 
 
@@ -50,10 +53,9 @@ class Identity:
 
     def assume_in_thread(self) -> None:
         """Only the calling thread becomes this user. It cannot go back."""
-        groups = (ctypes.c_uint32 * len(self.groups))(*self.groups)
-        _ask(_SET_GROUPS, len(groups), groups)
-        _ask(_SET_GROUP_IDS, self.gid, self.gid, self.gid)
-        _ask(_SET_USER_IDS, self.uid, self.uid, self.uid)
+        libc.syscall(_SET_GROUPS, len(self.groups), array("I", self.groups).tobytes())
+        libc.syscall(_SET_GROUP_IDS, self.gid, self.gid, self.gid)
+        libc.syscall(_SET_USER_IDS, self.uid, self.uid, self.uid)
 
 
 OTHER = Identity(uid=42042, gid=42043, groups=(42044,))
@@ -133,8 +135,7 @@ def in_thread(function: Callable[[], T], identity: Identity | None = None) -> T:
 
     def run() -> None:
         try:
-            if _libc.unshare(_CLONE_FS):
-                raise _last_error()
+            libc.syscall(_UNSHARE, _CLONE_FS)
             if identity is not None:
                 identity.assume_in_thread()
             outcome.append((function(), None))
@@ -151,16 +152,6 @@ def in_thread(function: Callable[[], T], identity: Identity | None = None) -> T:
     left = {number: name for number, name in _open_descriptors().items() if before.get(number) != name}
     assert not left, f"left open: {left}"
     return result  # type: ignore[return-value]
-
-
-def _ask(*call: object) -> None:
-    if _libc.syscall(*call) < 0:
-        raise _last_error()
-
-
-def _last_error() -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
 
 
 def _open_descriptors() -> dict[str, str]:

@@ -127,10 +127,7 @@ from torch._functorch._aot_autograd import aot_autograd_result as result
 names = [field.name for field in dataclasses.fields(result.GenericAOTAutogradResult)]
 print(json.dumps([names, inspect.getsource(result)]))
 """)
-    with Program(tmp_path / "program.py", env=os.environ) as process:
-        said, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
-    names, source = json.loads(said)
+    names, source = json.loads(Program(tmp_path / "program.py", env=os.environ).finish(PATIENCE))
     assert {field.name for field in dataclasses.fields(AOTAutogradResult)} <= set(names)
     assert "num_symints_saved_for_bw_" in source
 

@@ -21,9 +21,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def run(folder: Path) -> str:
         environment = {**os.environ, "TRITON_DEFAULT_FP_FUSION": "1"}
-        process = Program(RUNNER, str(folder), "bins", "odd_n", "beta", env=environment)
-        _, errors = process.communicate(timeout=5 * PATIENCE)
-        assert process.returncode == 0, errors
+        Program(RUNNER, str(folder), "bins", "odd_n", "beta", env=environment).finish(5 * PATIENCE)
         return str(folder)
 
     return Path(made_once(tmp_path_factory, "live_kernels", run))

@@ -15,9 +15,9 @@ import pytest
 from kcachefs.core.insight_info import Event
 from kcachefs.core.report import Numbers
 from kcachefs.live.view import Glance, Headline, MountRow
-from tests import command_server
 from tests.cli.scene import Scene, scene
 from tests.cli.test_ending import read_until
+from tests.command_server import Process
 from tests.waiting import PATIENCE, ending_soon
 
 pytest.importorskip("textual")
@@ -63,18 +63,25 @@ def test_every_panel_and_line_fits_any_width() -> None:
 
 
 @contextmanager
-def top(place: Scene, lines: int, columns: int) -> Iterator[tuple[command_server.Started, int]]:
+def top(place: Scene, lines: int, columns: int) -> Iterator[tuple[Process, int]]:
     """The command in a terminal of that size."""
     controller, terminal = os.openpty()
     resize(terminal, lines, columns)
-    environment = {**place.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"}
-    command = ("top", str(place.mountpoint))
-    with command_server.start_at(terminal, *command, env=environment, imports=["kcachefs.live.top_app"]) as process:
-        os.close(terminal)
-        try:
-            yield process, controller
-        finally:
-            os.close(controller)
+    process = Process(
+        *("top", place.mountpoint),
+        env={**place.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        imports=["kcachefs.live.top_app"],
+    )
+    os.close(terminal)
+    try:
+        yield process, controller
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        os.close(controller)
 
 
 def resize(terminal: int, lines: int, columns: int) -> None:

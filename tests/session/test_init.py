@@ -27,10 +27,7 @@ pytestmark = pytest.mark.mount
 def python(script: str, **environment: str) -> str:
     """What a program says that is forked from one that has imported kcachefs."""
     code = f"import warnings; warnings.simplefilter('error')\n{script}"
-    with Process(code=code, env={**os.environ, **environment}, stderr=subprocess.PIPE) as process:
-        out, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, errors
-    return out
+    return Process(code=code, env={**os.environ, **environment}, stderr=subprocess.PIPE).finish(PATIENCE)
 
 
 def new_python(script: str, **environment: str) -> str:
