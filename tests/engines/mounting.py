@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ from typing import Self
 import pytest
 
 from kcachefs.daemon import registry
+from kcachefs.mounts.ending import unmount
 from tests import command_server
 from tests.waiting import PATIENCE
 
@@ -45,10 +46,15 @@ class Mount:
 
     def start(self) -> None:
         where = ("mount", str(self.mountpoint), "--store", str(self.store))
-        self._kcachefs(*where, "--engine", self.engine, *self.options)
+        # The command holds the lifeline too, so that a mount in the making is removed when the tests are killed.
+        done = command_server.run(*where, "--engine", self.engine, *self.options, hold=self._lifeline)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(done.args)} ended with {done.returncode}: {done.stdout}{done.stderr}")
 
     def umount(self) -> None:
-        self._kcachefs("umount", str(self.mountpoint))
+        """What `kcachefs umount` does, without a process: tests/cli has tests of the command."""
+        with chdir("/"):
+            unmount(self.mountpoint)
 
     def remount(self) -> None:
         self.umount()
@@ -108,14 +114,6 @@ class Mount:
         """The supervisor, then the worker: killed in the other order, the supervisor would replace the worker first."""
         state = registry.read(str(self.mountpoint))  # what `kcachefs status` reads, without its start
         return [state.supervisor_pid, state.worker_pid] if state is not None else []
-
-    def _kcachefs(self, *arguments: str) -> str:
-        # The command holds the lifeline too, so that a mount in the making is removed when the tests are killed.
-        done = command_server.run(*arguments, hold=self._lifeline)
-        if done.returncode != 0:
-            said = done.stdout + done.stderr
-            raise RuntimeError(f"kcachefs {' '.join(arguments)} ended with {done.returncode}: {said}")
-        return done.stdout
 
 
 @dataclass
