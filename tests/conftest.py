@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -47,9 +47,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+_MEMORY = Path("/dev/shm")
+_ROOM = 4 << 30
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis begins with our seed too, unless it was given one."""
+    """Keep the folders of single tests (`tmp_path`) in memory, if there is room: on a disk, half of the time of opening
+    and closing a store is that to replace a file. Mounts and their stores lie where TMPDIR says, most often on a disk.
+
+    Hypothesis begins with our seed too, unless it was given one.
+    """
+    if config.option.basetemp is None and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM:
+        config.option.basetemp = tempfile.mkdtemp(prefix="kcachefs-test-", dir=_MEMORY)
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
     if getattr(config.option, "hypothesis_seed", 0) is None:
         config.option.hypothesis_seed = os.environ["KCACHEFS_SEED"]
 
@@ -58,6 +69,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Do not import what the tests run in processes of their own, only to look for examples in it: some load torch."""
     is_module = collection_path.suffix == ".py" and collection_path.is_relative_to(_TESTS)
     return True if is_module and not collection_path.name.startswith("test_") else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """The tests have no examples in docstrings: do not look for any there."""
+    found = yield
+    is_test = file_path.is_relative_to(_TESTS)
+    return [one for one in found if not (is_test and type(one).__name__ == "DoctestModule")]
 
 
 def pytest_unconfigure() -> None:
@@ -110,6 +129,14 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]
     """A disk of 24 MiB, once as a real ext4 and once as a tmpfs."""
     with ext4(tmp_path) if request.param == "ext4" else tmpfs(tmp_path) as disk:
         yield disk
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """As `tmp_path`, for what only disks do."""
+    folder = Path(tempfile.mkdtemp(prefix="kcachefs-test-", dir="/var/tmp"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

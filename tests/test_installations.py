@@ -36,7 +36,13 @@ def a_copy(place: Scene) -> Iterator[Path]:
         patch.setitem(place.environment, "PYTHONPATH", str(copy))
         yield copy
         place.take_away()
-        shutil.rmtree(copy)
+
+        def is_removed() -> bool:
+            shutil.rmtree(copy, ignore_errors=True)
+            return not copy.exists()
+
+        # Once a daemon was killed, a Python of this copy begins, which removes torch's links; it writes bytecode.
+        until(is_removed, "nobody writes to the copy any more")
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,8 @@ class Files:
         try:
             libc.fallocate(spool.fd, mode, offset, length)
         except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # the store's filesystem has no such mode: a tmpfs has no ZERO_RANGE
+                raise FsError(errno.EOPNOTSUPP) from error
             raise or_no_space(error, self._store.spool.path(spool.number)) from error
         finally:
             self._size_may_have_changed(ino, spool)

@@ -1,4 +1,7 @@
-"""Tables, charts and the marked blocks that show a result."""
+"""Tables, charts and the marked blocks that show a result.
+
+What needs matplotlib is imported by the tests themselves: every process of a run collects this file.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chart, report, results
-from benchmarks.drawing import ON_DARK, log_ticks
+from benchmarks import report, results
 from benchmarks.results import Results
 from benchmarks.subjects import ROOT
 
@@ -52,6 +54,8 @@ def test_what_is_absent_is_named(found: Results) -> None:
 
 
 def test_the_charts_are_whole_pictures_for_light_and_dark(drawn: list[Path]) -> None:
+    from benchmarks.drawing import ON_DARK
+
     assert [path.name for path in drawn] == ["operations.svg", "scale.svg", "load.svg"]
     for path in drawn:
         picture = ET.parse(path).getroot()
@@ -83,6 +87,8 @@ def test_the_same_figures_give_the_same_bytes(drawn: list[Path], tmp_path: Path)
 
 
 def test_every_label_of_a_chart_is_in_it(found: Results) -> None:
+    from benchmarks import chart
+
     picture = chart.operations(found)
     for label in (*chart.ROWS.values(), "ext4", "bindfs", "kcachefs", "warm", "5 µs", "10 µs"):
         assert f">{label}</text>" in picture, label
@@ -112,5 +118,7 @@ def test_both_pages_have_their_marks(page: str) -> None:
 
 
 def test_an_axis_has_at_least_two_ticks() -> None:
+    from benchmarks.drawing import log_ticks
+
     assert log_ticks(1, 1000) == [1, 10, 100, 1000]
     assert log_ticks(3, 30) == [5, 10, 20]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_a_folder_of_someone_else_serves_and_is_left_alone(tmp_path: Path, start
     folder = tmp_path / "cache"
     Cache(folder)["stored"] = b"stored"
     for path in [*tmp_path.parents, tmp_path]:
-        if path.stat().st_uid == os.getuid() and str(path).startswith("/tmp/"):
+        if not path.stat().st_mode & stat.S_IXOTH:
             path.chmod(0o755)
     before = sorted(folder.rglob("*"))
     check_refused(start("refused", folder, NOBODY).hear())

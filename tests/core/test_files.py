@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 
 from kcachefs.core import Filesystem
-from kcachefs.core.files import QUICK_READ
+from kcachefs.core.files import QUICK_READ, ZERO_RANGE
 from kcachefs.core.unsealed import SpoolFile
-from kcachefs.errors import NoSpace, ObjectMissing
+from kcachefs.errors import FsError, NoSpace, ObjectMissing
 from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
 from kcachefs.store.records import Content, Inode
@@ -156,6 +157,20 @@ def test_a_file_that_is_about_to_be_changed_is_not_sealed(
         fs.settle()
         assert fs.attributes(ino).content == Content.OBJECT
         assert fs.read(ino, 0, len(LARGE) + 100) == expected
+
+
+def test_a_mode_of_allocation_that_the_filesystem_of_the_store_lacks_is_refused(small_disk: Disk) -> None:
+    """Which is no fault that a log would tell: a tmpfs cannot zero a range."""
+    refused = 0
+    with opened(small_disk.path / "store") as fs:
+        ino = write(fs, "triton/key/file", LARGE)
+        try:
+            fs.files.fallocate(ino, ZERO_RANGE, 100, len(LARGE) - 100)
+        except FsError as error:
+            refused = error.errno
+        zeroed = LARGE[:100] + bytes(len(LARGE) - 100)
+        assert fs.read(ino, 0, len(LARGE)) == (LARGE if refused else zeroed)
+    assert refused in ((0,) if small_disk.image else (0, errno.EOPNOTSUPP)), "a disk can"
 
 
 def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tests.engines.test_protocol import Line
 
 
 @pytest.fixture
-def line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Line]:
-    with closing(Line(tmp_path / "store", caplog)) as made:
+def line(disk_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Line]:
+    with closing(Line(disk_path / "store", caplog)) as made:
         yield made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_a_script_has_the_same_keys_in_its_workers_and_where_it_is_imported(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPT)
     places = [str(ROOT), str(tmp_path / "site-packages"), str(tmp_path)]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(places), "TMPDIR": str(tmp_path)}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(places), "TMPDIR": tempfile.gettempdir()}
     keys = []
     for words in (started, ["-c", f"import {asked} as script; print(script.told())"]):
         ran = subprocess.run(
