@@ -27,7 +27,7 @@ from kcachefs.daemon.header_guard import HeaderGuard
 from kcachefs.daemon.own_record import OwnRecord
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
-from kcachefs.daemon.worker_process import WorkerEvent, WorkerProcess, exit_reason
+from kcachefs.daemon.worker_process import StartedWorkers, WorkerEvent, WorkerProcess, exit_reason
 from kcachefs.daemon.worker_protocol import GONE, READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
@@ -57,6 +57,7 @@ class Supervisor:
         self._device_number = ""
         self._header_guard: HeaderGuard | None = None
         self._fleet = FleetProcess(config, config.fleet) if config.fleet is not None else None
+        self._started_workers = StartedWorkers()
         self._worker: WorkerProcess | None = None
         self._standby: WorkerProcess | None = None
         """The next worker, started in advance: starting Python is the slowest part of replacing one."""
@@ -129,23 +130,17 @@ class Supervisor:
             config.log_format,
             level=config.log_level,
             hangup=not in_terminal,
-            on_reopened=self._send_log,
+            on_reopened=self._started_workers.send_log,
             on_signal=self._forward_signal,
             state=lambda: {"state": msgspec.to_builtins(self._state)},
         )
 
-    def _send_log(self, file: int) -> None:
-        """Runs in the log's own thread."""
-        for worker in (self._worker, self._standby, self._newcomer):
-            if worker is not None:
-                worker.send_log(file)
-
     def _forward_signal(self, number: int) -> None:
         """Runs in the log's own thread."""
-        waiting = (self._standby, self._newcomer) if number == signal.SIGHUP else ()
-        for worker in (self._worker, *waiting):
-            if worker is not None:
-                worker.signal(number)
+        if number == signal.SIGHUP:
+            self._started_workers.hang_up()
+        elif self._worker is not None:
+            self._worker.signal(number)
         if self._fleet is not None:
             self._fleet.signal(number)
 
@@ -238,7 +233,9 @@ class Supervisor:
             assert self._header_guard is not None
             mounted = self._state.started if self._worker is not None else None
             lifeline = self._header_guard.lifeline
-            return WorkerProcess(self._config, self._device, self._request_buffer, lifeline, mounted)
+            return self._started_workers.start(
+                lambda: WorkerProcess(self._config, self._device, self._request_buffer, lifeline, mounted)
+            )
         except OSError as error:
             log.error("a worker could not be started: %s", error)
             return None

@@ -8,7 +8,9 @@ import select
 import signal
 import socket
 import subprocess
+import threading
 import time
+from collections.abc import Callable
 from enum import Enum, auto
 
 import msgspec
@@ -84,6 +86,10 @@ class WorkerProcess:
     @property
     def has_ended(self) -> bool:
         return self._process.poll() is not None
+
+    @property
+    def was_waited_for(self) -> bool:
+        return self._pidfd < 0
 
     def wait_until_warm(self) -> bool:
         """Wait until it has imported everything; False if it died first, or cannot serve."""
@@ -207,6 +213,35 @@ class WorkerProcess:
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return line
+
+
+class StartedWorkers:
+    """All workers that were started and have not ended, also those that are about to serve or to leave: each has to
+    follow the log to its new file. The log's own thread tells them, while the main thread starts and ends them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: list[WorkerProcess] = []
+        self._told: list[WorkerProcess] | None = None
+
+    def start(self, make: Callable[[], WorkerProcess]) -> WorkerProcess:
+        with self._lock:  # a worker has the log's file of when it was started: it begins with the new one, or is told
+            worker = make()
+            self._workers = [*(one for one in self._workers if not one.was_waited_for), worker]
+            return worker
+
+    def send_log(self, file: int) -> None:
+        with self._lock:
+            told = self._told = self._workers
+        for worker in told:
+            worker.send_log(file)
+
+    def hang_up(self) -> None:
+        """Have those look that the file was sent to; all, if there is none: they say so."""
+        with self._lock:
+            told, self._told = self._workers if self._told is None else self._told, None
+        for worker in told:
+            worker.signal(signal.SIGHUP)
 
 
 def _without_secrets() -> dict[str, str]:

@@ -357,6 +357,28 @@ def test_a_worker_that_dies_while_slow_code_is_loaded_is_replaced_at_once(
         assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
 
 
+def test_a_worker_that_begins_while_the_log_is_rotated_follows_it(
+    base: Path, installed: Path, slow: Callable[[], None]
+) -> None:
+    change(installed / "daemon" / "supervisor.py", "STANDBY_SECONDS = 5.0", "STANDBY_SECONDS = 600.0")
+    with Mount(base / "mount", base / "store", "direct", "--log-format", "json") as mount:
+        before = state(mount)
+        log = Path(before.log)
+
+        def writers() -> set[int]:
+            return {json.loads(line)["pid"] for line in log.read_text().splitlines()} if log.exists() else set()
+
+        slow()
+        kill(before.worker_pid)
+        [successor] = until(lambda: [pid for pid in workers(before.supervisor_pid) if pid != before.worker_pid])
+        log.rename(log.with_suffix(".1"))
+        os.kill(before.supervisor_pid, signal.SIGHUP)
+        until(lambda: before.supervisor_pid in writers())
+        (base / "gate").touch()
+        until(lambda: successor in writers())
+        assert "cannot be reopened" not in log.read_text()
+
+
 def workers(supervisor: int) -> list[int]:
     return [
         pid for pid in children(supervisor) if b"kcachefs.daemon.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -21,13 +21,13 @@ def resident_pages(path: Path) -> int:
     return int(done.stdout)
 
 
-def test_a_catalog_is_read_ahead_when_it_is_opened(tmp_path: Path) -> None:
-    make_lmdb(tmp_path / "catalog", ((b"n%08d" % number, os.urandom(64)) for number in range(RECORDS)))
-    data = tmp_path / "catalog" / "data.mdb"
+def test_a_catalog_is_read_ahead_when_it_is_opened(disk_path: Path) -> None:
+    make_lmdb(disk_path / "catalog", ((b"n%08d" % number, os.urandom(64)) for number in range(RECORDS)))
+    data = disk_path / "catalog" / "data.mdb"
     with data.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     all_pages, before = data.stat().st_size // mmap.PAGESIZE, resident_pages(data)
     if before > all_pages // 10:
         pytest.skip("this filesystem keeps everything in memory")
-    with open_lmdb(tmp_path / "catalog", 1 << 30):
+    with open_lmdb(disk_path / "catalog", 1 << 30):
         until(lambda: resident_pages(data) > all_pages * 9 // 10, "the disk was asked for the whole catalog")
