@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -380,9 +381,12 @@ def test_a_worker_that_begins_while_the_log_is_rotated_follows_it(
 
 
 def workers(supervisor: int) -> list[int]:
-    return [
-        pid for pid in children(supervisor) if b"kcachefs.daemon.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    found = []
+    for pid in children(supervisor):
+        with contextlib.suppress(OSError):  # it has ended
+            if b"kcachefs.daemon.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 def test_a_standby_that_dies_is_replaced(base: Path, installed: Path) -> None:

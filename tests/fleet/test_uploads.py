@@ -108,8 +108,12 @@ def test_the_status_says_why_nothing_is_published(
         wait_for_agent(one)
         fill(one.mountpoint)
     with empty_fleet.node("one", "direct", *publishes, url=url) as one:
-        numbers = until(lambda: (found := fleet_of(one))["publish_why"] and found, "what waited was offered")
-        assert (numbers["state"], numbers["why"]) == ("ready", "")
+        # A request that took too long makes it offline for a moment.
+        numbers = until(
+            lambda: (found := fleet_of(one))["publish_why"] and found["state"] == "ready" and found,
+            "what waited was offered",
+        )
+        assert numbers["why"] == ""
         assert "refuses these credentials" in numbers["publish_why"]
         words = kcachefs("status").stdout
         assert f"6 entries wait to be published ({numbers['publish_why']})" in words
@@ -120,4 +124,4 @@ def test_the_status_says_why_nothing_is_published(
     with empty_fleet.node("one", "direct", *publishes, url=url) as one:
         until(lambda: not fleet_of(one)["queue"], "everything is published")
         assert fleet_of(one)["publish_why"] == ""
-        assert Watch.of(one.mountpoint).glance().headline.concerns == []
+        until(lambda: not Watch.of(one.mountpoint).glance().headline.concerns, "all is well")
