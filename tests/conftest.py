@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import hypothesis
@@ -49,6 +51,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30
+_PREFIX = "kcachefs-test-run-"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,10 +62,35 @@ def pytest_configure(config: pytest.Config) -> None:
     Hypothesis begins with our seed too, unless it was given one.
     """
     if config.option.basetemp is None and _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _ROOM:
-        config.option.basetemp = tempfile.mkdtemp(prefix="kcachefs-test-", dir=_MEMORY)
-        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+        folder = _folder_in_memory()
+        config.option.basetemp = str(folder / "tests")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     if getattr(config.option, "hypothesis_seed", 0) is None:
         config.option.hypothesis_seed = os.environ["KCACHEFS_SEED"]
+
+
+def _folder_in_memory() -> Path:
+    """A new one, locked by this process. Those of runs that were killed would take memory for ever, and go."""
+    everybodys = _locked(_MEMORY)
+    for left in _MEMORY.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, or somebody else's
+            os.close(_locked(left, fcntl.LOCK_NB))
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY))
+    _locked(folder)
+    os.close(everybodys)
+    return folder
+
+
+def _locked(folder: Path, how: int = 0) -> int:
+    """A descriptor that holds a lock on the folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | how)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

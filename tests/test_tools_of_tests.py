@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -115,3 +118,21 @@ def test_a_forked_daemon_has_the_constants_of_its_test(tmp_path: Path, monkeypat
         mount.start()
     with mount:
         os.link(mount.mountpoint / "file", mount.mountpoint / "third")
+
+
+def test_a_run_removes_what_killed_ones_left_in_memory() -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or shutil.disk_usage(memory).free < 4 << 30:
+        pytest.skip("the folders of the tests do not lie in memory here")
+    left, used = (Path(tempfile.mkdtemp(prefix="kcachefs-test-run-", dir=memory)) for _ in range(2))
+    (left / "file").write_text("text")
+    lock = os.open(used, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", __file__]
+        subprocess.run(command, cwd=command_server.ROOT, check=True, capture_output=True)
+        assert not left.exists()
+        assert used.exists()
+    finally:
+        os.close(lock)
+        shutil.rmtree(used, ignore_errors=True)
