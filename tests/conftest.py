@@ -17,6 +17,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from kcachefs.filelock import open_locked
 from tests import command_server, durations
 from tests.disks import Disk, ext4, tmpfs
 
@@ -71,26 +72,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _folder_in_memory() -> Path:
     """A new one, locked by this process. Those of runs that were killed would take memory for ever, and go."""
-    everybodys = _locked(_MEMORY)
+    everybodys = open_locked(_MEMORY, os.O_RDONLY, fcntl.LOCK_EX)
     for left in _MEMORY.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # in use, or somebody else's
-            os.close(_locked(left, fcntl.LOCK_NB))
+            os.close(open_locked(left, os.O_RDONLY, fcntl.LOCK_EX | fcntl.LOCK_NB))
             shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY))
-    _locked(folder)
+    open_locked(folder, os.O_RDONLY, fcntl.LOCK_EX)
     os.close(everybodys)
     return folder
-
-
-def _locked(folder: Path, how: int = 0) -> int:
-    """A descriptor that holds a lock on the folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | how)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -88,15 +88,13 @@ def _python_files() -> Iterator[str]:
     libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
     yield from libraries
     below = tuple(f"{folder}/" for folder in (*_SYSTEM, *libraries))
-    for name in list(sys.modules):
-        if "." in name:
-            continue
-        module = sys.modules[name]
-        folders = getattr(module, "__path__", None)
-        file = getattr(module, "__file__", None)
-        for path in map(str, folders) if folders is not None else filter(None, [file]):
-            if not path.startswith(below) or os.path.islink(path):
-                yield path
+    for name, module in list(sys.modules.items()):
+        if "." not in name:
+            folders = getattr(module, "__path__", None)
+            file = getattr(module, "__file__", None)
+            for path in map(str, folders) if folders is not None else filter(None, [file]):
+                if not path.startswith(below) or os.path.islink(path):
+                    yield path
 
 
 def _load_early() -> None:

@@ -68,7 +68,8 @@ def top(place: Scene, lines: int, columns: int) -> Iterator[tuple[Process, int]]
     controller, terminal = os.openpty()
     resize(terminal, lines, columns)
     process = Process(
-        *("top", place.mountpoint),
+        "top",
+        place.mountpoint,
         env={**place.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8"},
         stdin=terminal,
         stdout=terminal,

@@ -1,13 +1,9 @@
-"""What a lookup lets the engine fetch is what the read would have found, and nothing is fetched in vain for long.
-
-The stores lie on a disk: of files in memory the kernel does not say what it has there.
-"""
+"""What a lookup lets the engine fetch is what the read would have found, and nothing is fetched in vain for long."""
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +19,9 @@ from tests.store.objects import delete, put, record
 
 
 @pytest.fixture
-def store(disk_path: Path) -> Iterator[Store]:
-    with Store(disk_path / "store", Options(background=False, volume_size=64 << 10)) as opened:
-        yield opened
+def tmp_path(disk_path: Path) -> Path:
+    """On a disk, here and for the `store`: of files in memory the kernel does not say whether they are."""
+    return disk_path
 
 
 def stored(store: Store, *contents: bytes) -> list[bytes]:
@@ -121,16 +117,16 @@ def test_only_what_is_worth_it_is_fetched(store: Store) -> None:
     assert store.objects.get(others[0]) == noise
 
 
-def test_a_dictionary_that_is_gone_is_damage_as_ever(disk_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dictionary_that_is_gone_is_damage_as_ever(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is a FileNotFoundError, where a damaged frame is an ObjectDamaged."""
     contents = [b"shared words of every kernel %d " % number**5 * 200 for number in range(400)]
-    with Store(disk_path / "store", Options(background=False)) as store:
+    with Store(tmp_path / "store", Options(background=False)) as store:
         digests = [put(store, content) for content in contents]
         for _ in store.repack(0):
             pass
-    for dictionary in (disk_path / "store").rglob("*.dict"):
+    for dictionary in (tmp_path / "store").rglob("*.dict"):
         dictionary.unlink()
-    with Store(disk_path / "store", Options(background=False)) as store:
+    with Store(tmp_path / "store", Options(background=False)) as store:
         [digest, *_] = [digest for digest in digests if needs_dictionary(store, digest)]
         assert fetch(store, digest)
         with pytest.raises(ObjectDamaged, match="set aside"):
