@@ -1,10 +1,10 @@
 """Idle work: makes the store smaller while nobody needs the machine, in a thread of low priority.
 
 After a silence, room that is kept for files to come goes back to the disk. What has rested is compressed once more
-(`store/repacking.py`), in short steps. Before each the thread looks whether requests come in, whether at least
-half of the processors have nothing to do (where a cgroup has a quota, the processors that the quota is worth; below one
-whole processor there is no idle work at all), and whether the limits of the store leave room for a second copy of what
-is at hand. If not, it waits; a step that was begun is finished.
+(`store/repacking.py`), in short steps. Before each the thread looks whether requests come in, whether others leave half
+of the processors idle (of the machine's, and of a set or a quota that this process is kept to; where a quota is below
+one processor there is no idle work at all), and whether the limits of the store leave room for a second copy of what is
+at hand. If not, it waits; a step that was begun is finished.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from kcachefs import background
 from kcachefs.core import Filesystem
 from kcachefs.core.user_eviction import HIGH_WATER
-from kcachefs.engines.busy_polling import processors, running
 from kcachefs.errors import KcachefsError
+from kcachefs.free_processors import Allowance, FreeProcessors
 from kcachefs.store.repacking import BATCH
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class IdleWork:
     def __init__(self, fs: Filesystem, requests: Callable[[], int]) -> None:
         self._fs = fs
         self._requests = requests
+        self._processors = FreeProcessors()
         self._seen = -1
         self._silent_since = 0.0
         self._stopping = threading.Event()
@@ -58,7 +59,7 @@ class IdleWork:
 
     def is_due(self) -> bool:
         """Whether nothing else needs the machine now, and there is room to work in."""
-        if self._silence() < SILENCE_SECONDS or not is_idle(processors(), running() - 1):
+        if self._silence() < SILENCE_SECONDS or not is_idle(self._processors.look()):
             return False
         return self._room() > 2 * BATCH
 
@@ -106,6 +107,6 @@ class IdleWork:
                     return
 
 
-def is_idle(processors: int, others: int) -> bool:
-    """Whether a thread of ours takes nothing from others: of so many processors less than half are wanted by them."""
-    return others * 2 < processors
+def is_idle(allowances: list[Allowance]) -> bool:
+    """Whether a thread of ours takes nothing from others: they want less than half of the processors."""
+    return all(one.processors >= 1 and one.free * 2 > one.processors for one in allowances)

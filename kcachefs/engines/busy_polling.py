@@ -16,12 +16,12 @@ benchmarks/README.md has the measurements behind the numbers.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import math
 import select
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from kcachefs.free_processors import FreeProcessors
 
 SHORT_NS, LONG_NS = 3_000, 60_000
 """Gaps before a request. After a shorter one it was there already. After a longer one it was not worth polling for,
@@ -34,14 +34,15 @@ _PATIENT_IDLE = 3
 """So many idle processors allow the longest polling."""
 _SUCCESSES_MIN, _SUCCESSES_MAX = 4, 32
 """Polling begins above the first; the second is how many are remembered, so that a few long gaps are forgiven."""
-_CGROUPS = Path("/sys/fs/cgroup")
+_TOLERANCE = 0.1
+"""Processors: what is measured by time is not that exact."""
 _now = time.monotonic_ns
 
 
 class BusyPolling:
     """Belongs to the thread that reads the device, except for `adapt`."""
 
-    def __init__(self, device: int, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, device: int, meanwhile: Callable[[], None], processors: FreeProcessors | None = None) -> None:
         poll = select.poll()
         poll.register(device, select.POLLIN)
         self._poll = poll.poll
@@ -49,7 +50,7 @@ class BusyPolling:
         """What to do first, in a few microseconds, when no request is there yet. Raises nothing."""
         self.is_at_work = False
         """Whether that is being done: should it hang, that counts as a hang in the last request."""
-        self._processors = processors()
+        self._processors = processors or FreeProcessors()
         self._successes = 0
         """How often polling found, or would have found, something; long gaps count against it."""
         self._since = self._budget_as_of = _now()
@@ -58,14 +59,15 @@ class BusyPolling:
         """How long the last poll was allowed to take."""
         self._is_awake = False
         """Whether a request is being carried out: then one of the running threads is ours."""
-        self.allowed = USUAL_NS if self._processors > 1 else 0
+        self.allowed = USUAL_NS if all(one.processors >= 2 for one in self._processors.look()) else 0
         """How long to poll at most, as the machine is now. Nobody has looked yet: at first a worker's own threads would
         look like others, and a program that waited for the mount is about to ask for much."""
 
     def adapt(self) -> None:
         """See how busy the machine is. Any thread, every second or so."""
-        idle = self._processors - (running() - 1 - self._is_awake)
-        if idle < 0 or self._processors < 2:
+        allowances = self._processors.look(at_work=1 + self._is_awake)
+        idle = math.floor(min(one.free for one in allowances) + _TOLERANCE)
+        if idle < 0 or any(one.processors < 2 for one in allowances):
             self.allowed = 0
         elif idle == 0:
             self.allowed = BRIEF_NS
@@ -109,32 +111,3 @@ class BusyPolling:
         elif gap > SHORT_NS and self._successes < _SUCCESSES_MAX:
             self._successes += 1
         return now
-
-
-def processors() -> int:
-    """How many processors this process may use: those it is allowed on, or fewer where its cgroup has a quota."""
-    count = len(os.sched_getaffinity(0))
-    own = _CGROUPS / _group()
-    for folder in (own, *own.parents):
-        if folder.is_relative_to(_CGROUPS):
-            with contextlib.suppress(OSError, ValueError):  # the topmost has none, and "max" is no number
-                quota, period = (folder / "cpu.max").read_text().split()
-                count = min(count, int(quota) // int(period))
-    return count
-
-
-def _group() -> str:
-    """The path of this process's cgroup, below the topmost that it can see."""
-    with contextlib.suppress(OSError):
-        for line in os.fsdecode(Path("/proc/self/cgroup").read_bytes()).splitlines():
-            if line.startswith("0::/"):
-                return line[4:]
-    return ""
-
-
-def running() -> int:
-    """How many threads of all programs run, or could."""
-    try:
-        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
-    except (OSError, ValueError, IndexError):
-        return 1 << 30

@@ -11,6 +11,7 @@ from kcachefs.core import Filesystem
 from kcachefs.core.limits import Limits
 from kcachefs.daemon import idle_work
 from kcachefs.daemon.idle_work import IdleWork, is_idle
+from kcachefs.free_processors import Allowance
 from kcachefs.store.repacking import Steps, unpacked_bytes
 from tests.core.trees import opened, write
 from tests.store.test_repacking import text
@@ -22,14 +23,25 @@ from tests.waiting import until
     [(2, 0, True), (2, 1, False), (1, 0, True), (1, 1, False), (0, 0, False), (64, 31, True), (64, 32, False)],
 )
 def test_a_machine_is_idle_while_less_than_half_of_it_is_wanted(processors: int, others: int, expected: bool) -> None:
-    assert is_idle(processors, others) == expected
+    assert is_idle([Allowance(processors, processors - others)]) == expected
+
+
+def test_a_machine_is_idle_only_if_every_allowance_says_so() -> None:
+    assert is_idle([Allowance(64, 60), Allowance(2, 2)])
+    assert not is_idle([Allowance(64, 60), Allowance(2, 1)])
+    assert not is_idle([Allowance(64, 10), Allowance(2, 2)])
+    assert not is_idle([Allowance(64, 60), Allowance(0.5, 0.5)]), "half a processor would be gone at once"
+
+
+class QuietMachine:
+    def look(self) -> list[Allowance]:
+        return [Allowance(2, 2)]
 
 
 @pytest.fixture
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else runs: a test must not depend on that."""
-    monkeypatch.setattr(idle_work, "running", lambda: 1)
-    monkeypatch.setattr(idle_work, "processors", lambda: 2)
+    monkeypatch.setattr(idle_work, "FreeProcessors", QuietMachine)
     monkeypatch.setattr(idle_work, "LOOK_PAUSE", 0.01)
     monkeypatch.setattr(idle_work, "SILENCE_SECONDS", 0.05)
 

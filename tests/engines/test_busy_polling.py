@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,14 +20,28 @@ from kcachefs.engines.busy_polling import (
     SHORT_NS,
     USUAL_NS,
     BusyPolling,
-    processors,
 )
 from kcachefs.engines.direct import DirectEngine
+from kcachefs.free_processors import Allowance, FreeProcessors
 from tests.core.trees import opened
 
 SOON = 2 * SHORT_NS
 LATER = PATIENT_NS // 2
 LOOK = 2500
+
+
+class Machine:
+    """So many processors, of which others want so many; and further allowances."""
+
+    def __init__(self, processors: int, busy: int, *allowances: Allowance) -> None:
+        self.processors, self.busy, self.allowances = processors, busy, allowances
+
+    def look(self, at_work: int = 1) -> list[Allowance]:
+        return [Allowance(self.processors, self.processors - (self.busy + 1 - at_work)), *self.allowances]
+
+
+def polling_on(device: int, machine: Machine, meanwhile: Callable[[], None] = lambda: None) -> BusyPolling:
+    return BusyPolling(device, meanwhile, cast(FreeProcessors, machine))
 
 
 class Scene:
@@ -35,11 +50,10 @@ class Scene:
     def __init__(self, device: int, patch: pytest.MonkeyPatch) -> None:
         self.now = self.due = 0
         self.looks = 0
-        self.busy = 0
         patch.setattr(busy_polling, "_now", lambda: self.now)
-        patch.setattr(busy_polling, "running", lambda: self.busy + 1)
         self.done_meanwhile = 0
-        self.made = BusyPolling(device, self._work_meanwhile)
+        self.machine = Machine(2, 0)
+        self.made = polling_on(device, self.machine, self._work_meanwhile)
         poll = self.made._poll
 
         def counted(timeout: int) -> list[tuple[int, int]]:
@@ -48,7 +62,7 @@ class Scene:
             return [(device, select.POLLIN)] if self.now >= self.due else poll(timeout)
 
         patch.setattr(self.made, "_poll", counted)
-        self.weigh(processors=2, busy=0)
+        self.weigh(2, 0)
 
     def _work_meanwhile(self) -> None:
         self.done_meanwhile += 1
@@ -61,9 +75,9 @@ class Scene:
         self.made.request_came()
         return self.looks - before
 
-    def weigh(self, processors: int, busy: int) -> int:
+    def weigh(self, processors: int, busy: int, *allowances: Allowance) -> int:
         """How long polling may last on such a machine while the poller sleeps."""
-        self.made._processors, self.busy = processors, busy
+        self.machine.__init__(processors, busy, *allowances)  # type: ignore[misc]
         self.made._is_awake = False
         self.made.adapt()
         return self.made.allowed
@@ -133,11 +147,8 @@ def test_there_is_a_moment_for_something_else_only_while_it_polls_and_no_request
 
 
 @pytest.mark.parametrize(("count", "allowed"), [(1, 0), (2, USUAL_NS), (64, USUAL_NS)])
-def test_it_is_allowed_before_anybody_has_looked_who_runs(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, count: int, allowed: int
-) -> None:
-    monkeypatch.setattr(busy_polling, "processors", lambda: count)
-    assert BusyPolling(pipe[0], lambda: None).allowed == allowed
+def test_it_is_allowed_before_anybody_has_looked_who_runs(pipe: tuple[int, int], count: int, allowed: int) -> None:
+    assert polling_on(pipe[0], Machine(count, busy=9)).allowed == allowed
 
 
 def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[int, int]) -> None:
@@ -167,6 +178,24 @@ def test_one_look_is_enough_when_there_is_something(scene: Scene, pipe: tuple[in
 )
 def test_how_long_depends_on_who_else_runs(scene: Scene, processors: int, busy: int, allowed: int) -> None:
     assert scene.weigh(processors, busy) == allowed
+
+
+@pytest.mark.parametrize(
+    ("allowance", "allowed"),
+    [
+        (Allowance(8, 8), PATIENT_NS),
+        (Allowance(8, 2.97), PATIENT_NS),
+        (Allowance(8, 2.8), USUAL_NS),
+        (Allowance(2, 1.95), USUAL_NS),
+        (Allowance(2, 0.7), BRIEF_NS),
+        (Allowance(2, 0.0), BRIEF_NS),
+        (Allowance(2, -1), 0),
+        (Allowance(1.5, 1.5), 0),
+    ],
+)
+def test_a_set_or_a_quota_counts_as_well(scene: Scene, allowance: Allowance, allowed: int) -> None:
+    assert scene.weigh(16, 2, allowance) == allowed
+    assert scene.weigh(16, 17, allowance) == 0, "the machine has none left"
 
 
 def test_who_looks_does_not_count_as_somebody_else(scene: Scene) -> None:
@@ -215,32 +244,3 @@ def test_the_engine_weighs_when_it_is_asked_what_it_is_at(tmp_path: Path) -> Non
             assert engine._polling.allowed in (0, BRIEF_NS, USUAL_NS, PATIENT_NS)
     finally:
         os.close(device)
-
-
-@pytest.mark.parametrize(
-    ("limits", "count"),
-    [
-        ({}, 8),
-        ({"": "max 100000", "pod": "max 100000"}, 8),
-        ({"pod/one": "250000 100000"}, 2),
-        ({"pod": "50000 100000", "pod/one": "max 100000"}, 0),
-        ({"pod/other": "50000 100000"}, 8),
-        ({"pod/one": "nonsense"}, 8),
-    ],
-)
-def test_a_quota_of_time_counts_as_fewer_processors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], count: int
-) -> None:
-    for name, limit in limits.items():
-        (tmp_path / name).mkdir(parents=True, exist_ok=True)
-        (tmp_path / name / "cpu.max").write_text(limit + "\n")
-    monkeypatch.setattr(busy_polling, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(busy_polling, "_group", lambda: "pod/one")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert processors() == count
-
-
-def test_the_machine_is_asked_who_runs() -> None:
-    assert busy_polling.running() >= 1
-    assert processors() <= len(os.sched_getaffinity(0))
-    assert not busy_polling._group().startswith("/")
