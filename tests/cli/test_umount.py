@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from kcachefs.errors import MountBusy
 from kcachefs.mounts import ending
 from tests.cli.scene import KCACHEFS, Scene, holding, kill_and_wait
 from tests.disks import ext4, need_root
+from tests.engines.mounting import delete_in_use
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
@@ -241,7 +241,7 @@ def test_what_could_not_be_written_is_told(scene: Scene) -> None:
 
 def test_that_the_store_was_deleted_is_told(scene: Scene) -> None:
     (scene.mount() / "file").write_text("text")
-    shutil.rmtree(scene.store)
+    delete_in_use(scene.store)
     scene.run("umount", scene.mountpoint).refused_with(3, "is unmounted, but", f"{scene.store}: was deleted")
     assert scene.is_over()
     assert os.listdir(scene.runtime) == []

@@ -29,7 +29,7 @@ from kcachefs.store import Store
 from kcachefs.store.records import FORMAT
 from tests import command_server
 from tests.daemon import kills
-from tests.engines.mounting import Mount, kill, temporary_folder
+from tests.engines.mounting import Mount, delete_in_use, kill, temporary_folder
 from tests.waiting import PATIENCE, until, until_gone
 
 pytestmark = pytest.mark.mount
@@ -173,17 +173,17 @@ def test_the_pyfuse3_engine_ends_with_its_worker_and_says_so(base: Path) -> None
 
 
 def deleted(store: Path, backup: Path) -> None:
-    shutil.rmtree(store)
+    delete_in_use(store)
 
 
 def another_in_its_place(store: Path, backup: Path) -> None:
-    shutil.rmtree(store)
+    delete_in_use(store)
     with Store(store) as another:
         assert not another.recovered
 
 
 def from_a_backup(store: Path, backup: Path) -> None:
-    shutil.rmtree(store)
+    delete_in_use(store)
     shutil.copytree(backup, store)
 
 
@@ -223,7 +223,7 @@ def test_the_unmount_of_a_store_that_was_deleted_says_so(base: Path) -> None:
     with Mount(base / "mount", base / "store", "direct") as mount:
         log, supervisor = Path(state(mount).log), state(mount).supervisor_pid
         (mount.mountpoint / "triton" / "file").write_bytes(b"content")
-        shutil.rmtree(mount.store)
+        delete_in_use(mount.store)
         mounting.unmount(mount.mountpoint)
         until_gone(supervisor)
     assert f"the last changes could not be written: {mount.store}: the store of this mount is gone" in log.read_text()

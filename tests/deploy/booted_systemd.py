@@ -26,11 +26,14 @@ mount --make-rprivate /
 # Read-only, and without the system's own units: those would tidy up, set and mount things for a machine that boots.
 mount -o remount,bind,ro /
 units=$(dirname "$3")
+exec 8<"$4"
 for folder in /run /srv /tmp /var/cache /var/log /var/tmp /usr/local/bin /etc/systemd/system \
     "$units/system" "$units/system-generators" /sys/fs/cgroup; do
     mount -t tmpfs -o mode=0755 tmpfs "$folder"
 done
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
+[ -d "$4" ] || { mkdir -p "$4" && mount --no-canonicalize --bind /proc/self/fd/8 "$4"; }  # a checkout in /tmp
+exec 8<&-
 mount --make-rshared /
 cp "$1" /etc/systemd/system/kcachefs.service
 mkdir /etc/systemd/system/kcachefs.service.d
@@ -80,7 +83,7 @@ def booted(unit: Path, folder: Path) -> Iterator[BootedSystemd]:
     group.mkdir()
     enter = 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"'
     namespaces = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--cgroup", "--uts", "--ipc"]
-    boot = ["bash", "-c", BOOT, "boot", str(unit), program, str(MANAGER)]
+    boot = ["bash", "-c", BOOT, "boot", str(unit), program, str(MANAGER), str(ROOT)]
     try:
         with open(log, "wb") as file:
             process = subprocess.Popen(

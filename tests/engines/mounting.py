@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -170,6 +171,12 @@ def opened(kind: str) -> Iterator[Place]:
         else:
             with Mount(folder / "mount", folder / "store", kind, lifeline=lifeline) as mount:
                 yield Place(mount.mountpoint, mount)
+
+
+def delete_in_use(store: Path) -> None:
+    """Delete a store under its mount, which may be making a file there at that moment."""
+    while store.exists():
+        shutil.rmtree(store, ignore_errors=True)
 
 
 @contextmanager
