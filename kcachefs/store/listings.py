@@ -93,10 +93,13 @@ class Listings:
         self._loaded: dict[int, Listing] = {}
         self._sizes: dict[int, int] = {}
         """Of the files, by folder, the oldest first."""
+        self._newest = 0
+        """The time of the newest, which the next one's is above: a clock may be coarse, or set back."""
         with contextlib.suppress(OSError):  # a store is complete without them
             names = [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
             found = [(status, name) for name in names if (status := _read_ahead(directory / name)) is not None]
             found.sort(key=lambda pair: pair[0].st_mtime_ns)
+            self._newest = found[-1][0].st_mtime_ns if found else 0
             self._sizes = {int(name, 16): status.st_blocks * 512 for status, name in found}
 
     def remove_leftovers(self) -> None:
@@ -145,7 +148,11 @@ class Listings:
                 os.mkdir(self.directory, 0o700)
             try:
                 replace_file(path, listing.raw, sync=False)  # one that a power cut spoils fails its check
-                self._sizes[folder] = os.stat(path).st_blocks * 512
+                status = os.stat(path)
+                if status.st_mtime_ns <= self._newest:
+                    os.utime(path, ns=(self._newest + 1, self._newest + 1))
+                self._newest = max(status.st_mtime_ns, self._newest + 1)
+                self._sizes[folder] = status.st_blocks * 512
             except OSError:
                 self._remove(folder)
                 self.remove_leftovers()

@@ -215,3 +215,18 @@ def test_a_store_without_the_folder_gets_it_with_the_first_listing(tmp_path: Pat
         store.listings.put(listing())
         assert store.used_bytes() - before == store.listings.allocated_bytes() > 0
     assert (path / "listings").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_order_is_kept_where_the_clock_is_coarse_or_set_back(tmp_path: Path) -> None:
+    folder = tmp_path / "listings"
+    kept = Listings(folder)
+    kept.put(listing(folder=9))
+    os.utime(kept.path(9), ns=(CHANGED, CHANGED))
+    ahead = Listings(folder)
+    ahead._newest = 4 * CHANGED  # as if the clock had been
+    for number in (8, 7, 6):
+        ahead.put(listing(folder=number))
+    assert Listings(folder).folders() == [9, 8, 7, 6]
+    later = Listings(folder)
+    later.put(listing(folder=8))
+    assert Listings(folder).folders() == [9, 7, 6, 8]
