@@ -66,6 +66,8 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         if now.reloads > before.reloads:
             return before, now
         worker = now.processes()[1]
+        if now.restarts > before.restarts:  # the old worker died meanwhile: whoever replaced it is not the new one
+            before, former = now, worker
         if worker in (0, former):
             unwritten_until = time.monotonic() + UNWRITTEN_SECONDS
         elif time.monotonic() > unwritten_until:

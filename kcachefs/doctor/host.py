@@ -78,14 +78,7 @@ def sharing_with_others(configuration: Path) -> Iterator[Finding]:
 def kernel(release: str) -> Iterator[Finding]:
     version = tuple(int(part) for part in re.findall(r"\d+", release)[:2])
     if version < (5, 4):
-        yield Finding(PROBLEM, "kernel", f"{release} is too old", "Linux 5.4 or newer; 6.9 for failover")
-    elif version < (6, 9):
-        yield Finding(
-            NOTE,
-            "kernel",
-            f"{release} cannot resend requests: those that a killed daemon had read but not answered fail once",
-            "Linux 6.9 or newer",
-        )
+        yield Finding(PROBLEM, "kernel", f"{release} is too old", "Linux 5.4 or newer")
     else:
         yield Finding(OK, "kernel", f"{release}, with failover (engine direct)")
 

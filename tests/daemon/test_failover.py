@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import kcachefs
+from kcachefs.cli.reload import UNWRITTEN_SECONDS
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
@@ -351,6 +352,8 @@ def test_a_worker_that_dies_while_slow_code_is_loaded_is_replaced_at_once(
             (mount.mountpoint / "triton" / "file").write_bytes(b"content")
             assert until(lambda: state(mount).restarts) == 1
             assert state(mount).version == kcachefs.__version__
+            with pytest.raises(subprocess.TimeoutExpired):  # the standby is not what the command waits for
+                command.wait(UNWRITTEN_SECONDS + 1)
             (base / "gate").touch()
             assert command.wait(PATIENCE) == 0
         now = state(mount)

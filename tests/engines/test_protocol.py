@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,8 @@ HEADER = p.IN_HEADER.size
 SILENT = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT, Op.NOTIFY_REPLY}
 """Requests to which the kernel expects no reply."""
 HUGE = (1 << 64) - 1
+_SO_SNDBUFFORCE = 32
+"""The socket module lacks it."""
 
 BODIES = {
     Op.LOOKUP: b"name\0",
@@ -85,6 +88,8 @@ class Line:
         self.kernel, self._daemon = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (self.kernel, self._daemon):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            with suppress(PermissionError):  # kernels before Linux 6.17 allow a fraction of that by default
+                end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 4 << 20)
         self.engine = DirectEngine(self.fs, self._daemon.fileno())
         self.log = caplog
         self.folder = self.node(1, b"triton")
