@@ -53,7 +53,7 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         raise MountError(f"{mountpoint}: the {before.engine} engine cannot hand over; unmount and mount again")
     if not before.supervised:
         raise MountError(f"{mountpoint}: its supervisor is dead; unmount and mount again")
-    former = before.processes()[1]
+    former, restarts = before.processes()[1], before.restarts
     with serving.opened(lambda: before.processes()[:1]) as supervisor:
         if not supervisor:
             raise MountError(f"{mountpoint}: is served in another PID namespace; reload it there")
@@ -66,8 +66,8 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         if now.reloads > before.reloads:
             return before, now
         worker = now.processes()[1]
-        if now.restarts > before.restarts:  # the old worker died meanwhile: whoever replaced it is not the new one
-            before, former = now, worker
+        if now.restarts > restarts:  # the old worker died meanwhile: whoever replaced it is not the new one
+            former, restarts = worker, now.restarts
         if worker in (0, former):
             unwritten_until = time.monotonic() + UNWRITTEN_SECONDS
         elif time.monotonic() > unwritten_until:
