@@ -149,6 +149,11 @@ def test_a_kernel_that_says_nothing_is_survived(in_a_set: Machine, missing: str)
     assert in_a_set.after(1)
 
 
+def test_the_machine_is_asked_who_runs() -> None:
+    assert 1 <= free_processors._running() < 1 << 30
+    assert FreeProcessors().look()[0].processors <= len(os.sched_getaffinity(0))
+
+
 def test_the_real_kernel_tells_of_each_processor_how_long_it_was_busy() -> None:
     number = max(os.sched_getaffinity(0))
     before = free_processors._busy(frozenset({number}))
