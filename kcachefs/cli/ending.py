@@ -2,6 +2,9 @@
 
 Most unwind, as after Ctrl-C: what is temporary goes, and a terminal is left as it was found. A command that works on a
 store dies at once: a store survives a kill at any moment, but no exception in the middle of anything.
+
+Python drops an exception that is raised while an object is destroyed. A signal, Ctrl-C too, that comes at such a moment
+is sent once more, a moment later.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 NUMBERS = (signal.SIGTERM, signal.SIGHUP)
+_NUMBERS_BY_CODE = {128 + number: number for number in NUMBERS}
 at_the_end = ExitStack()
 """What has to be done before this command ends, however it does."""
 _SHOW_CURSOR = b"\x1b[?25h"
+_AGAIN_SECONDS = 0.01
 
 
 def unwind_when_told_to() -> None:
@@ -24,6 +29,7 @@ def unwind_when_told_to() -> None:
     for number in NUMBERS:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _unwind)
+    sys.unraisablehook = _send_again
 
 
 @contextmanager
@@ -50,3 +56,20 @@ def _die(number: int, frame: object) -> None:
         os.write(2, _SHOW_CURSOR)  # a progress bar hides it
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _send_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python has dropped an exception. Nobody misses most of them, but by some this process was to end."""
+    error = dropped.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        number = signal.SIGINT
+    elif isinstance(error, SystemExit) and error.code in _NUMBERS_BY_CODE:
+        number = _NUMBERS_BY_CODE[error.code]
+        signal.signal(number, _unwind)
+    else:
+        sys.__unraisablehook__(dropped)
+        return
+    # Not at once: its exception would be raised in here, and be dropped as well.
+    again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()

@@ -110,6 +110,48 @@ def test_what_works_on_a_store_in_its_own_process_dies_at_once(scene: Scene) -> 
     scene.open_store().close()
 
 
+_DESTRUCTION = """
+import os, sys, time
+from kcachefs.cli import ending
+
+class Told:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        print("dropped", flush=True)
+
+ending.unwind_when_told_to()
+try:
+    del_ = Told()
+    del del_
+    while True:
+        time.sleep(0.1)
+except KeyboardInterrupt:
+    sys.exit(130)
+finally:
+    print("unwound", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_comes_while_an_object_is_destroyed_ends_a_command(number: signal.Signals) -> None:
+    """Python drops the exception then. Ctrl-C during `adopt`, which destroys a folder for each entry, did nothing."""
+    code = _DESTRUCTION.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "unwound\n", "")
+
+
+def test_other_exceptions_that_python_drops_are_still_told() -> None:
+    code = (
+        "from kcachefs.cli import ending\n"
+        "ending.unwind_when_told_to()\n"
+        "class Broken:\n"
+        "    def __del__(self): 1 // 0\n"
+        "Broken()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "ZeroDivisionError" in done.stderr
+
+
 def test_under_nohup_a_closed_terminal_ends_nothing(scene: Scene) -> None:
     with slow_statistics(scene, "nohup") as (process, _):
         process.send_signal(signal.SIGHUP)

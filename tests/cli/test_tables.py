@@ -165,10 +165,13 @@ def test_a_pipe_gets_one_line_for_each_entry_and_all_columns(kernels: Scene) -> 
 def test_an_ascii_locale_gets_ascii(kernels: Scene, locale: dict[str, str]) -> None:
     (kernels.mountpoint / "triton" / "日本").write_text("kernel")
     kernels.settle()
+    ours = os.fsencode(kernels.folder)
     for verb in ("stats", "status", "doctor", "ls"):
         ended = subprocess.run([*KCACHEFS, verb], env={**kernels.environment, **locale}, capture_output=True)
         assert (ended.returncode in (0, 1), ended.stderr) == (True, b"")
-        assert verb == "ls" or ended.stdout.isascii(), ended.stdout
+        # `doctor` tells of every mount of the host, and other tests have some with other letters in their names.
+        told = [line for line in ended.stdout.splitlines() if b"kcachefs-test-" not in line or ours in line]
+        assert verb == "ls" or (told and b"\n".join(told).isascii()), ended.stdout
     kernels.must("evict", "triton/日本")
 
 

@@ -322,7 +322,7 @@ def test_another_mount_is_watched_when_it_is_chosen(place: Scene) -> None:
 
         async def scenario(screen: Screen) -> None:
             await screen.press("6")
-            await screen.shows("64.0 MiB", "5.0 MiB", str(second))
+            await screen.shows("64.0 MiB", "5.0 MiB", str(second)[:30])  # a longer path is cut off
             row = screen.app.query_one("#table")._keys.index(str(second))
             screen.app.query_one("#table").move_cursor(row=row)
             await screen.press("enter")
