@@ -66,8 +66,10 @@ class Filesystem(FileRequests):
             trusted = frozenset((0, options.uid))
             quotas = UserQuotas(store, parts.nodes, parts.files, parts.room, parts.accounts, trusted)
         report = ReportFolder(options.uid, options.gid)
-        report.files |= {b"stats.json": lambda caller: as_json(self.report_for(caller)), b"metrics": self._metrics_for}
-        report.slow_files[b"settled.json"] = self._settled_for
+        report.add(
+            {b"stats.json": lambda caller: as_json(self.report_for(caller)), b"metrics": self._metrics_for},
+            slow={b"settled.json": self._settled_for},
+        )
         self._about = about
         """What the daemon says of itself in the metrics."""
         self._remote: Remote | None = None
@@ -136,6 +138,7 @@ class Filesystem(FileRequests):
         """From now on a miss is a question to this remote tier, and its numbers are told."""
         self._remote = remote
         self.elsewhere = Elsewhere(self._parts, self.arrivals, remote, self.name_gone)
+        self.has_remote = True
 
     def set_limits(self, limits: Limits) -> None:
         """From now on these limits hold; what exceeds them is evicted in the next turns."""

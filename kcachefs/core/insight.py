@@ -57,11 +57,17 @@ class Insight(Administration):
         return [self._fs.makings.tell(info) for info in found]
 
     def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:
-        """The last runs, of one user or of all, the oldest first; with `settle` what waits is sealed first."""
+        """The last runs, of one user or of all, the oldest first; with `settle` what waits is sealed first.
+
+        They come with the command lines that the mount's owner may read: root may ask as well, and is not told apart.
+        """
         if settle:
             self._fs.settle()
+        return self._runs_for_reader(self._fs.options.uid, uid)
+
+    def _runs_for_reader(self, reader: int, uid: int | None) -> list[RunInfo]:
         self._fs.write_down()
-        return self._fs.runs.all(uid, self._fs.options.uid)
+        return self._fs.runs.all(uid, reader)
 
     def tombstones(self, uid: int | None = None) -> list[Tombstone]:
         """What went, of one user or of all: for each path when it last went, and why."""

@@ -45,19 +45,31 @@ class ReportFolder:
         self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
         self._large: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_LARGE_KEPT)
         self._turn = threading.Lock()
-        self.files: dict[bytes, Form] = {}
-        """What anybody finds there by listing it."""
-        self.slow_files: dict[bytes, Form] = {}
-        """What is found by its name only, and made in another thread than the one that answers requests."""
-        self.numbered_files: dict[bytes, NumberedForm] = {}
-        """The same for files named WORD.NUMBER.json, by their word."""
+        self._files: dict[bytes, Form] = {}
+        self._slow_files: dict[bytes, Form] = {}
+        self._numbered_files: dict[bytes, NumberedForm] = {}
+
+    def add(
+        self,
+        files: dict[bytes, Form] | None = None,
+        slow: dict[bytes, Form] | None = None,
+        numbered: dict[bytes, NumberedForm] | None = None,
+    ) -> None:
+        """Offer more files, by name. Before the first request.
+
+        Everyone finds `files` by listing the folder. The others are found by name only, and made in another thread than
+        the one that answers requests; `numbered` are named WORD.NUMBER.json, and given here by their word.
+        """
+        self._files |= files or {}
+        self._slow_files |= slow or {}
+        self._numbered_files |= numbered or {}
 
     def takes_long(self, name: bytes) -> bool:
-        return name in self.slow_files or self._numbered(name) is not None
+        return name in self._slow_files or self._numbered(name) is not None
 
     def _numbered(self, name: bytes) -> Form | None:
         parts = name.split(b".")
-        form = self.numbered_files.get(parts[0])
+        form = self._numbered_files.get(parts[0])
         if form is None or len(parts) != 3 or parts[2] != b"json" or not (parts[1].isdigit() and len(parts[1]) < 20):
             return None
         number = int(parts[1])
@@ -65,11 +77,11 @@ class ReportFolder:
 
     def find(self, caller: Caller, name: bytes) -> int | None:
         """A snapshot of the file of that name as the caller may see it, under a number of its own."""
-        slow = self.slow_files.get(name) or self._numbered(name)
+        slow = self._slow_files.get(name) or self._numbered(name)
         if slow is not None:
             content = self._make_slowly(caller, slow)
-        elif name in self.files:
-            content = self.files[name](caller)
+        elif name in self._files:
+            content = self._files[name](caller)
         else:
             return None
         node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
@@ -100,7 +112,7 @@ class ReportFolder:
 
     def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
         now = [(1, b".", REPORT_INO, 4), (2, b"..", ROOT_INO, 4)]
-        now += [(3 + index, name, REPORT_INO + 1, 8) for index, name in enumerate(self.files)]
+        now += [(3 + index, name, REPORT_INO + 1, 8) for index, name in enumerate(self._files)]
         return [row for row in now if row[0] > cookie]
 
     def forget(self, ino: int) -> None:

@@ -39,7 +39,7 @@ _COUNTED = 256
 """Runs whose numbers are kept in memory; those of others are read when they are needed."""
 _RECHECK_SECONDS = 5.0
 """How long the number of a process is trusted to mean the same one."""
-_PATIENCE_SECONDS = 0.2
+_PATIENCE_SECONDS = 1.0
 _COVERED = 64
 _WAITING = 1024
 """Threads whose run is being worked out; of more than that at a time, nobody learns the run."""
@@ -284,21 +284,18 @@ class Runs:
 
     # --- telling ------------------------------------------------------------------------------------------------------
 
-    def all(self, uid: int | None, owner: int) -> list[RunInfo]:
-        """Every run, or those of one user, the oldest first.
-
-        Command lines are told to root and to the user whose they are; `owner` is who asks where all are told.
-        """
+    def all(self, uid: int | None, reader: int) -> list[RunInfo]:
+        """Every run, or those of one user, the oldest first. Command lines are for root and the program's own user."""
         self.flush()
-        return list(self._told(uid, owner))
+        return list(self._told(uid, reader))
 
-    def _told(self, uid: int | None, owner: int) -> Iterator[RunInfo]:
+    def _told(self, uid: int | None, reader: int) -> Iterator[RunInfo]:
         with self._lock:
             records = [(number, RunRecord.unpack(raw)) for number, raw in self._ring.records()]
         for number, one in records:
             if one.into or uid not in (None, one.uid):
                 continue
-            may_see = uid is not None or owner in (0, one.uid)
+            may_see = reader in (0, one.uid)
             yield RunInfo(
                 run=number,
                 pid=one.pid,

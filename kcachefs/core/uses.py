@@ -231,13 +231,13 @@ class Uses:
 
     def flush(self) -> None:
         """Write down what was used since the last time. Hold no lock."""
-        self._runs.catch_up()
         self._future.settle()
         with self._nodes.lock:
             used, self.last = self.last, {}
             hits, self._hits = self._hits, {}
             self._newest = None
             now = self._clock.now()
+        self._runs.catch_up()  # of whoever has one of these hits: a hit that nobody's run gets is lost to it for good
         # Beyond now is before all others: the clock was set back since.
         pending = sorted(used.items(), key=lambda item: (item[1] <= now, item[1]))
         written: list[Hit] = []

@@ -19,15 +19,17 @@ class Commands(Insight):
     def __init__(self, fs: Filesystem, config: MountConfig) -> None:
         super().__init__(fs)
         self._settings = LiveSettings(config)
-        fs.report.slow_files |= {
-            b"entries.json": self._entries_for,
-            b"made.json": self._made_for,
-            b"runs.json": self._runs_for,
-            b"tombstones.json": lambda caller: _as_line(self.tombstones(uid=self._seen_by(caller))),
-            b"events.json": lambda caller: _as_line(self.events(uid=self._seen_by(caller))),
-            b"history.json": lambda caller: _as_line(self.history(uid=self._seen_by(caller))),
-        }
-        fs.report.numbered_files[b"artifacts"] = self._artifacts_for
+        fs.report.add(
+            slow={
+                b"entries.json": self._entries_for,
+                b"made.json": self._made_for,
+                b"runs.json": self._runs_for,
+                b"tombstones.json": lambda caller: _as_line(self.tombstones(uid=self._seen_by(caller))),
+                b"events.json": lambda caller: _as_line(self.events(uid=self._seen_by(caller))),
+                b"history.json": lambda caller: _as_line(self.history(uid=self._seen_by(caller))),
+            },
+            numbered={b"artifacts": self._artifacts_for},
+        )
 
     def start(self, name: str, pid: int) -> int:
         """A process is about to start a command of that name: read ahead what its last starts read.
@@ -47,7 +49,7 @@ class Commands(Insight):
 
     def _runs_for(self, caller: Caller) -> bytes:
         self._fs.settle_for(caller)
-        return _as_line(self.runs(uid=self._seen_by(caller)))
+        return _as_line(self._runs_for_reader(caller.uid, self._seen_by(caller)))
 
     def _artifacts_for(self, caller: Caller, entry: int) -> bytes:
         return _as_line(self.artifacts([entry], uid=self._seen_by(caller)))

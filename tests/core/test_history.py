@@ -328,6 +328,24 @@ def test_a_process_of_the_same_number_is_another_run(tmp_path: Path, monkeypatch
         assert [one.run for one in Insight(fs).runs()] == [before.run, before.run + 1]
 
 
+def test_a_hit_while_hits_are_being_written_down_counts_for_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process has one hit on an entry: what its run did not get then, it would never get."""
+    with opened(tmp_path / "store") as fs, processes("reader") as [reader]:
+        made(fs, "triton/A", 1.0)
+        settle = fs.uses._future.settle
+
+        def settle_and_look_up() -> None:
+            settle()
+            look_up(fs, "triton/A/kernel.cubin", reader)
+
+        monkeypatch.setattr(fs.uses._future, "settle", settle_and_look_up)
+        fs.uses.flush()
+        monkeypatch.undo()
+        assert runs(fs)[reader].hits == 1
+
+
 def test_who_may_see_a_command_line(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as fs, processes("one") as [pid]:
         made(fs, "triton/A", 1.0, pid=pid)
@@ -336,6 +354,7 @@ def test_who_may_see_a_command_line(tmp_path: Path) -> None:
         assert fs.runs.all(None, owner + 1)[0].argv == "", "of another user's run"
         assert fs.runs.all(None, 0)[0].argv, "root"
         assert fs.runs.all(owner, owner)[0].argv
+        assert fs.runs.all(owner, owner + 1)[0].argv == "", "of the one user whose runs were asked for"
         assert fs.runs.all(owner + 1, owner) == []
 
 
