@@ -48,6 +48,10 @@ class FileRequests(NameRequests):
         self.store = parts.store
         self.options = parts.options
         self.distrust = parts.distrust
+        self.judges_opens = policy.judges_opens
+        """Whether every open must be asked for: `authorize_open`."""
+        self.names_writers = quotas is not None
+        """Whether it matters who writes to an open file."""
         self._counts = parts.counts
         self._table = parts.table
         self._history = parts.history

@@ -12,8 +12,8 @@ from kcachefs.core.request_times import Latency
 class Kernel:
     """A kernel that knows nothing and need not be told: for a filesystem that is used in-process."""
 
-    def name_gone(self, parent: int, name: bytes) -> None:
-        """A name no longer leads where it did: the kernel is to ask again."""
+    def name_gone(self, parent: int, name: bytes, shown: int) -> None:
+        """A name no longer leads where it did: the kernel must ask again. Listings show the folder as `shown`."""
 
     def knows(self, ino: int) -> bool:
         """Whether the kernel holds a reference to an inode that a dead worker may have given it."""

@@ -6,7 +6,7 @@ Called by the engine's thread only. Errors carry an errno.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.parts import Parts
@@ -25,7 +25,13 @@ class ListingRequests:
         self.policy = policy
         self.report = report
         self.nodes = parts.nodes
-        self.numbers = policy.numbers
+        self.lists_afresh = policy.lists_afresh
+        """Whether a listing depends on more than its folder, so that the kernel must not keep it."""
+        numbers = policy.numbers
+        self.hide_number: Callable[[int], int] | None = numbers.hide if numbers is not None else None
+        """Gives the number to show for an inode; None: inodes are shown by their own numbers."""
+        self.real_number: Callable[[int], int] | None = numbers.real if numbers is not None else None
+        """Gives the inode for which a number is shown."""
         self._uses = parts.uses
         self._leaving = parts.lifetimes.leaving
         self._kept_listings = parts.kept_listings

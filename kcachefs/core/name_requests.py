@@ -1,6 +1,7 @@
 """The requests about names, one method each: judged by the policy, then carried out by the tree.
 
-Called by the engine's thread only. Errors carry an errno.
+Called by the engine's thread, and by its pools for what takes long: lookups that wait for a remote tier or a report,
+and renames that sync first. Errors carry an errno.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kcachefs.core.listing_requests import ListingRequests
 from kcachefs.core.options import FOREVER_SECONDS, NAME_MAX, FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
-from kcachefs.core.remote import Elsewhere
+from kcachefs.core.remote import Delivery, Elsewhere, Found
 from kcachefs.core.report_folder import FOLDER, ReportFolder
 from kcachefs.core.squash import squashed
 from kcachefs.core.user_quotas import UserQuotas
@@ -48,8 +49,14 @@ class NameRequests(ListingRequests):
         self.room = parts.room
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
+        self.has_remote = False
+        """Whether a remote tier may have what is missing here: then an engine asks what was `missed`."""
         self.elsewhere: Elsewhere | None = None
-        """What an engine asks before it tells the kernel of a miss, where there is a remote tier."""
+        """Knows what a remote tier has; None: there is none, and the kernel may remember every miss."""
+        self.links_differ = policy.links_differ
+        """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
+        self.allows_idmap = parts.options.sharing.idmap
+        """Whether the mount may be bound with other user ids (an idmapped mount)."""
         self._has_policy = type(policy) is not Policy
         """False under `shared`, which forbids and changes nothing: it need not be asked."""
         self._squashes = parts.options.sharing.squashes
@@ -92,6 +99,14 @@ class NameRequests(ListingRequests):
                 held = self._held
                 held[ino] = held.get(ino, 0) + 1
             return ino
+
+    def is_quick_to_look_up(self, parent: int, name: bytes) -> bool:
+        """Whether a lookup keeps nobody waiting: all but large reports."""
+        return parent != REPORT_INO or not self.report.takes_long(name)
+
+    def missed(self, caller: Caller, parent: int, name: bytes) -> Delivery | Found:
+        """The caller looked for a name that is missing: what may bring it, if anything. In the engine's thread."""
+        return Found.NOWHERE if self.elsewhere is None else self.elsewhere.missed(caller, parent, name)
 
     def hold(self, ino: int) -> int:
         """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
@@ -210,12 +225,22 @@ class NameRequests(ListingRequests):
             self.policy.authorize_remove(caller, parent, name, is_dir=True)
         self.tree.rmdir(caller, parent, name)
 
+    def authorize_rename(
+        self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
+    ) -> None:
+        """Refuse a rename that will be carried out later. `rename` judges again: names may have changed by then."""
+        _refuse_reserved(parent, name)
+        _refuse_reserved(new_parent, new_name)
+        self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags)
+
     def rename(
         self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int = 0
     ) -> None:
         _refuse_reserved(parent, name)
         _refuse_reserved(new_parent, new_name)
         if self._syncer.was_used:
+            if self._has_policy:
+                self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags)  # before a disk works
             self._syncer.before_rename(parent, name, new_parent, new_name)
         if not self._has_policy:
             self.tree.rename(caller, parent, name, new_parent, new_name, flags)
@@ -223,7 +248,7 @@ class NameRequests(ListingRequests):
         if self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags):
             self.tree.unlink(caller, parent, name)
             # The kernel has moved its own name; this waits until it is done with that, and corrects it.
-            self._kernel.name_gone(new_parent, new_name)
+            self._tell_gone(new_parent, new_name)
             return
         self.tree.rename(caller, parent, name, new_parent, new_name, flags, self.policy.renamed)
 
@@ -233,9 +258,12 @@ class NameRequests(ListingRequests):
 
     def name_gone(self, parent: int, name: bytes) -> None:
         """A name went, or is about to: the kernel is to ask again wherever it is shown. Any thread, no lock held."""
-        self._kernel.name_gone(parent, name)
+        self._tell_gone(parent, name)
         for folder in self.policy.also_named_in(parent):
-            self._kernel.name_gone(folder, name)
+            self._tell_gone(folder, name)
+
+    def _tell_gone(self, folder: int, name: bytes) -> None:
+        self._kernel.name_gone(folder, name, folder if self.hide_number is None else self.hide_number(folder))
 
 
 def _refuse_reserved(parent: int, name: bytes) -> None:

@@ -6,6 +6,7 @@ never a lock, a temporary name, or anything inside of an entry.
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -41,11 +42,20 @@ class Delivery(Protocol):
     def is_abandoned(self) -> bool: ...
 
 
+class Found(enum.Enum):
+    """What became of a question that need not be waited for."""
+
+    HERE = enum.auto()
+    """A folder that holds entries, which is here now: look again."""
+    NOWHERE = enum.auto()
+    """It does not exist, or cannot be had now: the miss is final."""
+
+
 class Remote(Protocol):
     """Says what can be brought in. `find` is called in the engine's thread: it makes no system call."""
 
-    def find(self, place: Place, caller: Caller) -> Delivery | bool:
-        """What to wait for. True: a folder that holds entries; False: it is nowhere, or cannot be had now."""
+    def find(self, place: Place, caller: Caller) -> Delivery | Found:
+        """What to wait for, or why not to."""
 
     def report(self) -> FleetNumbers:
         """The numbers as they are now. Any thread."""
@@ -66,19 +76,19 @@ class Elsewhere:
         self._missed: BoundedDict[Place, float] = BoundedDict(_REMEMBERED)
         """When the kernel was last told that a name is missing."""
 
-    def missed(self, caller: Caller, parent: int, name: bytes) -> Delivery | bool:
-        """A name is missing. True: it is here now, look again; False: the miss is final. In the engine's thread."""
+    def missed(self, caller: Caller, parent: int, name: bytes) -> Delivery | Found:
+        """A name is missing: what to wait for, or why not to. In the engine's thread."""
         if parent >= VIRTUAL_BASE or parent in self._roots or parent == self._namespaces.tenants:
-            return False
+            return Found.NOWHERE
         folder = self._nodes.get(parent)
         if folder.entry:
-            return False
+            return Found.NOWHERE
         namespace, path = self._namespaces.path(parent, folder)
         place = (self._nodes.get(namespace).target, *path, name)
         found = self._remote.find(place, caller)
-        if found is False:
+        if found is Found.NOWHERE:
             self._missed[place] = time.monotonic()
-        elif found is True:
+        elif found is Found.HERE:
             self._arrivals.make_folder(place)
         return found
 

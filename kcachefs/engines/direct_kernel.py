@@ -23,7 +23,7 @@ class DirectKernel(Kernel):
         self._deferred_times = [RequestTimes() for _ in self.counts]
         self._lock = threading.Lock()
 
-    def name_gone(self, parent: int, name: bytes) -> None:
+    def name_gone(self, parent: int, name: bytes, shown: int) -> None:
         self.notifier.entry_gone(parent, name)
 
     def knows(self, ino: int) -> bool:

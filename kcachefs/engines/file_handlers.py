@@ -28,8 +28,8 @@ def getattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 
 def _shown(engine: Exchange, ino: int) -> int:
     """The number that attributes show for an inode."""
-    numbers = engine.fs.numbers
-    return ino if numbers is None else numbers.hide(ino)
+    hide = engine.fs.hide_number
+    return ino if hide is None else hide(ino)
 
 
 def setattr_(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
@@ -70,7 +70,7 @@ def _moment(seconds: int, nanoseconds: int) -> int:
 
 
 def open_(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
-    if not engine.fs.policy.judges_opens:
+    if not engine.fs.judges_opens:
         engine.reply_error(unique, errno.ENOSYS)
         return None
     uses_cache = engine.fs.authorize_open(engine.caller(), ino, p.OPEN_IN.unpack_from(engine.buffer, _HEADER)[0])

@@ -40,9 +40,9 @@ def _init(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     if major > p.MAJOR:  # it asks again with ours
         return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
     wanted = offered & engine.capabilities
-    if engine.fs.policy.links_differ:
+    if engine.fs.links_differ:
         wanted &= ~p.Init.CACHE_SYMLINKS
-    if engine.fs.options.sharing.idmap:
+    if engine.fs.allows_idmap:
         wanted |= offered & p.Init.ALLOW_IDMAP
     engine.negotiated(wanted)
     log.debug("kernel protocol %d.%d, capabilities %#x of %#x", major, minor, wanted, offered)

@@ -13,7 +13,7 @@ import os
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
 from kcachefs.core.files import QUICK_READ
-from kcachefs.core.remote import Elsewhere
+from kcachefs.core.remote import Found
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.exchange import Exchange
@@ -52,48 +52,42 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
         raise RequestGarbled("a name without an end")
     # What `engine.caller` and `pack_found` would do, in place: nothing is asked more often.
     caller, name = Caller(header[4], header[5], header[6]), buffer[_HEADER : length - 1].tobytes()
-    if ino == REPORT_INO and fs.report.takes_long(name):
+    if ino == REPORT_INO and not fs.is_quick_to_look_up(ino, name):
         engine.defer(unique, ino, lambda: _look_up(fs, caller, ino, name))
         return None
     try:
         found = fs.lookup(caller, ino, name)
     except FsError as error:
-        if fs.elsewhere is None or error.errno != errno.ENOENT:
+        if not fs.has_remote or error.errno != errno.ENOENT:
             raise
-        return _look_elsewhere(engine, fs.elsewhere, caller, ino, name, unique, error)
+        return _look_elsewhere(engine, caller, ino, name, unique, error)
     if found is None:
-        return MISS if fs.elsewhere is None else _look_elsewhere(engine, fs.elsewhere, caller, ino, name, unique)
+        return _look_elsewhere(engine, caller, ino, name, unique) if fs.has_remote else MISS
     node = fs.attributes(found)
     if node.content == Content.OBJECT and node.size <= QUICK_READ:
         fs.expect_read(node.digest)
-    shown = found if fs.numbers is None else fs.numbers.hide(found)
+    shown = found if fs.hide_number is None else fs.hide_number(found)
     return pack_entry(found, node, fs.name_seconds(found, node), shown)
 
 
 def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
     found = fs.lookup(caller, ino, name)
     if found is None:
-        return MISS if fs.elsewhere is None else BRIEF_MISS
+        return BRIEF_MISS if fs.has_remote else MISS
     return pack_found(fs, found)
 
 
 def _look_elsewhere(
-    engine: Exchange,
-    elsewhere: Elsewhere,
-    caller: Caller,
-    ino: int,
-    name: bytes,
-    unique: int,
-    refusal: FsError | None = None,
+    engine: Exchange, caller: Caller, ino: int, name: bytes, unique: int, refusal: FsError | None = None
 ) -> bytes | None:
     """A name is missing, and a remote tier may have it: what it delivers is waited for without holding up others."""
     fs = engine.fs
-    delivery = elsewhere.missed(caller, ino, name)
-    if delivery is False:
+    delivery = fs.missed(caller, ino, name)
+    if delivery is Found.NOWHERE:
         if refusal is not None:
             raise refusal
         return BRIEF_MISS
-    if delivery is True:
+    if delivery is Found.HERE:
         return _look_up(fs, caller, ino, name)
     engine.wait_for(unique, ino, delivery, lambda: _look_up(fs, caller, ino, name))
     return None
@@ -105,7 +99,7 @@ def pack_found(fs: Filesystem, ino: int) -> bytes:
 
 
 def _pack(fs: Filesystem, ino: int, node: Inode) -> bytes:
-    shown = ino if fs.numbers is None else fs.numbers.hide(ino)
+    shown = ino if fs.hide_number is None else fs.hide_number(ino)
     return pack_entry(ino, node, fs.name_seconds(ino, node), shown)
 
 
@@ -194,6 +188,7 @@ def _rename(
     if fs.is_quick_to_rename(ino, name, new_parent, new_name):
         fs.rename(caller, ino, name, new_parent, new_name, flags)
         return b""
+    fs.authorize_rename(caller, ino, name, new_parent, new_name, flags)
 
     def sync_and_rename() -> bytes:
         fs.rename(caller, ino, name, new_parent, new_name, flags)
@@ -210,7 +205,7 @@ def readlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 def opendir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     changed = engine.fs.attributes(ino).mtime
     engine.fs.note_listing(engine.caller(), ino)
-    if engine.fs.policy.lists_afresh:
+    if engine.fs.lists_afresh:
         return LISTING_AFRESH
     if engine.listed.get(ino) == changed:
         return LISTING_KEPT
@@ -223,21 +218,21 @@ def readdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     kept = engine.fs.kept_listing(ino, cookie, size)
     if kept is not None:
         return kept
-    numbers = engine.fs.numbers
+    hide = engine.fs.hide_number
     rows = engine.fs.listing(ino, cookie, min(size // 32 + 2, _NAMES_MAX))
-    if numbers is not None:
-        rows = [(position, name, numbers.hide(child), kind) for position, name, child, kind in rows]
+    if hide is not None:
+        rows = [(position, name, hide(child), kind) for position, name, child, kind in rows]
     return pack_names(rows, size)
 
 
 def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     _, cookie, size = p.READ_IN.unpack_from(engine.buffer, _HEADER)
-    fs, out, room = engine.fs, [], size
+    fs, hide, out, room = engine.fs, engine.fs.hide_number, [], size
     most = _ENTRIES_MAX if cookie or fs.attributes(ino).size < _LARGE else _FIRST_ENTRIES_MAX
     rows = fs.listing(ino, cookie, min(size // 160 + 2, most))
     fs.prefetch(child for _, _, child, _ in rows)
     for position, name, child, kind in rows:
-        record = pack_name(position, name, child if fs.numbers is None else fs.numbers.hide(child), kind)
+        record = pack_name(position, name, child if hide is None else hide(child), kind)
         room -= len(record) + p.ENTRY.size
         if room < 0:
             break

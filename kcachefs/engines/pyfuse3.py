@@ -25,18 +25,16 @@ from kcachefs.core.caller import NOBODY, Caller
 from kcachefs.core.files import is_damage
 from kcachefs.core.options import FOREVER_SECONDS as FOREVER
 from kcachefs.core.options import PREFERRED_SIZE
-from kcachefs.core.remote import MISS_SECONDS
+from kcachefs.core.remote import MISS_SECONDS, Found
 from kcachefs.core.request_times import RequestTimes
 from kcachefs.core.tree import DOTDOT
-from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel, same
+from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel
 from kcachefs.errors import FsError, KcachefsError, NoSpace, errno_of
-from kcachefs.store.inode_numbers import REPORT_INO, VIRTUAL_BASE
+from kcachefs.store.inode_numbers import HANDLE_BASE, VIRTUAL_BASE
 from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 
-_HANDLES = 1 << 62
-"""Handles from here on are numbered; a smaller one is the inode's number."""
 _FETCHING_THREADS = 64
 """Lookups that wait for a remote tier."""
 _OF_BYTES = ("read", "write", "setattr", "fsync")
@@ -51,8 +49,6 @@ class Pyfuse3Engine:
 
     def __init__(self, fs: Filesystem, device: int, kernel: Pyfuse3Kernel) -> None:
         # libfuse takes a descriptor that somebody else has mounted, under this name.
-        if fs.numbers is not None:
-            kernel.shown = fs.numbers.hide
         pyfuse3.init(Operations(fs, kernel), f"/dev/fd/{device}", set())
         self._scope = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -134,7 +130,7 @@ class Handles:
 
     def __init__(self) -> None:
         self._writers: dict[int, tuple[int, Caller]] = {}
-        self._next = _HANDLES
+        self._next = HANDLE_BASE
 
     def open(self, ino: int, writer: Caller) -> int:
         handle, self._next = self._next, self._next + 1
@@ -164,8 +160,8 @@ class Operations(pyfuse3.Operations):
         self.fs = fs
         self.counts = kernel.counts
         self.times = kernel.times
-        self._shown = fs.numbers.hide if fs.numbers is not None else same
-        self.real = fs.numbers.real if fs.numbers is not None else same
+        self._shown = fs.hide_number or _same
+        self.real = fs.real_number or _same
         """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""
         self.handles = Handles()
         self._fetching = trio.CapacityLimiter(_FETCHING_THREADS)
@@ -174,14 +170,14 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def lookup(self, parent_inode: Any, name: bytes, ctx: Any) -> pyfuse3.EntryAttributes:
-        if parent_inode == REPORT_INO and self.fs.report.takes_long(name):
+        if not self.fs.is_quick_to_look_up(parent_inode, name):
             ino = await trio.to_thread.run_sync(self.fs.lookup, _caller(ctx), parent_inode, name)
         else:
             ino = await _look_up(self.fs, _caller(ctx), self.real(parent_inode), name, self._fetching)
         if ino is None:
             miss = pyfuse3.EntryAttributes()
             miss.st_ino = 0
-            miss.entry_timeout = FOREVER if self.fs.elsewhere is None else MISS_SECONDS
+            miss.entry_timeout = MISS_SECONDS if self.fs.has_remote else FOREVER
             return miss
         return self._entry(ino, self.fs.attributes(ino))
 
@@ -243,7 +239,7 @@ class Operations(pyfuse3.Operations):
         while rows := self.fs.listing(fh, cookie, 128):
             for position, name, ino, _ in rows:
                 cookie = position
-                if ino >= VIRTUAL_BASE and not self.fs.policy.links_differ:
+                if ino >= VIRTUAL_BASE and not self.fs.links_differ:
                     continue
                 try:
                     entry = self._entry(ino, self.fs.attributes(ino))
@@ -303,7 +299,7 @@ class Operations(pyfuse3.Operations):
         self.fs.note_use(caller, ino)
         self.fs.opened(ino)
         handle = ino
-        if self.fs.quotas is not None and flags & os.O_ACCMODE != os.O_RDONLY:
+        if self.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY:
             handle = self.handles.open(ino, caller)
         return _handle(handle, direct=not uses_cache)
 
@@ -356,7 +352,7 @@ async def _look_up(
     fs: Filesystem, caller: Caller, parent: int, name: bytes, fetching: trio.CapacityLimiter
 ) -> int | None:
     """Look a name up, and wait for it where a remote tier can deliver it."""
-    if fs.elsewhere is None:
+    if not fs.has_remote:
         return fs.lookup(caller, parent, name)
     refusal = None
     try:
@@ -367,15 +363,19 @@ async def _look_up(
         ino, refusal = None, error
     if ino is not None:
         return ino
-    delivery = fs.elsewhere.missed(caller, parent, name)
-    if delivery is False:
+    delivery = fs.missed(caller, parent, name)
+    if delivery is Found.NOWHERE:
         if refusal is not None:
             raise refusal
         return None
-    if delivery is not True:
+    if delivery is not Found.HERE:
         # libfuse does not say when a caller is killed: it waits until the delivery ends.
         await trio.to_thread.run_sync(delivery.wait, abandon_on_cancel=True, limiter=fetching)
     return fs.lookup(caller, parent, name)
+
+
+def _same(number: int) -> int:
+    return number
 
 
 def _caller(context: Any) -> Caller:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pyfuse3
 
 from kcachefs.core.kernel import Kernel
@@ -16,12 +14,10 @@ class Pyfuse3Kernel(Kernel):
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self.times: dict[str, RequestTimes] = {}
-        self.shown: Callable[[int], int] = same
-        """The number by which the kernel knows an inode."""
 
-    def name_gone(self, parent: int, name: bytes) -> None:
-        # pyfuse3 sends it from a thread of its own.
-        pyfuse3.invalidate_entry_async(self.shown(parent), name, ignore_enoent=True)
+    def name_gone(self, parent: int, name: bytes, shown: int) -> None:
+        # Here the kernel knows inodes by the numbers that listings show. pyfuse3 sends this from a thread of its own.
+        pyfuse3.invalidate_entry_async(shown, name, ignore_enoent=True)
 
     def requests(self) -> dict[str, int]:
         return dict(self.counts)
@@ -31,7 +27,3 @@ class Pyfuse3Kernel(Kernel):
 
     def request_count(self) -> int:
         return sum(self.counts.values())
-
-
-def same(number: int) -> int:
-    return number

@@ -24,7 +24,7 @@ from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
 from kcachefs.core.caller import Caller
 from kcachefs.core.layouts import Kind
 from kcachefs.core.layouts import place as layout_of
-from kcachefs.core.remote import Delivery, Place
+from kcachefs.core.remote import Delivery, Found, Place
 from kcachefs.core.report import FleetNumbers
 from kcachefs.errors import KcachefsError
 from kcachefs.fleet import agent_protocol as protocol
@@ -82,18 +82,18 @@ class FleetClient:
 
     # --- in the engine's thread ---------------------------------------------------------------------------------------
 
-    def find(self, place: Place, caller: Caller) -> Delivery | bool:
+    def find(self, place: Place, caller: Caller) -> Delivery | Found:
         index = self._index
         if index is None or self._channel is None:
-            return False
+            return Found.NOWHERE
         for key in keys_of_name(place[0], place[1:]):
             number = index.find(key)
             if number == FOLDER:
-                return True
+                return Found.HERE
             if number is not None:
-                return not self._has_group(place) and self._order(index, key, caller)
+                return Found.NOWHERE if self._has_group(place) else self._order(index, key, caller)
         self._has_missed = True
-        return False
+        return Found.NOWHERE
 
     def _has_group(self, place: Place) -> bool:
         """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
@@ -103,24 +103,24 @@ class FleetClient:
         folder = self._fs.arrivals.find_folder(place[:-1])
         return folder is not None and bool(self._fs.table.group(folder, spot.group))
 
-    def _order(self, index: KeyIndex, key: int, caller: Caller) -> Delivery | bool:
+    def _order(self, index: KeyIndex, key: int, caller: Caller) -> Delivery | Found:
         now = time.monotonic()
         if now < self._closed_until:
-            return False
+            return Found.NOWHERE
         for reference in index.find_all(key):
             if now >= self._not_before.get(reference.place, 0.0) and not self._deliveries.is_absent(reference, key):
                 break
         else:
-            return False
+            return Found.NOWHERE
         if not self._fs.arrivals.has_room(is_asked=True):
-            return False
+            return Found.NOWHERE
         lookup, is_new = self._deliveries.wait_for(reference, key, caller.pid)
         if is_new:
             ahead = reference.run not in self._runs
             self._runs[reference.run] = None
             if not self.send(Fetch(reference, ahead)):
                 self._deliveries.lose(reference)
-                return False
+                return Found.NOWHERE
         return lookup
 
     def send(self, message: protocol.ToAgent, fd: int = -1) -> bool:

@@ -10,6 +10,8 @@
 | · `LINK_BASE` | the namespaces of private mounts, which are links there |
 | · `LOCK_BASE` to `LOCK_END` | locks of read-only mounts; `LOCK_FOLDER` is set in the number of a folder for them |
 | `GROUP_BASE` | not inodes: entries that are groups of files. The entry of a folder has the folder's inode number |
+| `HANDLE_BASE` | not inodes: handles of files that pyfuse3 opened for writing; a smaller handle is an inode's number |
+| `SHOWN_BASE` | not inodes: set in each number that a private mount shows for an inode of the catalog |
 | `ALIAS_BASE` | folders of a private mount's base as one user sees them: the user's root, then the folder's number |
 """
 
@@ -26,6 +28,8 @@ LOCK_BASE = VIRTUAL_BASE | 1 << 60
 LOCK_END = LOCK_BASE + (1 << 60)
 LOCK_FOLDER = 1 << 59
 GROUP_BASE = 1 << 62
+HANDLE_BASE = 1 << 62
+SHOWN_BASE = VIRTUAL_BASE >> 1
 ALIAS_BASE = 1 << 63
 ALIAS_BITS = 32
 """Bits of an alias that hold the folder's own number; the bits above hold the number of the user's root."""

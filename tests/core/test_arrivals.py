@@ -11,7 +11,7 @@ from kcachefs.core.arrivals import PIECE_FILES, ArrivingEntry, ArrivingFile
 from kcachefs.core.caller import Caller
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
-from kcachefs.core.remote import Delivery, Place
+from kcachefs.core.remote import Delivery, Found, Place
 from kcachefs.core.report import FleetNumbers
 from kcachefs.store.records import Inode
 from tests.core.trees import READER, exists, find, nothing_acknowledged, opened, write
@@ -111,7 +111,7 @@ class _Kernel(Kernel):
     def __init__(self) -> None:
         self.gone: list[bytes] = []
 
-    def name_gone(self, parent: int, name: bytes) -> None:
+    def name_gone(self, parent: int, name: bytes, shown: int) -> None:
         self.gone.append(name)
 
 
@@ -121,9 +121,9 @@ class _Remote:
     def __init__(self) -> None:
         self.asked: list[Place] = []
 
-    def find(self, place: Place, caller: Caller) -> Delivery | bool:
+    def find(self, place: Place, caller: Caller) -> Delivery | Found:
         self.asked.append(place)
-        return place[-1] == b"fxgraph"
+        return Found.HERE if place[-1] == b"fxgraph" else Found.NOWHERE
 
     def report(self) -> FleetNumbers:
         return FleetNumbers()
@@ -135,12 +135,12 @@ def test_the_kernel_is_told_of_names_that_it_took_for_missing(tmp_path: Path) ->
         fs.ask(remote)
         assert fs.elsewhere is not None
         reader = Caller(0, 0, READER)
-        assert fs.elsewhere.missed(reader, find(fs, "triton"), b"KEY") is False
+        assert fs.elsewhere.missed(reader, find(fs, "triton"), b"KEY") is Found.NOWHERE
         for name in (b"KEY", b"OTHER"):
             fs.arrivals.bring(tree(name), is_asked=True, was_missed=fs.elsewhere.was_missed)
         assert kernel.gone == [b"KEY"]
         for name in (b"NEW", b"NONE"):
-            assert fs.elsewhere.missed(reader, find(fs, "triton"), name) is False
+            assert fs.elsewhere.missed(reader, find(fs, "triton"), name) is Found.NOWHERE
         fs.elsewhere.look_again(lambda place: place == (b"triton", b"NEW"))
         assert kernel.gone == [b"KEY", b"NEW"]
 

@@ -25,7 +25,8 @@ from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIM
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER
 from kcachefs.core.walk import Name
 from kcachefs.errors import UsageError
-from kcachefs.store.records import entry_key, pack_number, temporary_key
+from kcachefs.store.entry_records import entry_key
+from kcachefs.store.records import pack_number, temporary_key
 from kcachefs.store.slots import SLOT_SIZE
 from tests.core.trees import (
     READER,
@@ -719,7 +720,7 @@ def test_a_folder_is_not_reaped_while_somebody_works_below_it(tmp_path: Path, si
 
 def test_what_the_kernel_only_remembers_is_reaped(tmp_path: Path) -> None:
     class Forgetful(Kernel):
-        def name_gone(self, parent: int, name: bytes) -> None:
+        def name_gone(self, parent: int, name: bytes, shown: int) -> None:
             if ino in fs.nodes.lookups:
                 fs.forget(ino, 1)
 
@@ -870,7 +871,7 @@ def test_pinned_entries_count_for_the_size_that_prune_leaves(tmp_path: Path) -> 
 
 def test_what_somebody_else_evicts_meanwhile_is_told_as_gone(tmp_path: Path) -> None:
     class Hasty(Kernel):
-        def name_gone(self, parent: int, name: bytes) -> None:
+        def name_gone(self, parent: int, name: bytes, shown: int) -> None:
             if name == b"A":  # it was evicted, and the next one has not had its turn
                 nested.append(Administration(fs).evict(["triton/B"]))
 

@@ -328,7 +328,7 @@ class Users:
             self.wrote(uid, found.ino, offset, data)
 
     def opened(self, uid: int, found: Seen, flags: int) -> bool:
-        if not self.line.fs.policy.judges_opens:
+        if not self.line.fs.judges_opens:
             return True
         body = p.OPEN_IN.pack(flags, self.chance.randrange(2))
         return self.kernel.ask(uid, Op.OPEN, found.ino, body) is not None
@@ -384,7 +384,7 @@ class Users:
 
     def pry(self, uid: int) -> None:
         """Look where nothing is to be found, and make something there."""
-        hidden = self.line.fs.numbers
+        hidden = self.line.fs.policy.numbers
         tokens = [hidden.folder_of(other) for other in self.uids] if hidden is not None else []
         path = tuple(self.chance.choices((*PRYING, *FOLDERS, *tokens), k=self.chance.randrange(1, 4)))
         found = self.kernel.walk(uid, path)

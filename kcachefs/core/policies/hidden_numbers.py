@@ -15,13 +15,11 @@ from hashlib import blake2b
 
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import Store
-from kcachefs.store.inode_numbers import ALIAS_BASE, ROOT_INO, VIRTUAL_BASE
+from kcachefs.store.inode_numbers import ALIAS_BASE, ROOT_INO, SHOWN_BASE, VIRTUAL_BASE
 from kcachefs.store.records import META_PRIVATE
 
 _KEY_BYTES = 32
 _ROUNDS = 4
-_SHOWN = VIRTUAL_BASE >> 1
-"""Set in every number that is shown for an inode of the catalog: it is neither the root's nor a virtual one."""
 
 
 class HiddenNumbers:
@@ -36,7 +34,7 @@ class HiddenNumbers:
         if ino == ROOT_INO or VIRTUAL_BASE <= ino < ALIAS_BASE:
             return ino
         if ino < VIRTUAL_BASE:
-            return _SHOWN | self._permute(ino, 30, range(_ROUNDS))
+            return SHOWN_BASE | self._permute(ino, 30, range(_ROUNDS))
         return ALIAS_BASE | self._permute(ino & ~ALIAS_BASE, 32, range(_ROUNDS))
 
     def real(self, number: int) -> int:
@@ -44,7 +42,7 @@ class HiddenNumbers:
         if number == ROOT_INO or VIRTUAL_BASE <= number < ALIAS_BASE:
             return number
         if number < VIRTUAL_BASE:
-            return self._permute(number & ~_SHOWN, 30, reversed(range(_ROUNDS)))
+            return self._permute(number & ~SHOWN_BASE, 30, reversed(range(_ROUNDS)))
         return ALIAS_BASE | self._permute(number & ~ALIAS_BASE, 32, reversed(range(_ROUNDS)))
 
     def folder_of(self, uid: int) -> bytes:

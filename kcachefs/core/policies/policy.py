@@ -28,7 +28,9 @@ REPORT_COOKIE = DOTDOT + 1
 class Policy:
     """What users of a mount may do to each other, and what each of them sees. One object per filesystem.
 
-    It is asked, always in the thread that answers requests unless noted:
+    It is asked in the thread that answers requests unless noted, and in a pool by what was handed to one: `find` by a
+    lookup that takes long, `authorize_rename` once more by a rename that syncs, `ignores_changes` and `allowed_mode` by
+    a slow change of attributes.
 
     | question | when | what it may do |
     | --- | --- | --- |
@@ -40,7 +42,8 @@ class Policy:
     | `forgotten` | the kernel knows an inode no more | forget what was noted about it |
     | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
     | `name_seconds` | the kernel is told of a name | say how long it may trust it |
-    | `listing`, `readlink` | those requests | answer otherwise, by caller |
+    | `listing` | that request | list other names, or other numbers |
+    | `readlink` | that request | answer otherwise, by caller |
     | `authorize_open` | every open, where opens are judged | refuse; keep the handle off the page cache |
     | `authorize_write`, `authorize_change`, `authorize_allocate` | before bytes or attributes change | refuse |
     | `authorize_add`, `authorize_kind` | before something is made there, or of that type | refuse |

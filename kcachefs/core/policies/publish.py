@@ -168,7 +168,7 @@ class Publish(Policy):
             self.authorize_add(caller, new_parent, new_name)
         elif ino is not None and ino != other and not flags & RENAME_NOREPLACE:
             if not flags & RENAME_EXCHANGE:
-                return self._gives_way(caller, ino, other, new_parent, new_name)
+                return self._authorize_replacing(caller, ino, other, new_parent, new_name)
             self._refuse_strangers(caller, new_parent, new_name)
             self._refuse_moving(caller, other, new_name)
         return False
@@ -200,8 +200,8 @@ class Publish(Policy):
             if count >= LOOKED_AT:
                 raise FsError(errno.EXDEV, f"{name!r} holds too much to be moved by anybody but root")
 
-    def _gives_way(self, caller: Caller, ino: int, other: int, parent: int, name: bytes) -> bool:
-        """Whether what is renamed is the same as what another has published. Raises where it is something else."""
+    def _authorize_replacing(self, caller: Caller, ino: int, other: int, parent: int, name: bytes) -> bool:
+        """Returns whether the rename gives way, because somebody else has published the same already."""
         node, published = self._nodes.get(ino), self._nodes.get(other)
         if _owns(caller, published.uid):
             return False

@@ -42,7 +42,8 @@ class ReadOnly(Policy):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._memory = MemoryLocks(parts.options.limits.account_of, parts.kernel.name_gone)
+        gone = parts.kernel.name_gone
+        self._memory = MemoryLocks(parts.options.limits.account_of, lambda parent, name: gone(parent, name, parent))
         self._named_locks: set[int] = set()
         """Locks among the files of an entry, as far as this worker was asked for their names."""
 

@@ -366,8 +366,8 @@ def test_a_tree_that_was_looked_for_too_early_is_found_when_its_user_comes(tmp_p
         alice = Caller(ALICE.uid, ALICE.gid)
         trees = fs.lookup(alice, ROOT_INO, b".tenants")
         assert trees is not None
-        assert fs.numbers is not None
-        token = fs.numbers.folder_of(ALICE.uid)
+        assert fs.policy.numbers is not None
+        token = fs.policy.numbers.folder_of(ALICE.uid)
         assert len(store.catalog.get(META_PRIVATE) or b"") == 32
         with pytest.raises(FsError) as caught:  # an error, which the kernel does not remember as it would a miss
             fs.lookup(alice, trees, token)

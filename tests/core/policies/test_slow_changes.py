@@ -13,6 +13,7 @@ from kcachefs.core.caller import Caller
 from kcachefs.core.sharing import Sharing
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Fattr, Op
+from kcachefs.errors import FsError
 from kcachefs.store import Store
 from tests.engines.test_protocol import Line
 from tests.waiting import PATIENCE
@@ -68,6 +69,41 @@ def test_others_are_answered_while_a_large_file_is_brought_back(
             assert line.ask(opcode, ino, body)[0] in (errno.EPERM, errno.EROFS)
     finally:
         go_on.set()
+        line.close()
+
+
+def test_a_rename_that_is_refused_syncs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(store: Store) -> Filesystem:
+        return Filesystem(store, FsOptions(sharing=Sharing(policy="publish")))
+
+    line = Line(tmp_path / "store", caplog, make)
+    try:
+        fs, secured = line.fs, list[int]()
+        owner, stranger = Caller(*OWNER[:2]), Caller(*STRANGER[:2])
+        triton = fs.lookup(owner, 1, b"triton") or 0
+        for caller, name in ((owner, b"published"), (stranger, b"tmp.1"), (owner, b"tmp.2")):
+            ino, _ = fs.create(caller, triton, name, 0o644)
+            fs.write(ino, 0, name)
+        fs.sync(fs.tree.find(triton, b"published") or 0)
+        secure = fs._syncer._secure
+
+        def noted(ino: int, entry: int) -> None:
+            secured.append(ino)
+            secure(ino, entry)
+
+        monkeypatch.setattr(fs._syncer, "_secure", noted)
+        line.caller = STRANGER
+        body = p.RENAME_IN.pack(triton) + b"tmp.1\0published\0"
+        assert line.ask(Op.RENAME, triton, body)[0] == errno.EPERM
+        with pytest.raises(FsError):
+            fs.rename(stranger, triton, b"tmp.1", triton, b"published")
+        assert secured == []
+        line.caller = OWNER
+        assert line.ask(Op.RENAME, triton, p.RENAME_IN.pack(triton) + b"tmp.2\0published\0")[0] == 0
+        assert secured != [], "of its owner's, who may replace it"
+    finally:
         line.close()
 
 
