@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md and the pages about architecture and concurrency, compared with the code they describe.
+"""CONTRIBUTING.md, SECURITY.md and the pages about architecture and concurrency, compared with the code.
 
 What a page puts between backticks is checked by its form:
 
@@ -15,9 +15,11 @@ import ast
 import dis
 import importlib
 import os
+import random
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,9 +30,12 @@ import trio
 import typer
 
 from kcachefs.cli import make_app
-from kcachefs.core import Filesystem, FsOptions, unsealed
+from kcachefs.core import Filesystem, FsOptions, accounts, layouts, unsealed
 from kcachefs.core.caller import Caller
 from kcachefs.core.limits import Limits
+from kcachefs.core.sharing import POLICIES
+from kcachefs.daemon import syscall_filter, worker_process
+from kcachefs.daemon.confinement import NO_LANDLOCK
 from kcachefs.daemon.control import AT_ONCE, CONNECTIONS_MAX
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
@@ -40,9 +45,10 @@ from tests.syntax import nodes_of, syntax_of
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "kcachefs"
 CONTRIBUTING, ARCHITECTURE, CONCURRENCY = "CONTRIBUTING.md", "docs/architecture.md", "docs/concurrency.md"
-PAGES = (CONTRIBUTING, ARCHITECTURE, CONCURRENCY)
+SECURITY = "SECURITY.md"
+PAGES = (CONTRIBUTING, ARCHITECTURE, CONCURRENCY, SECURITY)
 
-FOREIGN = {"/dev/fuse", "linux/fuse.h", "torch.compile"}
+FOREIGN = {"/dev/fuse", "linux/fuse.h", "torch.compile", "ccache.conf"}
 
 # --- reading a page ---------------------------------------------------------------------------------------------------
 
@@ -248,8 +254,19 @@ def test_every_file_and_folder_on_a_page_exists(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_on_a_page_leads_somewhere(page: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", prose(page))
-    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+    links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", prose(page))
+    wrong = []
+    for file, heading in links:
+        path = (ROOT / page).parent / file if file else ROOT / page
+        if not path.exists() or (heading and heading not in anchors(path)):
+            wrong.append(f"{file}#{heading}")
+    assert wrong == []
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", [CONTRIBUTING, CONCURRENCY])
@@ -288,17 +305,17 @@ def test_every_name_of_a_module_on_a_page_exists(page: str) -> None:
             assert any(hasattr(one, name) for one in known), code
 
 
-UNITS = {"": 1, " s": 1, " ms": 1e-3, " KiB": 1 << 10, " MiB": 1 << 20}
+UNITS = {"": 1, " s": 1, " ms": 1e-3, " bytes": 1, " KiB": 1 << 10, " MiB": 1 << 20}
 
 
-@pytest.mark.parametrize("page", [CONTRIBUTING, ARCHITECTURE])
+@pytest.mark.parametrize("page", PAGES)
 def test_every_constant_on_a_page_has_the_value_that_it_has_in_the_code(page: str) -> None:
-    named = re.findall(r"`([a-z_]+)\.([A-Z][A-Z_]+)`(?: \(([\d.]+)( \w+)?\))?", prose(page))
+    named = re.findall(r"`([a-z_]+)\.([A-Z][A-Z_]+)`(?: \((\d[\d.,/]*)( \w+)?\))?", prose(page))
     assert named, EMPTY
     for module, name, value, unit in named:
         assert value, f"{module}.{name} is not followed by its value"
         found = [getattr(one, name) for one in modules_called(module) if hasattr(one, name)]
-        assert found == [pytest.approx(float(value) * UNITS[unit])], f"{module}.{name}"
+        assert found == [pytest.approx(float(Fraction(value.replace(",", ""))) * UNITS[unit])], f"{module}.{name}"
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -316,6 +333,8 @@ def options() -> dict[str, set[str]]:
 
 def options_of(command: str) -> str | set[str]:
     """The options that a command line can have: a set, or a text in which they are."""
+    if command.startswith("scripts/kcachefs --"):
+        return (ROOT / "scripts/kcachefs").read_text()
     words = command.replace("scripts/kcachefs", "kcachefs").split()
     if words[0] == "kcachefs":
         return options()[words[1]]
@@ -350,6 +369,30 @@ def test_every_variable_on_the_pages_is_read_by_somebody() -> None:
     for page in PAGES:
         for variable in re.findall(r"KCACHEFS_[A-Z_]+", text_of(page)):
             assert variable in known
+
+
+# --- what SECURITY.md lists -------------------------------------------------------------------------------------------
+
+
+def test_the_page_about_security_has_every_policy() -> None:
+    policies = [code.split() for code in column(SECURITY, "What each policy promises", 0)]
+    assert {words[0] for words in policies} == set(POLICIES)
+    assert {option for words in policies for option in words[1:]} <= options()["mount"]
+
+
+def test_the_page_about_security_lists_what_the_code_does() -> None:
+    page = prose(SECURITY)
+    locks = [f"`{pattern.removeprefix('**/*')}`" for kind, pattern in layouts._LOCKS if kind is layouts.Kind.LOCK]
+    assert f"names ending in {', '.join(locks[:-1])} or {locks[-1]}," in page
+    assert f"in blocks of {accounts._BLOCK >> 10} KiB" in page
+    machines = " and ".join(syscall_filter._MACHINES).replace("_", "-")
+    assert f"The filter exists for {machines}." in page
+    landlock = re.search(r"Linux [\d.]+", NO_LANDLOCK)
+    assert landlock is not None
+    assert f"Landlock needs {landlock[0]};" in page
+    secrets = set(re.findall(r"`([A-Z]+_)…`", page))
+    assert secrets
+    assert secrets <= set(worker_process._SECRETS)
 
 
 # --- the map is complete ----------------------------------------------------------------------------------------------
@@ -414,6 +457,20 @@ def test_every_lock_is_on_the_page_with_its_kind() -> None:
     assert (
         dict(zip(column(CONCURRENCY, "Locks", 0), (row[1] for row in rows(CONCURRENCY, "Locks")), strict=True)) == found
     )
+
+
+def test_every_lock_is_in_the_order_or_stands_apart() -> None:
+    kinds = [row[1].rpartition(".")[2] for row in rows(CONCURRENCY, "Locks")]
+    named = zip(column(CONCURRENCY, "Locks", 0), kinds, strict=True)
+    locks = {short(name) for name, kind in named if kind in ("Lock", "RLock", "Condition")}
+    pairs = column(CONCURRENCY, "Pairs", 0) + column(CONCURRENCY, "Pairs", 1)
+    placed = [*column(CONCURRENCY, "Order", 1), *pairs, *column(CONCURRENCY, "Locks that stand apart", 1)]
+    assert sorted(map(short, placed)) == sorted(locks)
+
+
+def short(name: str) -> str:
+    """A lock's name without the file that defines it."""
+    return name.rpartition(": ")[2]
 
 
 def test_no_lock_is_made_without_a_name() -> None:
@@ -522,15 +579,15 @@ class Watched:
         self._order = order
         self._held = held
 
-    def acquire(self) -> bool:
+    def acquire(self, blocking: bool = True) -> bool:
         stack: list[Watched] = self._held.__dict__.setdefault("stack", [])
         if self not in stack:
             self._order |= {
                 (self._names[id(other)], self._names[id(self)]) for other in stack if id(other) in self._names
             }
-        self._lock.acquire()
-        stack.append(self)
-        return True
+        if is_taken := self._lock.acquire(blocking):
+            stack.append(self)
+        return bool(is_taken)
 
     def release(self) -> None:
         stack = self._held.stack
@@ -553,21 +610,26 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
         Lock=lambda: Watched(threading.Lock(), names, order, held),
         RLock=lambda: Watched(threading.RLock(), names, order, held),
     )
-    for module in ("catalog", "store", "ledger", "volumes", "slots", "spool", "frame_cache"):
-        monkeypatch.setattr(f"kcachefs.store.{module}.threading", watching)
-    for module in ("history", "runs"):
-        monkeypatch.setattr(f"kcachefs.core.{module}.threading", watching)
+    stores = ("catalog", "store", "ledger", "volumes", "slots", "spool", "frame_cache", "dictionaries", "listings")
+    cores = ("history", "runs", "start_profiles", "accounts", "report_folder")
+    for module in (*(f"store.{name}" for name in stores), *(f"core.{name}" for name in cores)):
+        monkeypatch.setattr(f"kcachefs.{module}.threading", watching)
     with Store(tmp_path / "store", Options(background=False, volume_size=1 << 20)) as store:
-        fs = Filesystem(store, FsOptions(limits=Limits(max_size=3 << 20, min_free=0, grace=0.0)))
-        owners = (store.catalog, store.objects.ledger, store.volumes, store.slots, store.spool, store.objects.cache)
-        for owner in (*owners, fs.history, fs.runs):
+        limits = Limits(max_size=3 << 20, max_size_per_uid=1 << 30, min_free=0, grace=0.0)
+        fs = Filesystem(store, FsOptions(limits=limits))
+        assert fs.quotas is not None
+        in_store = (store.catalog, store.objects.ledger, store.volumes, store.slots, store.spool, store.objects.cache)
+        in_core = (fs.history, fs.runs, fs.profiles, fs.quotas.accounts, fs.report)
+        for owner in (*in_store, store.dictionaries, store.listings, *in_core):
             names |= {
                 id(lock): f"{type(owner).__name__}.{name}"
                 for name, lock in vars(owner).items()
                 if isinstance(lock, Watched)
             }
+        write_into_what_was_packed(fs)
         use(fs)
         fold_on_a_full_disk(fs, monkeypatch)
+        fs.report.find(Caller(0, 0), b"settled.json")
     levels = {code: int(row[0]) for row in rows(CONCURRENCY, "Order") for code in re.findall(r"`([^`]+)`", row[1])}
     assert set(levels) == set(names.values())
     assert [(outer, inner) for outer, inner in sorted(order) if levels[inner] <= levels[outer]] == []
@@ -577,12 +639,44 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
         "Ledger._roll_lock",
         "Volumes._sync_lock",
     }
-    assert ("Catalog.lock", "Volumes._sync_lock") in order
+    assert order >= {
+        ("ReportFolder._turn", "Catalog._fold_lock"),
+        ("Catalog.lock", "Volumes._sync_lock"),
+        ("Catalog.lock", "Accounts._lock"),
+        ("Catalog.lock", "Dictionaries._lock"),
+        ("Catalog.lock", "Runs._lock"),
+        ("Runs._lock", "StartProfiles._lock"),
+    }
+
+
+def write_into_what_was_packed(fs: Filesystem) -> None:
+    """A sealed file that was compressed with a dictionary is written again: it is decoded with the lock held."""
+    root, parent = Caller(0, 0), fs.tree.find(ROOT_INO, b"triton")
+    assert parent is not None
+    texts = [alike(seed) for seed in range(8)]
+    assert fs.store.dictionaries.learn([alike(seed) for seed in range(100, 130)], 1 << 20)
+    inos = [fs.create(root, parent, b"%d" % number, 0o644)[0] for number in range(len(texts))]
+    for ino, text in zip(inos, texts, strict=True):
+        fs.files.write(ino, 0, text)
+    fs.settle()
+    for _ in fs.store.repack(0):
+        pass
+    fs.store.objects.cache.clear()
+    fs.store.dictionaries._loaded.clear()
+    fs.files.write(inos[0], 0, b"again")
+    assert fs.read(inos[0], 0, 9000) == b"again" + texts[0][5:]
+
+
+def alike(seed: int) -> bytes:
+    """Text that has much in common with that of other seeds, and little within itself."""
+    common, own = random.Random(0), random.Random(seed)
+    lines = [common.randbytes(24).hex() for _ in range(200)]
+    return "\n".join(own.sample(lines, 100)).encode()
 
 
 def use(fs: Filesystem) -> None:
     """Requests in this thread for more than the limits allow, sealing and evicting in another."""
-    root, parent = Caller(0, 0), fs.tree.find(ROOT_INO, b"jax")
+    root, parent = Caller(0, 0, os.getpid()), fs.tree.find(ROOT_INO, b"jax")
     assert parent is not None
     done = threading.Event()
 
