@@ -9,22 +9,35 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
+from typing import TypeVar
+
+P = TypeVar("P", bound="str | os.PathLike[str]")
 
 
-def open_locked(path: str | os.PathLike[str], flags: int, how: int, mode: int = 0o600) -> int:
+def open_locked(
+    path: P,
+    flags: int,
+    how: int,
+    mode: int = 0o600,
+    *,
+    opener: Callable[[P, int, int], int] = os.open,
+    closer: Callable[[int], None] = os.close,
+) -> int:
     """Open `path` with `flags`, lock it as `how` says (fcntl.LOCK_…), and return the descriptor; close it to unlock.
 
     With LOCK_NB a lock that somebody else holds raises BlockingIOError. Every other error is open's or flock's own.
+    `opener` and `closer` do what os.open and os.close do, and can keep account of a descriptor that waits for the lock.
     """
     while True:
-        fd = os.open(path, flags, mode)
+        fd = opener(path, flags, mode)
         try:
             if lock(fd, path, how):
                 return fd
         except BaseException:
-            os.close(fd)
+            closer(fd)
             raise
-        os.close(fd)
+        closer(fd)
 
 
 def lock(fd: int, path: str | os.PathLike[str], how: int) -> bool:

@@ -34,7 +34,17 @@ _STATX_MNT_ID, _STATX_MNT_ID_UNIQUE = 0x1000, 0x4000
 _STATX_BYTES, _STATX_MNT_ID_AT = 256, 0x90
 """The size of struct statx, and where stx_mnt_id is in it."""
 
+_SECCOMP_SET_MODE_FILTER = 1
+_INSTRUCTION_BYTES = 8
+"""The size of struct sock_filter."""
+
 _off_t = ctypes.c_long
+
+
+class _FilterProgram(ctypes.Structure):
+    """struct sock_fprog: how many instructions there are, and where."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
@@ -108,6 +118,22 @@ def syscall(number: int, *arguments: int | bytes | None) -> int:
     if result < 0:
         raise failure()
     return result
+
+
+def filter_calls(number: int, flags: int, program: bytes) -> None:
+    """seccomp(2), which has this `number`: judge the thread's system calls by a program of 8-byte instructions."""
+    described = _FilterProgram(len(program) // _INSTRUCTION_BYTES, program)
+    syscall(number, _SECCOMP_SET_MODE_FILTER, flags, bytes(described))
+
+
+def load(name: str) -> None:
+    """Load a library for good. Raises OSError where there is none."""
+    ctypes.CDLL(name)
+
+
+def bytes_at(address: int, length: int) -> bytes:
+    """A copy of what is in our memory there."""
+    return ctypes.string_at(address, length)
 
 
 def failure() -> OSError:

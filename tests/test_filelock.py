@@ -61,6 +61,28 @@ def test_no_descriptor_is_left_open_when_the_lock_is_refused(path: Path) -> None
     os.close(first)
 
 
+def test_whoever_keeps_account_of_descriptors_is_told_of_each_that_is_opened_and_closed(path: Path) -> None:
+    first = open_locked(path, CREATE, EXCLUSIVE)
+    opened: list[int] = []
+    closed: list[int] = []
+
+    def opener(path: Path, flags: int, mode: int) -> int:
+        opened.append(os.open(path, flags, mode))
+        return opened[-1]
+
+    def closer(fd: int) -> None:
+        closed.append(fd)
+        os.close(fd)
+
+    with pytest.raises(BlockingIOError):
+        open_locked(path, CREATE, EXCLUSIVE, opener=opener, closer=closer)
+    assert len(opened) == 1
+    assert closed == opened
+    os.close(first)
+    os.close(open_locked(path, CREATE, EXCLUSIVE, opener=opener, closer=closer))
+    assert (len(opened), len(closed)) == (2, 1)
+
+
 def _waiting_for(fd: int) -> int:
     """How many wait for the lock on this file, by /proc/locks: their lines have an arrow."""
     inode = f":{os.fstat(fd).st_ino} "

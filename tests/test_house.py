@@ -120,3 +120,42 @@ def test_no_class_has_more_methods_than_one_can_remember() -> None:
                 if len(methods) > METHODS_MAX:
                     wrong.append(f"{name_of(path)}: {node.name} has {len(methods)}")
     assert wrong == []
+
+
+def test_engines_ask_the_filesystem_and_nothing_behind_it() -> None:
+    """`fs.lookup`, but neither `fs.policy.find` nor `fs.report.find`."""
+    wrong = [
+        f"{name_of(path)}:{node.lineno}: {ast.unparse(node)}"
+        for path in FILES
+        if room_of(path) == "engines"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
+        if "fs" in (getattr(node.value.value, "id", ""), getattr(node.value.value, "attr", ""))
+    ]
+    assert wrong == []
+
+
+def test_nothing_is_assigned_to_what_an_engine_was_given() -> None:
+    """An engine hooks nothing into the filesystem, the kernel or another engine: constructors take what they need."""
+    wrong = [
+        f"{name_of(path)}:{node.lineno}: {ast.unparse(target)}"
+        for path in FILES
+        if room_of(path) == "engines"
+        for node in nodes_of(path)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value).split(".")[-1] in ("fs", "kernel", "engine")
+    ]
+    assert wrong == []
+
+
+def test_the_c_library_is_called_in_one_place() -> None:
+    """There each function is declared with its argument types. `fleet/scopes.py` asks a library of NVIDIA's."""
+    found = {
+        name_of(path)
+        for path in FILES
+        for node in nodes_of(path)
+        if (isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "ctypes" for alias in node.names))
+        or (isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "ctypes")
+    }
+    assert found == {"libc.py", "fleet/scopes.py"}

@@ -65,6 +65,12 @@ def test_madvise_takes_a_64_bit_address() -> None:
         assert memory[:4] == bytes(4), "an anonymous page comes back empty"
 
 
+def test_what_is_in_memory_is_copied_whole() -> None:
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        memory[:4] = b"a\0b\0"
+        assert libc.bytes_at(_address_of(memory), 4) == b"a\0b\0"
+
+
 def test_capget_says_what_proc_says() -> None:
     words = struct.unpack("<6I", libc.capget(struct.pack("<Ii", libc.CAPABILITY_VERSION, 0)))
     status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)

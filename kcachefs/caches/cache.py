@@ -126,7 +126,7 @@ class Cache(MutableMapping[Key, bytes]):
         def make() -> Entry:
             return _computed(levels, raw, isinstance(key, str), compute())
 
-        return levels.flights.run(raw, lambda: levels.find_again(raw), make, levels.lock_path(raw))
+        return levels.single_flight.run(raw, lambda: levels.find_again(raw), make, levels.lock_path(raw))
 
     async def get_or_compute_async(self, key: Key, compute: Callable[[], Awaitable[Value | Entry]]) -> bytes:
         """`get_or_compute` for tasks of asyncio or trio, with a coroutine function; waiting blocks no event loop."""
@@ -138,7 +138,7 @@ class Cache(MutableMapping[Key, bytes]):
         async def make() -> Entry:
             return _computed(levels, raw, isinstance(key, str), await compute())
 
-        made = await levels.flights.run_async(raw, lambda: levels.find_again(raw), make, levels.lock_path(raw))
+        made = await levels.single_flight.run_async(raw, lambda: levels.find_again(raw), make, levels.lock_path(raw))
         return made.value
 
     def delete(self, key: Key) -> bool:
@@ -154,11 +154,11 @@ class Cache(MutableMapping[Key, bytes]):
 
     def stats(self) -> Stats:
         """What this cache has done, as seen from this process."""
-        memory, folder, flights = self._memory, self._levels.folder, self._levels.flights
+        memory, folder, single_flight = self._memory, self._levels.folder, self._levels.single_flight
         return Stats(
             memory_hits=memory.hits,
-            waited=flights.waited,
-            waiting=flights.waiting,
+            waited=single_flight.waited,
+            waiting=single_flight.waiting,
             damaged=folder.damaged if folder is not None else 0,
             memory_evictions=memory.evictions,
             disk_evictions=folder.evictions if folder is not None else 0,

@@ -24,7 +24,7 @@ class Levels:
     def __init__(self, folder: Folder | None, memory: Memory[Entry]) -> None:
         self.folder = folder
         self.memory = memory
-        self.flights: SingleFlight[Entry] = SingleFlight()
+        self.single_flight: SingleFlight[Entry] = SingleFlight()
         self._is_closed = False
         self._counts_lock = threading.RLock()
         self._counts = dict.fromkeys(("disk_hits", "misses", "puts", "computed", "refused"), 0)
@@ -157,7 +157,7 @@ class Levels:
         """In a forked child: other threads may have held locks, and they do not exist here."""
         self._counts_lock = threading.RLock()
         self.memory.after_fork()
-        self.flights.after_fork()
+        self.single_flight.after_fork()
         if self.folder is not None:
             self.folder.after_fork()
 

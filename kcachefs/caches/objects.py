@@ -111,7 +111,7 @@ class ObjectCache(Generic[T]):
         )
         if folder is not None:
             stand_before(str(folder.root), self._memory)
-        self._flights: SingleFlight[tuple[T]] = SingleFlight()
+        self._single_flight: SingleFlight[tuple[T]] = SingleFlight()
         self._counts_lock = threading.RLock()
         self._loaded = self._made = 0
         _all.add(self)
@@ -186,7 +186,7 @@ class ObjectCache(Generic[T]):
         found = self._memory.get(raw)
         if found is None:
             lock = None if self._levels is None else self._levels.lock_path(raw)
-            found = self._flights.run(raw, lambda: self._find(raw), lambda: self._keep_made(raw, *make()), lock)
+            found = self._single_flight.run(raw, lambda: self._find(raw), lambda: self._keep_made(raw, *make()), lock)
         return found[0]
 
     async def get_or_make_with_async(self, key: Key, make: Callable[[], Awaitable[tuple[T, Entry | None]]]) -> T:
@@ -200,7 +200,7 @@ class ObjectCache(Generic[T]):
             return self._keep_made(raw, *await make())
 
         lock = None if self._levels is None else self._levels.lock_path(raw)
-        return (await self._flights.run_async(raw, lambda: self._find(raw), made, lock))[0]
+        return (await self._single_flight.run_async(raw, lambda: self._find(raw), made, lock))[0]
 
     def _with_entry(self, key: Key, value: T) -> tuple[T, Entry | None]:
         if self._encode is None:
@@ -242,7 +242,7 @@ class ObjectCache(Generic[T]):
     def _after_fork(self) -> None:
         self._counts_lock = threading.RLock()
         self._memory.after_fork()
-        self._flights.after_fork()
+        self._single_flight.after_fork()
 
 
 _all: weakref.WeakSet[ObjectCache[Any]] = weakref.WeakSet()

@@ -54,36 +54,34 @@ class ProcessLock:
     def _acquire(self, how: int) -> Attempt:
         if self._path is None:
             return Attempt.UNAVAILABLE
-        while True:
-            _open.add(self)
-            try:
-                self._file = _open_file(self._path)
-                if filelock.lock(self._file, self._path, how):
-                    return Attempt.HELD
-            except BlockingIOError:
-                self._close()
-                return Attempt.BUSY
-            except OSError:
-                self._close()
-                return Attempt.UNAVAILABLE
-            except BaseException:
-                self._close()
-                raise
-            self._close()
+        _open.add(self)
+        try:
+            filelock.open_locked(self._path, _OPEN, how, 0o666, opener=self._open_file, closer=self._close_file)
+        except BlockingIOError:
+            return Attempt.BUSY
+        except OSError:
+            return Attempt.UNAVAILABLE
+        finally:
+            if self._file < 0:
+                _open.discard(self)
+        return Attempt.HELD
+
+    def _open_file(self, path: str, flags: int, mode: int) -> int:
+        try:
+            self._file = os.open(path, flags, mode)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._file = os.open(path, flags, mode)
+        return self._file
+
+    def _close_file(self, file: int) -> None:
+        self._file = -1
+        os.close(file)
 
     def _close(self) -> None:
         _open.discard(self)
         if self._file >= 0:
-            file, self._file = self._file, -1
-            os.close(file)
-
-
-def _open_file(path: str) -> int:
-    try:
-        return os.open(path, _OPEN, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, _OPEN, 0o666)
+            self._close_file(self._file)
 
 
 def _close_inherited() -> None:

@@ -54,7 +54,7 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self.waiting: int = 0
         self.waited: int = 0
-        self._flights: dict[bytes, Flight[T]] = {}
+        self._under_way: dict[bytes, Flight[T]] = {}
 
     def run(self, key: bytes, find: Callable[[], T | None], make: Callable[[], T], lock: str | None) -> T:
         """What `find` finds; where that is nothing, what `make` returns, which is to be found from then on.
@@ -95,14 +95,14 @@ class SingleFlight(Generic[T]):
     def after_fork(self) -> None:
         """In a forked child: the threads that computed and waited do not exist here."""
         self.waiting = 0
-        self._flights = {}
+        self._under_way = {}
 
     def _join(self, key: bytes, inside: tuple[Flight[Any], ...]) -> tuple[Flight[T], bool]:
         """The flight of `key`, and whether the caller is to compute it; otherwise it must wait and then leave."""
         with _lock:
-            flight = self._flights.get(key)
+            flight = self._under_way.get(key)
             if flight is None:
-                flight = self._flights[key] = Flight()
+                flight = self._under_way[key] = Flight()
                 return flight, True
             if flight in inside:
                 raise _recursion(key)
@@ -176,8 +176,8 @@ class SingleFlight(Generic[T]):
             _inside.set(tuple(outer for outer in _inside.get() if outer is not flight))
         finally:
             with _lock:
-                if self._flights.get(key) is flight:
-                    del self._flights[key]
+                if self._under_way.get(key) is flight:
+                    del self._under_way[key]
                 callbacks = flight.end()
             for callback in callbacks:
                 callback()

@@ -82,9 +82,10 @@ class Writers:
                 os.makedirs(self._folder, exist_ok=True)
                 name = f"{os.getpid()}-{os.urandom(6).hex()}"
                 file = os.open(self._folder + name, _CREATE, 0o666)
+                is_there = True
                 with contextlib.suppress(OSError):  # without locks, nobody is ever found dead
-                    fcntl.flock(file, fcntl.LOCK_EX)
-                if not os.path.exists(self._folder + name):  # a sweep removed it before it was locked
+                    is_there = filelock.lock(file, self._folder + name, fcntl.LOCK_EX)
+                if not is_there:  # a sweep removed it before it was locked
                     os.close(file)
                 elif self._take(name):
                     self._leave = weakref.finalize(self, _sign_off, self._folder + name, file)

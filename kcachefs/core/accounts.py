@@ -34,7 +34,20 @@ from kcachefs.store import Store
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
 from kcachefs.store.object_records import ObjectRecord, object_key
-from kcachefs.store.records import NO_DIGEST, Content, Inode, inode_key, number_of
+from kcachefs.store.records import (
+    INODE_DIGEST,
+    INODE_FLAGS,
+    INODE_HEAD,
+    INODE_PLACE,
+    INODE_SIZE,
+    INODE_TYPE,
+    INODE_UID,
+    NO_DIGEST,
+    Content,
+    Inode,
+    inode_key,
+    number_of,
+)
 
 INODE_BYTES = 1024
 FREE_BYTES = 512
@@ -43,10 +56,6 @@ NOBODYS_ACCOUNT = 0xFFFFFFFF
 """The account of what was evicted while it was in use."""
 _BLOCK = 4096
 _INODES = ord("i")
-_TYPE, _FLAGS = 1, 77
-_HEAD, _UID, _SIZE, _PLACE = slice(0, 12), slice(8, 12), slice(20, 28), slice(68, 110)
-"""Where an inode's record has its type, flags, (mode, links, owner), owner, size, (spool, content, flags, digest)."""
-_DIGEST = slice(78, 110)
 _PAGE = 256
 """Inodes counted at a time, while requests wait."""
 
@@ -258,14 +267,18 @@ class Accounts:
 
 def _costs_the_same(old: bytes, new: bytes) -> bool:
     """Whether two records of an inode differ in nothing that is charged for, as most changes do. False says nothing."""
-    if old[_TYPE] & 0xF0 == new[_TYPE] & 0xF0 == 0x40:  # a folder
-        return old[_UID] == new[_UID] and old[_FLAGS] == new[_FLAGS]
-    return old[_HEAD] == new[_HEAD] and old[_SIZE] == new[_SIZE] and old[_PLACE] == new[_PLACE]
+    if old[INODE_TYPE] & 0xF0 == new[INODE_TYPE] & 0xF0 == 0x40:  # a folder
+        return old[INODE_UID] == new[INODE_UID] and old[INODE_FLAGS] == new[INODE_FLAGS]
+    return (
+        old[INODE_HEAD] == new[INODE_HEAD]
+        and old[INODE_SIZE] == new[INODE_SIZE]
+        and old[INODE_PLACE] == new[INODE_PLACE]
+    )
 
 
 def _may_be_resized(changes: Changes, raw: bytes | None) -> bool:
     """Whether the object of an inode changes in the same commit: repacking makes it shorter."""
-    return raw is not None and object_key(raw[_DIGEST]) in changes
+    return raw is not None and object_key(raw[INODE_DIGEST]) in changes
 
 
 def _length(raw: bytes | None) -> int:

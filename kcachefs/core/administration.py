@@ -18,7 +18,8 @@ from kcachefs.core.entry_patterns import are_paths, meant_by
 from kcachefs.core.readable_names import bytecode_name, kernel_facts, readable, told_apart
 from kcachefs.core.report import Statistics
 from kcachefs.errors import FsError, KcachefsError, UsageError
-from kcachefs.store.records import Content, EntryRecord, number_of
+from kcachefs.store.entry_records import EntryRecord
+from kcachefs.store.records import Content, number_of
 
 SORTS: dict[str, Callable[[EntryInfo], float]] = {
     "used": lambda info: -info.used,

@@ -27,10 +27,11 @@ from kcachefs.core.unsealed import set_content
 from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import FsError, ObjectMissing
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_records import order_key, order_prefix, used_of
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.ledger import Staged
 from kcachefs.store.objects import Objects
-from kcachefs.store.records import Content, Inode, name_key, order_key, order_prefix, pack_name, unpack_name
+from kcachefs.store.records import Content, Inode, name_key, pack_name, unpack_name
 
 PIECE_FILES = 24
 """Files that one transaction adds at most."""
@@ -236,7 +237,7 @@ class Arrivals:
         if record is None or not record.used:
             return
         rows = self._catalog.page(order_prefix(record.namespace), order_key(record.namespace, 0), 1)
-        oldest = int.from_bytes(rows[0][0][9:17], "big") if rows else time.time_ns()
+        oldest = used_of(rows[0][0]) if rows else time.time_ns()
         new = copy.copy(record)
         new.used = self._coldest[record.namespace] = min(oldest, self._coldest.get(record.namespace, oldest)) - 1
         self._table.put(txn, entry, record, new)

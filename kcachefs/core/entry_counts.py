@@ -25,10 +25,11 @@ from kcachefs.core.uses import Uses
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
-from kcachefs.store.entry_table import EntryTable, Holding, held_by, new_entry
+from kcachefs.store.entry_records import EntryRecord
+from kcachefs.store.entry_table import EntryTable, Holding, held_by, held_for, new_entry
 from kcachefs.store.history_records import MakingRecord
 from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import Content, EntryRecord, Inode, name_of, names_prefix, unpack_name
+from kcachefs.store.records import Content, Inode, name_of, names_prefix, unpack_name
 
 _REMEMBERED = 16384
 
@@ -194,8 +195,7 @@ class EntryCounts:
 
     def held(self, txn: Transaction, node: Inode) -> Holding:
         """What a sealed file counts for."""
-        record = self._objects.record_in(txn, node.digest)
-        return Holding(1, node.size, record.length if record is not None else 0)
+        return held_for(node, self._objects.record_in(txn, node.digest))
 
     def _held_by_owner(self, txn: Transaction, nodes: Iterable[Inode]) -> dict[int, Holding]:
         holdings: dict[int, Holding] = {}

@@ -41,8 +41,9 @@ from kcachefs.core.uses import Uses
 from kcachefs.core.walk import Name, Walk
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import Store
+from kcachefs.store.entry_records import EntryRecord
 from kcachefs.store.entry_table import EntryTable
-from kcachefs.store.records import EntryRecord, Inode
+from kcachefs.store.records import Inode
 
 log = logging.getLogger(__name__)
 

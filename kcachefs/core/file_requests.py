@@ -1,8 +1,9 @@
 """The requests about attributes and bytes, one method each.
 
 An engine *authorizes* a change in the thread of the request, asks whether it is *quick*, and then has it done in that
-thread or in another. `authorize_*` raise; `is_quick_*` only say how long something takes. What is authorized is not
-judged again. Errors carry an errno. `authorize_*` and `is_quick_*` are for the engine's thread, the rest for any.
+thread or in another. `authorize_*` raise; `is_quick_*` only say how long something takes. Permissions are checked once,
+in `authorize_*`; quotas are checked again while a write waits for room. Errors carry an errno. `authorize_*` and
+`is_quick_*` are for the engine's thread, the rest for any.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from itertools import islice
 from kcachefs.core.nodes import Nodes
 from kcachefs.errors import NoSpace, RecordDamaged
 from kcachefs.store import Store
+from kcachefs.store.entry_records import NamespaceRecord, order_key, order_prefix, used_of
 from kcachefs.store.entry_table import EntryTable
-from kcachefs.store.records import NamespaceRecord, number_of, order_key, order_prefix, unpack_number
+from kcachefs.store.records import number_of, unpack_number
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class FutureUses:
             self._store.fold()
             self._table.turn_back(now)
             moved = self._move_all(now)
-            self._correct_accounts(now)
+            self._table.correct_accounts(self._nodes.change, now, SLACK_NS)
             self._moved += moved
             self._is_due = moved == TURN
             if self._moved and not self._is_due:
@@ -110,20 +111,4 @@ class FutureUses:
 
     def _after(self, namespace: int, when: int, limit: int) -> list[tuple[int, int]]:
         rows = self._store.catalog.page(order_prefix(namespace), order_key(namespace, when + 1), limit)
-        return [(int.from_bytes(key[9:17], "big"), unpack_number(raw)) for key, raw in rows]
-
-    def _correct_accounts(self, now: int) -> None:
-        """When a namespace, and each user in it, was last used: shown, and nothing else depends on it."""
-        for table in (b"c", b"u"):
-            wrong = [key for key, raw in self._store.catalog.scan(table) if _used(raw) > now + SLACK_NS]
-            if not wrong:  # of a user only if of a namespace
-                return
-            with self._nodes.change() as txn:
-                for key in wrong:
-                    account = NamespaceRecord.unpack(txn.get(key))
-                    account.used = min(account.used, now)
-                    txn.put(key, account.pack())
-
-
-def _used(raw: bytes) -> int:
-    return NamespaceRecord.unpack(raw).used
+        return [(used_of(key), unpack_number(raw)) for key, raw in rows]

@@ -19,9 +19,9 @@ from kcachefs.core.insight_info import EVENTS, EVICTION_REASONS, Event, Sample, 
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.errors import FsError, KcachefsError
 from kcachefs.store import Store
+from kcachefs.store.entry_records import EntryRecord
 from kcachefs.store.history_files import LEVELS
 from kcachefs.store.history_records import EventRecord, SampleRecord, SampleRowRecord, TombstoneRecord
-from kcachefs.store.records import EntryRecord
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """What explains the misses of a mount: how entries were made, and their artefacts. Reading it is no use of anything.
 
-Nothing here counts a hit, moves an entry in the order of use, or opens what a user of another tree has stored: who asks
-for the entries of one user gets that user's alone.
+Nothing here counts a hit, moves an entry in the order of use, or opens what a user of another tree has stored. If it is
+asked for the entries of one user, it returns only theirs.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.uses import Uses
 from kcachefs.store import Store
+from kcachefs.store.entry_records import order_key, order_prefix, used_of
 from kcachefs.store.entry_table import EntryTable
-from kcachefs.store.records import order_key, order_prefix, unpack_number
+from kcachefs.store.records import unpack_number
 
 _PAGE = 64
 
@@ -54,7 +55,7 @@ class LruOrder:
         while count > 0:
             rows = self._store.catalog.page(order_prefix(namespace), start, _PAGE)
             for key, raw in rows:
-                if int.from_bytes(key[9:17], "big") > horizon:
+                if used_of(key) > horizon:
                     return
                 entry = unpack_number(raw)
                 if accounts is not None and self._maker_of(entry) not in accounts:

@@ -31,9 +31,10 @@ from kcachefs.core.start_profiles import StartProfiles
 from kcachefs.errors import FsError
 from kcachefs.store import Store
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_records import EntryRecord, entry_key
 from kcachefs.store.history_records import UNKNOWN_COST, MakingRecord, making_key
 from kcachefs.store.inode_numbers import GROUP_BASE
-from kcachefs.store.records import EntryRecord, Inode, entry_key
+from kcachefs.store.records import Inode
 
 SPAN, ARTEFACT, PART = (BASES.index(name) for name in ("span", "artefact", "part"))
 LONGEST_NS = LONGEST_SECONDS * 10**9

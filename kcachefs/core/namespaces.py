@@ -11,9 +11,10 @@ from kcachefs.bounded import BoundedDict
 from kcachefs.core.nodes import Nodes
 from kcachefs.errors import FsError
 from kcachefs.store import Store
+from kcachefs.store.entry_records import EntryRecord, NamespaceRecord
 from kcachefs.store.entry_table import EntryTable, find_roots
 from kcachefs.store.inode_numbers import ROOT_INO
-from kcachefs.store.records import TENANTS, EntryRecord, Inode, NamespaceRecord, names_prefix, unpack_name
+from kcachefs.store.records import TENANTS, Inode, names_prefix, unpack_name
 
 _PATHS_MAX = 10_000
 _FOLDER_TYPE = 4

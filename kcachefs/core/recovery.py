@@ -32,7 +32,7 @@ from kcachefs.store.records import NO_DIGEST, Content, Inode, name_of, number_of
 log = logging.getLogger(__name__)
 
 YOUNG_SECONDS = 10.0
-"""How long before the last change in the store an empty file must have been made to be taken for one on purpose."""
+"""An empty file made within this time of the store's last change is doubtful; an older one is taken as intended."""
 
 
 def recover(parts: Parts) -> None:

@@ -17,7 +17,8 @@ from kcachefs.core.request_times import Latency
 from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import RecordDamaged
 from kcachefs.store import Store
-from kcachefs.store.records import META_RESET, NamespaceRecord, unpack_number
+from kcachefs.store.entry_records import NamespaceRecord
+from kcachefs.store.records import META_RESET, unpack_number
 
 
 class Numbers(msgspec.Struct, frozen=True):

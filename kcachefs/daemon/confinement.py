@@ -9,7 +9,6 @@ Where the kernel lacks what this needs the worker serves all the same, and says 
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import sysconfig
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from kcachefs import libc
 from kcachefs.daemon import landlock, syscall_filter
 from kcachefs.daemon.landlock import Right
 
@@ -25,7 +25,9 @@ LANDLOCK_MIN = 2
 """The first version that lets a file be renamed from one folder of the store to another."""
 LANDLOCK_FULL = 3
 """The first version that also keeps a worker from truncating files."""
-NO_LANDLOCK = "the worker can read what its user can: this kernel has no Landlock, or an old one (Linux 5.19 has it)"
+NO_LANDLOCK = (
+    "the worker can read what its user can: this kernel has no Landlock, or one older than version 2 (Linux 5.19)"
+)
 NO_LANDLOCK_FOR_AGENT = "the fleet's agent can write what its user can: this kernel has no Landlock, or an old one"
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 _KERNEL = ("/proc", "/sys/fs/cgroup")
@@ -101,4 +103,4 @@ def _load_early() -> None:
     """Load what the C library would look for later, outside of what can then be read."""
     time.localtime()  # the time zone
     with suppress(OSError):
-        ctypes.CDLL("libgcc_s.so.1")  # a thread that is ended needs it, and without it the process aborts
+        libc.load("libgcc_s.so.1")  # a thread that is ended needs it, and without it the process aborts

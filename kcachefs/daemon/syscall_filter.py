@@ -9,7 +9,6 @@ is per thread, and new threads and processes inherit it.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import socket
@@ -69,7 +68,6 @@ _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 """They type on the terminal that a foreground daemon logs to."""
 
-_SET_MODE_FILTER = 1
 _SPEC_ALLOW = 4
 """Without it, older kernels make the whole process slower, against attacks that a filter does not concern."""
 _ALLOW = 0x7FFF0000
@@ -87,10 +85,8 @@ def apply() -> None:
     if machine not in _MACHINES or struct.calcsize("P") != 8:
         raise OSError(errno.ENOSYS, f"no filter of system calls has been written for {machine}")
     column, architecture = _MACHINES[machine]
-    raw = b"".join(_program(column, architecture))
-    program = ctypes.create_string_buffer(raw, len(raw))
-    pointer = struct.pack("@HP", len(raw) // _INSTRUCTION.size, ctypes.addressof(program))
-    libc.syscall(JUDGED["seccomp"][column], _SET_MODE_FILTER, _SPEC_ALLOW, pointer)
+    program = b"".join(_program(column, architecture))
+    libc.filter_calls(JUDGED["seccomp"][column], _SPEC_ALLOW, program)
 
 
 def _program(column: int, architecture: int) -> list[bytes]:

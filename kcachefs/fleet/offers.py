@@ -51,7 +51,7 @@ RENEW_FIRST_SECONDS, RENEW_SECONDS = 600.0, 6 * 3600.0
 """When the agent is first told what was used, and how often after that."""
 USED_NS = 3 * 86400 * 1_000_000_000
 """What was used within this time is published again before the bucket deletes it."""
-RECALLED_NS = 3600 * 1_000_000_000
+EARLIER_NS = 3600 * 1_000_000_000
 USED_MAX, USED_AT_ONCE = 50_000, 4000
 PAUSE_MOST_NS = 10_000_000_000
 """A longer pause between two files is not taken for compiling."""
@@ -100,7 +100,7 @@ class Offers:
         self._agents_seen = 0
         self._queue = self._read()
         self._offered = ""
-        self._must_recall = fs.options.resumed
+        self._must_note_earlier = fs.options.resumed
         """The worker before this one may have known of entries that it had not queued yet."""
         self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
         self._not_before: dict[str, float] = {}
@@ -115,7 +115,7 @@ class Offers:
     def turn(self) -> None:
         """Queue what has rested, and offer the next batch."""
         self._hear()
-        self._recall()
+        self._note_earlier()
         now, fresh = time.monotonic(), self._fresh.all()
         if fresh and (now - max(fresh.values()) >= QUIET_SECONDS or now - min(fresh.values()) >= PATIENCE_SECONDS):
             self._enqueue([entry for entry, when in fresh.items() if now - when >= QUIET_SECONDS])
@@ -126,12 +126,12 @@ class Offers:
             self._tell_used()
         self._client.numbers.queue = sum(len(batch.entries) for batch in self._queue) + len(self._fresh)
 
-    def _recall(self) -> None:
+    def _note_earlier(self) -> None:
         """Once, note what was made here of late. What is in the bucket already is found to be there."""
-        if not self._must_recall:
+        if not self._must_note_earlier:
             return
-        self._must_recall = False
-        horizon = time.time_ns() - RECALLED_NS
+        self._must_note_earlier = False
+        horizon = time.time_ns() - EARLIER_NS
         for namespace, _, _ in self._fs.namespaces.rows():
             for entry in self._fs.evictor.order.of_namespace(namespace, USED_MAX, 0.0):
                 record = self._fs.table.get(entry)
@@ -166,7 +166,7 @@ class Offers:
             # Nobody writes any more. gcc pauses in a precompiled header, which else would rest for a minute first.
             self._fs.sealer.seal_quiet(0.0)
         self._rest_seconds = 0.0
-        self._recall()
+        self._note_earlier()
         self._enqueue(self._fresh.all())
         # Also after a fault of late: for a host that goes away this is the last chance. What failed comes last.
         self._queue.sort(key=self._due)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from types import FunctionType
 from typing import Any
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.errors import Unkeyable, UsageError
 from kcachefs.keys import kinds
 from kcachefs.keys.asking import PASSED_ON, ask, is_a, unreadable
@@ -17,9 +18,9 @@ from kcachefs.keys.libraries import is_library, module_of, top_of
 from kcachefs.keys.walk import Rules, Walk
 
 # Keys that were made already; each goes with its function. The table is small all the same: what a function closes over
-# may refer to it in turn, and then both stay until the table is full.
+# may refer to it in turn, and then both stay until so many others have come.
 _MEMO_LIMIT = 1024
-_memo: dict[tuple[int, frozenset[str], bool], tuple[weakref.ref[Any], Dependencies, str]] = {}
+_memo = BoundedDict[tuple[int, frozenset[str], bool], tuple[weakref.ref[Any], Dependencies, str]](_MEMO_LIMIT)
 _NOTHING: frozenset[str] = frozenset()
 _NOT_GIVEN: tuple[()] = ()
 # Where wrappers keep what they wrap, and where functions do that a library's decorator returns.
@@ -57,8 +58,6 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     key = _walked(walk, "function", function).hex()
     if walk.dependencies.is_complete and _is_function(function):
         walk.dependencies.let_go(function)
-        if len(_memo) >= _MEMO_LIMIT:
-            _memo.clear()
         # As in by_identity.py, the callback is no function of ours: it may run when the interpreter ends.
         forget = functools.partial(_memo.pop, number)
         _memo[number] = (weakref.ref(function, forget), walk.dependencies, key)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.keys.asking import is_a
 from kcachefs.keys.by_identity import ByIdentity
 from kcachefs.keys.encoding import encode
@@ -43,7 +44,7 @@ class _Found(NamedTuple):
 # and generated kernels come and go, so the table keeps none of them alive.
 _statements = ByIdentity[bytes]()
 # The functions that each file defines, by name, as long as linecache holds the same lines.
-_files: dict[tuple[str, int], tuple[list[str], dict[str, list[_Found]]]] = {}
+_files = BoundedDict[tuple[str, int], tuple[list[str], dict[str, list[_Found]]]](_FILES_LIMIT)
 
 
 def statement(function: FunctionType) -> bytes:
@@ -134,8 +135,6 @@ def _definitions(code: CodeType, lines: list[str]) -> dict[str, list[_Found]]:
     name, flags = code.co_filename, code.co_flags & _FUTURE_FLAGS
     known = _files.get((name, flags))
     if known is None or known[0] is not lines:
-        if len(_files) >= _FILES_LIMIT:
-            _files.clear()
         known = _files[name, flags] = (lines, _read(lines, flags) if lines else {})
     return known[1]
 

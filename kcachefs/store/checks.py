@@ -14,7 +14,7 @@ from kcachefs.errors import RecordDamaged
 from kcachefs.store import ledger, salvage
 from kcachefs.store.checksum import show_key
 from kcachefs.store.inode_numbers import ROOT_INO
-from kcachefs.store.inspection import DIRECTORY, Inspection
+from kcachefs.store.inspection import DIRECTORY, Inspection, links_of_folder
 from kcachefs.store.listings import Listing
 from kcachefs.store.object_records import ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.records import (
@@ -43,11 +43,11 @@ def check_records(look: Inspection) -> None:
     unreadable = [key for key, raw in look.store.catalog.walk(b"") if raw is None]
     for key in unreadable:
         if key[:1] in b"mtv" and key not in (META_PRIVATE, META_RESET):
-            look.found("record", show_key(key), "fails its checksum", "counted again", lambda: None)
+            look.report("record", show_key(key), "fails its checksum", "counted again", lambda: None)
         elif key[:1] in b"sa":  # deleting it would free the bytes that it stands for
-            look.found("record", show_key(key), "fails its checksum", "made again", lambda: None)
+            look.report("record", show_key(key), "fails its checksum", "made again", lambda: None)
         else:
-            look.found("record", show_key(key), "fails its checksum", "dropped", partial(look.delete, key))
+            look.report("record", show_key(key), "fails its checksum", "dropped", partial(look.delete, key))
     if unreadable and look.repair:
         _find_again(look, {key[1:] for key in unreadable if key[:1] == b"o"}, held=True)
         look.recount()
@@ -60,7 +60,7 @@ def check_accounting(look: Inspection) -> None:
     except RecordDamaged as error:
         wrong = [("totals", str(error))]
     for thing, problem in wrong:
-        look.found("accounting", thing, problem, "counted again", lambda: None)
+        look.report("accounting", thing, problem, "counted again", lambda: None)
     if wrong and look.repair:
         look.recount()
 
@@ -72,10 +72,10 @@ def check_references(look: Inspection) -> None:
         refs = counted[digest] + bool(record.flags & ObjectRecord.HELD)
         mend = partial(look.set_references, digest, refs)
         if refs == 0:
-            look.found("orphan object", digest.hex(), "nothing refers to it", "removed", mend)
+            look.report("orphan object", digest.hex(), "nothing refers to it", "removed", mend)
         elif record.refs != refs:
             problem = f"{record.refs} references instead of {refs}"
-            look.found("reference count", digest.hex(), problem, "counted again", mend)
+            look.report("reference count", digest.hex(), problem, "counted again", mend)
 
 
 def check_content(look: Inspection) -> None:
@@ -87,7 +87,7 @@ def check_content(look: Inspection) -> None:
             continue
         if (damage := objects.examine(digest)) is not None:
             mend = partial(objects.set_aside, digest, record, damage)
-            look.found("digest", digest.hex(), str(damage), "set aside in the quarantine", mend)
+            look.report("digest", digest.hex(), str(damage), "set aside in the quarantine", mend)
 
 
 def check_dictionaries(look: Inspection) -> None:
@@ -96,7 +96,7 @@ def check_dictionaries(look: Inspection) -> None:
     for number in dictionaries.numbers():
         if problem := dictionaries.problem(number):
             mend = partial(look.quarantine, dictionaries.path(number))
-            look.found("dictionary", dictionaries.path(number).name, problem, "moved to the quarantine", mend)
+            look.report("dictionary", dictionaries.path(number).name, problem, "moved to the quarantine", mend)
 
 
 def check_damaged_objects(look: Inspection) -> None:
@@ -104,7 +104,7 @@ def check_damaged_objects(look: Inspection) -> None:
     for digest, record in look.objects():
         if record.flags & ObjectRecord.DAMAGED and record.flags & ObjectRecord.HELD:
             mend = partial(look.release, digest)
-            look.found("damaged object", digest.hex(), "was set aside and is still held", "released", mend)
+            look.report("damaged object", digest.hex(), "was set aside and is still held", "released", mend)
 
 
 def check_missing_objects(look: Inspection) -> None:
@@ -112,7 +112,7 @@ def check_missing_objects(look: Inspection) -> None:
     lost = {digest for digest in _wanted(look) if look.store.objects.record(digest) is None}
     if look.repair:
         for digest in _find_again(look, lost, held=False):
-            look.found("missing object", digest.hex(), "its record was lost", "found again in a volume", lambda: None)
+            look.report("missing object", digest.hex(), "its record was lost", "found again in a volume", lambda: None)
     doomed = {
         ino: f"its object {inode.digest.hex()} is missing or damaged"
         for ino, inode in look.inodes()
@@ -129,13 +129,13 @@ def check_names(look: Inspection) -> None:
         inode = look.inode(ino)
         if inode is None:
             problem, mend = f"inode {ino} does not exist", partial(look.drop_name, key, kind)
-            look.found("dangling name", thing, problem, "dropped", mend)
+            look.report("dangling name", thing, problem, "dropped", mend)
         elif number_of(key) not in reached:
             problem, mend = "its directory cannot be reached from the root", partial(look.drop_name, key, kind)
-            look.found("dangling name", thing, problem, "dropped", mend)
+            look.report("dangling name", thing, problem, "dropped", mend)
         elif inode.mode >> 12 != kind:
             problem, fix = f"has another type than inode {ino}", partial(look.put, key, pack_name(ino, inode.mode))
-            look.found("name", thing, problem, "corrected", fix)
+            look.report("name", thing, problem, "corrected", fix)
 
 
 def check_inodes(look: Inspection) -> None:
@@ -144,11 +144,11 @@ def check_inodes(look: Inspection) -> None:
     for ino, _ in look.inodes():
         if ino not in reached and ino not in waiting:
             mend = partial(look.drop_inode, ino)
-            look.found("orphan inode", f"inode {ino}", "no name leads to it", "removed", mend)
+            look.report("orphan inode", f"inode {ino}", "no name leads to it", "removed", mend)
     for ino in waiting:
         if ino in reached or look.inode(ino) is None:
             problem, mend = "is recorded as having no name, which is wrong", partial(look.delete, orphan_key(ino))
-            look.found("orphan inode", f"inode {ino}", problem, "corrected", mend)
+            look.report("orphan inode", f"inode {ino}", problem, "corrected", mend)
 
 
 def check_spool(look: Inspection) -> None:
@@ -169,9 +169,9 @@ def check_spool(look: Inspection) -> None:
             doomed[ino] = f"its spool file {inode.spool} is missing"
         elif recorded.get(key) != pack_number(ino):
             mend = partial(look.put, key, pack_number(ino))
-            look.found("spool", _place(key), f"its record does not name inode {ino}", "corrected", mend)
+            look.report("spool", _place(key), f"its record does not name inode {ino}", "corrected", mend)
     for key in recorded.keys() - owned:
-        look.found("spool", _place(key), "no inode uses it", "freed", partial(look.delete, key))
+        look.report("spool", _place(key), "no inode uses it", "freed", partial(look.delete, key))
     _drop_files(look, "spool", doomed)
 
 
@@ -186,14 +186,14 @@ def check_links(look: Inspection) -> None:
         links[ino] += 1
     waiting = _waiting(look)
     for ino, inode in look.inodes():
-        expected = (names[ino], 2 + folders[ino]) if inode.is_dir else (inode.size, links[ino])
+        expected = (names[ino], links_of_folder(folders[ino])) if inode.is_dir else (inode.size, links[ino])
         if ino in waiting:
             expected = (inode.size, 0)
         if (inode.size, inode.nlink) != expected:
             problem = f"size {inode.size} and {inode.nlink} links instead of {expected[0]} and {expected[1]}"
             inode.size, inode.nlink = expected
             mend = partial(look.put, inode_key(ino), inode.pack())
-            look.found("link count", f"inode {ino}", problem, "corrected", mend)
+            look.report("link count", f"inode {ino}", problem, "corrected", mend)
 
 
 def check_files(look: Inspection) -> None:
@@ -202,10 +202,10 @@ def check_files(look: Inspection) -> None:
     for key, raw in look.store.catalog.walk(b"v"):
         if raw is not None and number_of(key) not in present:
             problem, mend = "the file is missing", partial(look.drop_volume, key)
-            look.found("volume", f"volume {number_of(key)}", problem, "its record is dropped", mend)
+            look.report("volume", f"volume {number_of(key)}", problem, "its record is dropped", mend)
     for stray in look.store.strays():
         mend = partial(look.quarantine, stray)
-        look.found("stray file", str(stray), "does not belong to the store", "moved to the quarantine", mend)
+        look.report("stray file", str(stray), "does not belong to the store", "moved to the quarantine", mend)
 
 
 def check_history(look: Inspection) -> None:
@@ -213,7 +213,7 @@ def check_history(look: Inspection) -> None:
     for ring in look.store.history.rings():
         for slot in ring.damaged():
             thing = f"slot {slot} of {ring.path.name}"
-            look.found("history", thing, "holds no intact record", "emptied", partial(ring.clear, slot))
+            look.report("history", thing, "holds no intact record", "emptied", partial(ring.clear, slot))
 
 
 def check_listings(look: Inspection) -> None:
@@ -231,7 +231,7 @@ def check_listings(look: Inspection) -> None:
         except (OSError, ValueError) as error:
             problem = str(error)
         if problem:
-            look.found("listing", listings.path(folder).name, problem, "removed", partial(listings.remove, folder))
+            look.report("listing", listings.path(folder).name, problem, "removed", partial(listings.remove, folder))
 
 
 CHECKS: tuple[Callable[[Inspection], None], ...] = (
@@ -354,6 +354,6 @@ def _drop_files(look: Inspection, check: str, doomed: dict[int, str]) -> None:
 
     for ino, problem in doomed.items():
         shown = ", ".join(f"{name_of(key)[1]!r} in directory {number_of(key)}" for key, _ in names[ino]) or "no name"
-        look.found(
+        look.report(
             check, f"inode {ino} ({shown})", problem, "dropped; the framework compiles it again", partial(drop, ino)
         )

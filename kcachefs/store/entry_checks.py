@@ -6,22 +6,39 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from kcachefs.store.entry_table import NOTHING, Holding, find_roots, held_by, namespace_of, new_entry, order_of, sums_of
-from kcachefs.store.history_records import making_key
+from kcachefs.store.entry_records import EntryRecord, NamespaceRecord, entry_key, group_key, group_of, share_of
+from kcachefs.store.entry_table import (
+    NOTHING,
+    Holding,
+    erase,
+    find_roots,
+    held_by,
+    held_for,
+    namespace_of,
+    new_entry,
+    order_of,
+    sums_of,
+)
 from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
 from kcachefs.store.inspection import Inspection
-from kcachefs.store.records import (
-    Content,
-    EntryRecord,
-    Inode,
-    NamespaceRecord,
-    entry_key,
-    group_key,
-    number_of,
-    pack_number,
-    share_of,
-    unpack_number,
-)
+from kcachefs.store.records import Content, Inode, inode_key, number_of, pack_number, unpack_number
+
+
+def check_grouped_entries(look: Inspection) -> None:
+    """The group of an entry leads to it, or else what is written later would begin another entry for the same files."""
+    look.store.fold()
+    groups = dict(look.store.catalog.walk(b"g"))
+    for entry, record in list(_entries(look)):
+        key = group_key(record.folder, record.name)
+        if entry < GROUP_BASE or (key in groups and groups[key] in (None, pack_number(entry))):
+            continue  # that a group cannot be read was found already
+        if (other := groups.get(key)) is None:
+            problem, mend = "does not lead to its entry", partial(look.put, key, pack_number(entry))
+            look.report("group", _group(key), problem, "leads there again", mend)
+            groups[key] = pack_number(entry)
+        else:
+            mend = partial(_merge, look, entry, unpack_number(other))
+            look.report("group", _group(key), "has two entries", "made one", mend)
 
 
 def check_entries(look: Inspection) -> None:
@@ -33,10 +50,10 @@ def check_entries(look: Inspection) -> None:
             problem = f"{record.files} files of {record.plain} bytes, where there are {found.files} of {found.plain}"
             record.files, record.plain, record.stored = found
             mend = partial(_write, look, entry, record)
-            look.found("entry", f"entry {entry} ({record.name!r})", problem, "counted afresh", mend)
+            look.report("entry", f"entry {entry} ({record.name!r})", problem, "counted afresh", mend)
     for entry, found in held.items():
         problem, relist = "is not listed, and would never be evicted", partial(_relist, look, entry, found)
-        look.found("entry", f"entry {entry}", problem, "listed again", relist)
+        look.report("entry", f"entry {entry}", problem, "listed again", relist)
 
 
 def check_order(look: Inspection) -> None:
@@ -45,11 +62,11 @@ def check_order(look: Inspection) -> None:
     expected = {key: pack_number(entry) for entry, record in _entries(look) if (key := order_of(record)) is not None}
     present = {key: raw for key, raw in look.store.catalog.walk(b"l") if raw is not None}
     for key in present.keys() - expected.keys():
-        look.found("order", key.hex(), "no entry stands there", "removed", partial(look.delete, key))
+        look.report("order", key.hex(), "no entry stands there", "removed", partial(look.delete, key))
     for key, value in expected.items():
         if present.get(key) != value:
             problem = "is not in the order, and would never be evicted"
-            look.found("order", f"entry {unpack_number(value)}", problem, "put back", partial(look.put, key, value))
+            look.report("order", f"entry {unpack_number(value)}", problem, "put back", partial(look.put, key, value))
 
 
 def check_namespaces(look: Inspection) -> None:
@@ -74,24 +91,24 @@ def check_namespaces(look: Inspection) -> None:
             problem = f"{recorded.entries} entries of {recorded.stored} bytes, where there are {total.entries}"
             recorded.entries, recorded.files, recorded.plain, recorded.stored = _sizes(total)
             mend = partial(look.put, key, recorded.pack())
-            look.found("namespace", _account(key), problem, "counted afresh", mend)
+            look.report("namespace", _account(key), problem, "counted afresh", mend)
     for key, total in sums.items():
         mend = partial(look.put, key, total.pack())
-        look.found("namespace", _account(key), "its entries are not counted", "counted afresh", mend)
+        look.report("namespace", _account(key), "its entries are not counted", "counted afresh", mend)
 
 
 def check_makings(look: Inspection) -> None:
     """What is known of the making of an entry belongs to an entry that is there."""
     for key, _ in list(look.store.catalog.walk(b"d")):
         if look.store.catalog.get(entry_key(number_of(key))) is None:
-            look.found("making", f"entry {number_of(key)}", "is gone", "removed", partial(look.delete, key))
+            look.report("making", f"entry {number_of(key)}", "is gone", "removed", partial(look.delete, key))
 
 
 def check_groups(look: Inspection) -> None:
     """A group of files leads to an entry that is there."""
     for key, raw in list(look.store.catalog.walk(b"g")):
         if raw is not None and look.store.catalog.get(entry_key(unpack_number(raw))) is None:
-            look.found("group", f"{key[9:]!r}", "its entry is gone", "removed", partial(look.delete, key))
+            look.report("group", _group(key), "its entry is gone", "removed", partial(look.delete, key))
 
 
 def _entries(look: Inspection) -> Iterator[tuple[int, EntryRecord]]:
@@ -111,8 +128,7 @@ def _sealed(look: Inspection) -> Iterator[tuple[Inode, Holding]]:
     """The files of entries that are objects, each with what it holds."""
     for _, inode in look.inodes():
         if inode.entry and inode.content == Content.OBJECT:
-            record = look.store.objects.record(inode.digest)
-            yield inode, Holding(1, inode.size, record.length if record else 0)
+            yield inode, held_for(inode, look.store.objects.record(inode.digest))
 
 
 def _relist(look: Inspection, entry: int, held: Holding) -> None:
@@ -121,7 +137,7 @@ def _relist(look: Inspection, entry: int, held: Holding) -> None:
     if entry >= GROUP_BASE:
         for key, raw in look.store.catalog.walk(b"g"):
             if raw == pack_number(entry):
-                folder, name = number_of(key), key[9:]
+                folder, name = group_of(key)
     elif (root := look.inode(entry)) is not None:
         folder, name = root.parent, root.target
     if not folder:
@@ -146,6 +162,11 @@ def _parent(look: Inspection, ino: int) -> int:
     return inode.parent if inode is not None else ROOT_INO
 
 
+def _group(key: bytes) -> str:
+    folder, name = group_of(key)
+    return f"{name!r} in directory {folder}"
+
+
 def _account(key: bytes) -> str:
     if key[:1] == b"c":
         return f"namespace {number_of(key)}"
@@ -153,15 +174,22 @@ def _account(key: bytes) -> str:
     return f"user {uid} in namespace {namespace}"
 
 
+def _merge(look: Inspection, entry: int, into: int) -> None:
+    """Have an entry's files belong to another one; what these count for is counted afresh by the checks that follow."""
+    files = [(ino, inode) for ino, inode in look.inodes() if inode.entry == entry]
+    with look.store.transaction() as txn:
+        for ino, inode in files:
+            inode.entry = into
+            txn.put(inode_key(ino), inode.pack())
+        txn.delete(entry_key(entry))
+
+
 def _write(look: Inspection, entry: int, record: EntryRecord) -> None:
     with look.store.transaction() as txn:
         if record.files:
             txn.put(entry_key(entry), record.pack())
-            return
-        txn.delete(entry_key(entry))
-        txn.delete(making_key(entry))
-        if entry >= GROUP_BASE:
-            txn.delete(group_key(record.folder, record.name))
+        else:
+            erase(txn, entry, record)
 
 
 def _sizes(record: NamespaceRecord) -> tuple[int, int, int, int]:

@@ -23,23 +23,27 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from kcachefs.store.catalog import Catalog, Transaction
-from kcachefs.store.history_records import making_key
-from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
-from kcachefs.store.records import (
-    META_RESET,
-    TENANTS,
+from kcachefs.store.entry_records import (
     EntryRecord,
     NamespaceRecord,
     counts_key,
     entry_key,
     group_key,
-    name_key,
-    names_prefix,
     order_key,
-    pack_number,
     share_key,
     share_of,
     shares_prefix,
+)
+from kcachefs.store.history_records import making_key
+from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
+from kcachefs.store.object_records import ObjectRecord
+from kcachefs.store.records import (
+    META_RESET,
+    TENANTS,
+    Inode,
+    name_key,
+    names_prefix,
+    pack_number,
     unpack_name,
     unpack_number,
 )
@@ -105,6 +109,20 @@ def namespace_of(folder: int, parent_of: Callable[[int], int], roots: set[int]) 
     return folder
 
 
+def held_for(file: Inode, stored: ObjectRecord | None) -> Holding:
+    """What a sealed file counts for; `stored` is the record of its object."""
+    return Holding(1, file.size, stored.length if stored is not None else 0)
+
+
+def erase(txn: Transaction, entry: int, record: EntryRecord) -> None:
+    """Remove an entry's record, and what goes with it whatever it held: how it was made, and its group."""
+    txn.delete(entry_key(entry))
+    if record.used or txn.get(making_key(entry)) is not None:
+        txn.delete(making_key(entry))
+    if entry >= GROUP_BASE:
+        txn.delete(group_key(record.folder, record.name))
+
+
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
@@ -150,11 +168,7 @@ class EntryTable:
         if new is not None:
             txn.put(entry_key(entry), new.pack())
         elif old is not None:
-            txn.delete(entry_key(entry))
-            if old.used or txn.get(making_key(entry)) is not None:
-                txn.delete(making_key(entry))
-            if entry >= GROUP_BASE:
-                txn.delete(group_key(old.folder, old.name))
+            erase(txn, entry, old)
 
     def _reorder(self, txn: Transaction, entry: int, before: bytes | None, after: bytes | None) -> None:
         if before != after:
@@ -289,6 +303,19 @@ class EntryTable:
         """The clock was set back, to now: what is used from here on is used at its time."""
         self.clock.follow_host()
         self._last_order = min(self._last_order, now)
+
+    def correct_accounts(self, change: Callable[[], Transaction], now: int, slack: int) -> None:
+        """When a namespace, and each user in it, was last used is not ahead: shown, and nothing else depends on it."""
+        for table in (b"c", b"u"):
+            accounts = ((key, NamespaceRecord.unpack(raw)) for key, raw in self._catalog.scan(table))
+            ahead = [key for key, account in accounts if account.used > now + slack]
+            if not ahead:  # of a user only if of a namespace
+                return
+            with change() as txn:
+                for key in ahead:
+                    account = NamespaceRecord.unpack(txn.get(key))
+                    account.used = min(account.used, now)
+                    txn.put(key, account.pack())
 
     # --- sums ---------------------------------------------------------------------------------------------------------
 

@@ -14,14 +14,29 @@ from kcachefs.errors import NotAStore, PartMissing, StoreBusy
 from kcachefs.store import salvage
 from kcachefs.store.checks import CHECKS as FILE_CHECKS
 from kcachefs.store.checks import check_content
-from kcachefs.store.entry_checks import check_entries, check_groups, check_makings, check_namespaces, check_order
+from kcachefs.store.entry_checks import (
+    check_entries,
+    check_grouped_entries,
+    check_groups,
+    check_makings,
+    check_namespaces,
+    check_order,
+)
 from kcachefs.store.header import do_without, locked, read_header, refuse_foreign, replace_damaged_header
 from kcachefs.store.inspection import Finding, Inspection, Progress, Report
 from kcachefs.store.lmdb_file import compact_lmdb, structure_problems
 from kcachefs.store.places import HEADER, misplaced, misplaced_inside, set_aside
 from kcachefs.store.store import Options, Store
 
-CHECKS = (*FILE_CHECKS, check_entries, check_order, check_namespaces, check_groups, check_makings)
+CHECKS = (
+    *FILE_CHECKS,
+    check_grouped_entries,
+    check_entries,
+    check_order,
+    check_namespaces,
+    check_groups,
+    check_makings,
+)
 
 
 def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, done, total: None) -> Report:

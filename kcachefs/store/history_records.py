@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from kcachefs.store.records import entry_key
+from kcachefs.store.entry_records import entry_key
 
 PROFILE_ENTRIES = 1_000
 """Entries that a start profile has room for."""

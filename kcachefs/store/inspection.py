@@ -30,6 +30,11 @@ DIRECTORY = 0o040000 >> 12
 """A directory's type, as names have it."""
 
 
+def links_of_folder(folders: int) -> int:
+    """The links of a folder that holds so many folders: its name and its `.`, and the `..` of each."""
+    return 2 + folders
+
+
 class Finding(msgspec.Struct):
     """One problem."""
 
@@ -62,14 +67,14 @@ class Inspection:
 
     def __init__(self, store: Store, report: Report, repair: bool, progress: Progress) -> None:
         self.store = store
-        self.report = report
+        self._findings = report.findings
         self.repair = repair
         self.progress = progress
 
-    def found(self, check: str, thing: str, problem: str, remedy: str, mend: Callable[[], object]) -> None:
+    def report(self, check: str, thing: str, problem: str, remedy: str, mend: Callable[[], object]) -> None:
         """Add a finding to the report and, if this is a repair, mend it."""
         finding = Finding(check, thing, problem, remedy)
-        self.report.findings.append(finding)
+        self._findings.append(finding)
         if self.repair:
             mend()
             finding.repaired = True
@@ -119,19 +124,8 @@ class Inspection:
         """Set how many references an object has; with none it is removed."""
         with self.store.transaction() as txn:
             raw = txn.get(object_key(digest))
-            if raw is None:
-                return
-            record, totals = ObjectRecord.unpack(raw), ledger.read_totals(txn)
-            totals.referenced += record.plain * (refs - record.refs)
-            record.refs = refs
-            if refs:
-                txn.put(object_key(digest), record.pack())
-            else:
-                txn.delete(object_key(digest))
-                totals.objects -= 1
-                totals.plain -= record.plain
-                self.store.objects.ledger.release(txn, record, totals)
-            txn.put(TOTALS_KEY, totals.pack())
+            if raw is not None:
+                self.store.objects.ledger.set_references(txn, digest, ObjectRecord.unpack(raw), refs)
 
     def release(self, digest: bytes) -> None:
         """Take an object's hold away."""
@@ -146,7 +140,7 @@ class Inspection:
             if raw is not None:
                 parent = Inode.unpack(raw)
                 parent.size = max(0, parent.size - 1)
-                parent.nlink -= kind == DIRECTORY and parent.nlink > 2
+                parent.nlink -= kind == DIRECTORY and parent.nlink > links_of_folder(0)
                 txn.put(inode_key(number_of(key)), parent.pack())
 
     def drop_inode(self, ino: int) -> None:

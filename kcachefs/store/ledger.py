@@ -21,6 +21,7 @@ from kcachefs.store.object_records import (
     ObjectRecord,
     Totals,
     VolumeRecord,
+    object_key,
     volume_key,
 )
 from kcachefs.store.records import META_INO, META_SPOOL, number_of, pack_number, unpack_number
@@ -89,6 +90,20 @@ class Ledger:
         totals.volumes += grown
         txn.put(key, volume.pack())
         return record
+
+    def set_references(self, txn: Transaction, digest: bytes, record: ObjectRecord, refs: int) -> None:
+        """Write down how many refer to an object; with none, it goes."""
+        totals = read_totals(txn)
+        totals.referenced += record.plain * (refs - record.refs)
+        record.refs = refs
+        if refs > 0:
+            txn.put(object_key(digest), record.pack())
+        else:
+            txn.delete(object_key(digest))
+            totals.objects -= 1
+            totals.plain -= record.plain
+            self.release(txn, record, totals)
+        txn.put(TOTALS_KEY, totals.pack())
 
     def release(self, txn: Transaction, record: ObjectRecord, totals: Totals) -> None:
         """Count an object's bytes as dead; a closed volume with nothing alive goes with them."""

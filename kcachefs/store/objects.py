@@ -145,8 +145,7 @@ class Objects:
 
     def unlink(self, txn: Transaction, digest: bytes, *, held: bool = False) -> bool:
         """Take one reference away, inside `txn`; the object goes with the last one. False if there was none."""
-        key = object_key(digest)
-        raw = txn.get(key)
+        raw = txn.get(object_key(digest))
         if raw is None:
             return False
         record = ObjectRecord.unpack(raw)
@@ -154,18 +153,9 @@ class Objects:
             if not record.flags & ObjectRecord.HELD:
                 return False
             record.flags &= ~ObjectRecord.HELD
-        totals = read_totals(txn)
-        record.refs -= 1
-        totals.referenced -= record.plain
-        if record.refs > 0:
-            txn.put(key, record.pack())
-        else:
-            txn.delete(key)
-            totals.objects -= 1
-            totals.plain -= record.plain
-            self.ledger.release(txn, record, totals)
+        self.ledger.set_references(txn, digest, record, record.refs - 1)
+        if record.refs <= 0:
             self._forget(digest, record)
-        txn.put(TOTALS_KEY, totals.pack())
         return True
 
     # --- reading ------------------------------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 One ordered keyspace. The first byte of a key names its table; integers in keys are big-endian, so that keys sort by
 number. Values are little-endian with fixed layouts, never pickled. The catalog puts a checksum behind each value; the
-table shows values without it. Codecs of `o`, `v` and `t` are in object_records.py, that of `d` is in
-history_records.py, all others are here.
+table shows values without it. Keys and codecs of `o`, `v` and `t` are in object_records.py, those of `e`, `g`, `l`, `c`
+and `u` in entry_records.py, those of `d` in history_records.py, all others are here.
 
 | table | key after the first byte | value |
 | --- | --- | --- |
@@ -57,7 +57,6 @@ DIGEST_SIZE = 32
 
 _U64 = struct.Struct(">Q")
 _NAME_KEY = struct.Struct(">cQQ")
-_SHARE_KEY = struct.Struct(">cIQ")
 
 
 META_INO = b"mino"
@@ -111,40 +110,6 @@ def orphan_key(ino: int) -> bytes:
     return b"x" + _U64.pack(ino)
 
 
-def entry_key(entry: int) -> bytes:
-    return b"e" + _U64.pack(entry)
-
-
-def group_key(folder: int, name: bytes) -> bytes:
-    return b"g" + _U64.pack(folder) + name
-
-
-def order_key(namespace: int, used: int) -> bytes:
-    return _NAME_KEY.pack(b"l", namespace, used)
-
-
-def order_prefix(namespace: int) -> bytes:
-    return b"l" + _U64.pack(namespace)
-
-
-def counts_key(namespace: int) -> bytes:
-    return b"c" + _U64.pack(namespace)
-
-
-def share_key(uid: int, namespace: int) -> bytes:
-    return _SHARE_KEY.pack(b"u", uid, namespace)
-
-
-def shares_prefix(uid: int) -> bytes:
-    return share_key(uid, 0)[:5]
-
-
-def share_of(key: bytes) -> tuple[int, int]:
-    """The user and the namespace of a share's key."""
-    _, uid, namespace = _SHARE_KEY.unpack(key)
-    return uid, namespace
-
-
 def temporary_key(ino: int) -> bytes:
     return b"w" + _U64.pack(ino)
 
@@ -195,90 +160,6 @@ def pack_time(nanoseconds: int) -> bytes:
 def unpack_time(raw: bytes) -> int:
     time: int = _TIME.unpack(raw)[0]
     return time
-
-
-@dataclass(slots=True)
-class EntryRecord:
-    """What is used, counted and evicted as one. Only sealed files count. `folder` and `name` say where it is."""
-
-    PINNED: ClassVar[int] = 1
-    LEAVING: ClassVar[int] = 2
-    """Its names are gone, and its files are being removed."""
-
-    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQqqIIQQIB")
-
-    namespace: int
-    folder: int
-    created: int
-    used: int
-    """Time of the last use in nanoseconds; also its place in the order."""
-    files: int
-    hits: int
-    plain: int
-    stored: int
-    uid: int
-    """The user who made it, and whose quota it counts against."""
-    flags: int
-    name: bytes = b""
-
-    def pack(self) -> bytes:
-        return (
-            self.CODEC.pack(
-                self.namespace,
-                self.folder,
-                self.created,
-                self.used,
-                self.files,
-                self.hits,
-                self.plain,
-                self.stored,
-                self.uid,
-                self.flags,
-            )
-            + self.name
-        )
-
-    @classmethod
-    def unpack(cls, raw: bytes) -> Self:
-        fields = cls.CODEC.unpack_from(raw)
-        return cls(*fields, raw[cls.CODEC.size :])  # type: ignore[call-arg]
-
-
-@dataclass(slots=True)
-class NamespaceRecord:
-    """The sums over a namespace's entries now, and what has happened there since the store was made."""
-
-    CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQQq")
-
-    entries: int = 0
-    files: int = 0
-    plain: int = 0
-    stored: int = 0
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    evicted_bytes: int = 0
-    served: int = 0
-    """Plain bytes of the entries that were hit, counted at each hit."""
-    used: int = 0
-
-    def pack(self) -> bytes:
-        return self.CODEC.pack(
-            self.entries,
-            self.files,
-            self.plain,
-            self.stored,
-            self.hits,
-            self.misses,
-            self.evictions,
-            self.evicted_bytes,
-            self.served,
-            self.used,
-        )
-
-    @classmethod
-    def unpack(cls, raw: bytes | None) -> Self:
-        return cls(*cls.CODEC.unpack(raw)) if raw is not None else cls()
 
 
 class Content:
@@ -387,6 +268,24 @@ class Inode:
 _fields_of = operator.attrgetter(*(each.name for each in fields(Inode)))
 
 NO_DIGEST = bytes(DIGEST_SIZE)
+
+
+def _start(name: str) -> int:
+    """Where a field of an inode begins in its record: in the codec's format, one letter stands for each before it."""
+    place = [each.name for each in fields(Inode)].index(name)
+    return struct.calcsize(Inode.CODEC.format[: 1 + place])
+
+
+INODE_TYPE, INODE_FLAGS = _start("mode") + 1, _start("flags")
+"""The bytes of an inode's record that hold its type, as the upper four bits, and its flags."""
+INODE_HEAD, INODE_UID, INODE_SIZE, INODE_PLACE, INODE_DIGEST = (
+    slice(_start("mode"), _start("gid")),
+    slice(_start("uid"), _start("gid")),
+    slice(_start("size"), _start("atime")),
+    slice(_start("spool"), Inode.CODEC.size),
+    slice(_start("digest"), Inode.CODEC.size),
+)
+"""Where an inode's record has (mode, links, owner), owner, size, (spool, content, flags, digest), digest."""
 
 _NAME = struct.Struct("<QB")
 

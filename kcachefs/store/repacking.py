@@ -33,7 +33,7 @@ from kcachefs.store.frames import Codec, encode_tail, frame_check
 from kcachefs.store.ledger import Staged, read_totals
 from kcachefs.store.object_records import TOTALS_KEY, ObjectRecord, VolumeRecord, object_key, volume_key
 from kcachefs.store.objects import SHARED_MAX, Objects, write_all
-from kcachefs.store.records import Content, Inode, inode_key, number_of
+from kcachefs.store.records import INODE_DIGEST, Content, Inode, inode_key, number_of
 
 LEVEL = 19
 REST_SECONDS = 60.0
@@ -41,8 +41,6 @@ REST_SECONDS = 60.0
 BATCH = 4 << 20
 """Stored bytes that are repacked at a time: what a kill loses, and how much more room the store needs meanwhile."""
 _PAGE = 256
-_DIGEST = slice(Inode.CODEC.size - 32, Inode.CODEC.size)
-"""Where an inode's record has the digest."""
 
 Steps = Generator[None, None, None]
 Attempts = dict[int, tuple[int, int]]
@@ -298,8 +296,8 @@ def _files_of(objects: Objects, digests: set[bytes]) -> Generator[None, None, di
     start = inode_key(0)
     while rows := objects.catalog.page(b"i", start, _PAGE):
         for key, raw in rows:
-            if raw[_DIGEST] in digests:
-                files.setdefault(raw[_DIGEST], []).append(number_of(key))
+            if raw[INODE_DIGEST] in digests:
+                files.setdefault(raw[INODE_DIGEST], []).append(number_of(key))
         start = rows[-1][0] + b"\0"
         yield
     return files
@@ -313,7 +311,7 @@ def _refer(objects: Objects, table: EntryTable, record: ObjectRecord, copy: Stag
         if current is None or current.place != record.place or current.flags & ObjectRecord.DAMAGED:
             return
         rows = [(inode_key(ino), row) for ino in inos if (row := txn.get(inode_key(ino))) is not None]
-        rows = [(key, row) for key, row in rows if row[_DIGEST] == copy.digest]
+        rows = [(key, row) for key, row in rows if row[INODE_DIGEST] == copy.digest]
         if len(rows) + bool(current.flags & ObjectRecord.HELD) != current.refs:
             return
         totals = read_totals(txn)

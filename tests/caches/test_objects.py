@@ -143,7 +143,7 @@ def test_threads_load_an_object_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     begun.wait()
-    until(lambda: objects._flights.waiting == 3, "three threads wait")
+    until(lambda: objects._single_flight.waiting == 3, "three threads wait")
     go_on.set()
     for thread in threads:
         thread.join()

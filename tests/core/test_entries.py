@@ -8,10 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kcachefs.core import Filesystem
+from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.administration import Administration, EntryInfo
 from kcachefs.core.report import Numbers
 from kcachefs.errors import FsError
+from kcachefs.store import Options, Store, fsck
+from kcachefs.store.entry_records import group_key
 from kcachefs.store.records import Inode
 from tests.core.trees import (
     READER,
@@ -57,6 +59,40 @@ def test_files_of_one_stem_are_one_entry_and_locks_are_none(tmp_path: Path) -> N
         found = entries(fs)
         assert sorted(found) == ["inductor/ab/cabcdef", "inductor/ab/cabother"]
         assert found["inductor/ab/cabcdef"].files == 2
+
+
+def lose_group(fs: Filesystem, path: str, group: bytes) -> None:
+    with fs.store.transaction() as txn:
+        txn.delete(group_key(find(fs, path), group))
+
+
+def test_fsck_has_a_group_lead_to_its_entry_again(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as fs:
+        write(fs, "inductor/ab/cabcdef.py", b"import torch\n")
+    with Store(path, Options(background=False)) as store:
+        lose_group(Filesystem(store, FsOptions()), "inductor/ab", b"cabcdef")
+    assert [(one.check, one.problem) for one in fsck.run(path).findings] == [("group", "does not lead to its entry")]
+    assert [one.repaired for one in fsck.run(path, repair=True).findings] == [True]
+    with opened(path) as fs:
+        write(fs, "inductor/ab/cabcdef.cpp", b"int main() {}\n")
+        assert [info.files for info in entries(fs).values()] == [2]
+
+
+def test_fsck_makes_one_of_the_entries_that_a_lost_group_made_two(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with opened(path) as fs:
+        write(fs, "inductor/ab/cabcdef.py", b"import torch\n")
+    with Store(path, Options(background=False)) as store:
+        fs = Filesystem(store, FsOptions())
+        lose_group(fs, "inductor/ab", b"cabcdef")
+        write(fs, "inductor/ab/cabcdef.cpp", b"int main() {}\n")
+        fs.settle()
+        assert [info.files for info in Administration(fs).ls()] == [1, 1]
+    assert [(one.check, one.problem) for one in fsck.run(path).findings] == [("group", "has two entries")]
+    assert all(one.repaired for one in fsck.run(path, repair=True).findings)
+    with opened(path) as fs:
+        assert [info.files for info in entries(fs).values()] == [2]
 
 
 def test_an_entry_is_gone_with_its_last_file(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from kcachefs.core import Filesystem, sealing
 from kcachefs.core.limits import Limits
 from kcachefs.core.sealing import TOGETHER_MAX
 from kcachefs.errors import NoSpace, ObjectMissing
+from kcachefs.store.entry_records import EntryRecord, NamespaceRecord
 from kcachefs.store.journal import encode_record
 from kcachefs.store.ledger import Staged
 from kcachefs.store.object_records import ObjectRecord, Totals
-from kcachefs.store.records import Content, EntryRecord, Inode, NamespaceRecord
+from kcachefs.store.records import Content, Inode
 from tests.core.trees import (
     LARGE,
     ROOT,

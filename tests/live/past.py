@@ -10,23 +10,18 @@ from kcachefs.core.insight_info import EVENTS
 from kcachefs.core.nodes import new_inode
 from kcachefs.store import Options, Store
 from kcachefs.store.catalog import Transaction
+from kcachefs.store.entry_records import EntryRecord, NamespaceRecord, counts_key, entry_key, order_key, share_key
 from kcachefs.store.history_files import LEVELS, HistoryFiles
 from kcachefs.store.history_records import EventRecord, MakingRecord, SampleRecord, SampleRowRecord, making_key
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.records import (
     META_INO,
-    EntryRecord,
-    NamespaceRecord,
-    counts_key,
-    entry_key,
     inode_key,
     name_key,
     name_of,
     names_prefix,
-    order_key,
     pack_name,
     pack_number,
-    share_key,
     unpack_name,
     unpack_number,
 )

@@ -18,6 +18,7 @@ import zstandard
 
 from kcachefs.store import (
     dictionaries,
+    entry_records,
     frames,
     history_files,
     history_records,
@@ -359,8 +360,8 @@ def _passes(text: str, shown: tuple[Shown, Shown]) -> bool:
         ("volume", object_records.VolumeRecord),
         ("totals", object_records.Totals),
         ("inode", records.Inode),
-        ("entry", records.EntryRecord),
-        ("namespace", records.NamespaceRecord),
+        ("entry", entry_records.EntryRecord),
+        ("namespace", entry_records.NamespaceRecord),
         ("making", history_records.MakingRecord),
         ("run", history_records.RunRecord),
         ("profile", history_records.ProfileRecord),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from kcachefs import libc
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.asking import ask
 from kcachefs.keys.dtypes import dtype_name
@@ -87,7 +87,7 @@ def _content(torch: Any, value: Any) -> Any:
 def _bytes(value: Any) -> bytes:
     flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     size = flat.numel() * flat.element_size()
-    return blake3(ctypes.string_at(flat.data_ptr(), size) if size else b"").digest()
+    return blake3(libc.bytes_at(flat.data_ptr(), size) if size else b"").digest()
 
 
 def _quantisation(torch: Any, value: Any) -> Any:
