@@ -1,4 +1,4 @@
-"""Locations, sizes and environment variables: the only module that reads the environment.
+"""Locations, sizes and environment variables: the only module that reads kcachefs's own variables.
 
 | variable | meaning | default |
 | --- | --- | --- |

@@ -389,7 +389,7 @@ def test_the_page_about_security_lists_what_the_code_does() -> None:
     assert f"The filter exists for {machines}." in page
     landlock = re.search(r"Linux [\d.]+", NO_LANDLOCK)
     assert landlock is not None
-    assert f"Landlock needs {landlock[0]};" in page
+    assert f"Landlock version 2 ({landlock[0]});" in page
     secrets = set(re.findall(r"`([A-Z]+_)…`", page))
     assert secrets
     assert secrets <= set(worker_process._SECRETS)
@@ -520,7 +520,7 @@ def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     waiting = re.search(r"_WAITING_THREADS = (\d+)", direct)
     assert waiting is not None
     assert f"`kcachefs-wait`, up to {waiting[1]} |" in page
-    assert f"a turn every {float(interval[1]) * 1000:g} ms" in page
+    assert f"switch interval to {float(interval[1]) * 1000:g} ms" in page
     assert f"pyfuse3's helpers, at most {trio.run(threads_of_trio)} at a time" in page
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     chores = len(re.findall(r"chores\.(?:every|repeat)\(", worker))

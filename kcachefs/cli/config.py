@@ -25,7 +25,7 @@ def config(
     ] = None,
     as_json: target.Json = False,
 ) -> None:
-    """Show the value of every option and where it comes from: of a mount, or of the next one if nothing is mounted.
+    """Show every option and where its value comes from, for the running mount or, if there is none, the next one.
 
     An option comes from the command line, else from what `kcachefs set` left in the store, else from the user's
     configuration file, else from the system's, else it has its default.

@@ -21,7 +21,7 @@ def diff(
     folder: Folder = None,
     as_json: target.Json = False,
 ) -> None:
-    """Show in what two entries differ, ingredient by ingredient: what B is, and what A was. Exit with 1 if they do."""
+    """Show how entry B differs from entry A, ingredient by ingredient. Exits with 1 if they differ."""
     from kcachefs.cli.printing import print_json
     from kcachefs.insight.describing import compare
     from kcachefs.insight.explaining import Explainer

@@ -37,7 +37,7 @@ _WAIT = 90
 
 Packs = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PACK]...", help="Packs by their names, or how those begin.", show_default=False),
+    typer.Argument(metavar="[PACK]...", help="Names of packs, or their first characters.", show_default=False),
 ]
 
 
@@ -238,7 +238,7 @@ def pull(
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """Bring everything in that trusted keys published for this kind of node, or only some packs; newest first.
+    """Fetch the packs that trusted keys published for this kind of node, newest first.
 
     Nothing is evicted for them: what finds no room is left out. You can interrupt this and run it again: entries that
     are there already are left alone.

@@ -147,7 +147,7 @@ def gc(
 ) -> None:
     """Delete what is old or of no use, where the bucket has no lifecycle rule. Needs the right to delete.
 
-    What nodes still use they publish again before it is old.
+    Nodes republish packs that are still in use before they expire.
     """
     from kcachefs.fleet import collecting, object_storage
     from kcachefs.fleet.bucket import read_settings

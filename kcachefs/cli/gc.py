@@ -19,7 +19,7 @@ def gc(
 ) -> None:
     """Free the disk space that deleted entries still occupy.
 
-    Of a store that is not mounted, the catalog is written anew, too, if much of it is free.
+    If the store is not mounted, also rewrites a catalog that is mostly free.
     """
     import msgspec
 

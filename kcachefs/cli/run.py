@@ -44,7 +44,9 @@ def run(
     name: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What is read ahead goes by this name.", show_default="the script of the command"
+            metavar="NAME",
+            help="Remember under this name which files to read ahead at the next start.",
+            show_default="the script of the command",
         ),
     ] = None,
     assert_warm: Annotated[
@@ -57,7 +59,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="OUT.kcp",
-            help="Pack the entries that were used meanwhile, to unpack them elsewhere.",
+            help="Pack the entries that were used while the command ran, to unpack them elsewhere.",
             parser=a_path,
         ),
     ] = None,
