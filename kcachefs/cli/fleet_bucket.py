@@ -377,7 +377,7 @@ def _named(found: list[PackReference], names: list[str]) -> list[PackReference]:
 
 
 def _used(mount: Path | None, store: Path | None) -> set[str]:
-    """The entries that were used of late, by their paths; none if whoever asks may not know."""
+    """The recently used entries, by their paths; none if the user may not know them."""
     from kcachefs.core.entry_info import EntryInfo
 
     try:

@@ -100,7 +100,7 @@ class Accounts:
     # --- writes that wait for room ------------------------------------------------------------------------------------
 
     def wanted(self, account: int) -> int:
-        """Bytes for which writes wait that no eviction has made room for yet."""
+        """Bytes that waiting writes need and no eviction has freed yet."""
         return self._wanted[account]
 
     @contextlib.contextmanager
@@ -266,7 +266,7 @@ class Accounts:
 
 
 def _costs_the_same(old: bytes, new: bytes) -> bool:
-    """Whether two records of an inode differ in nothing that is charged for, as most changes do. False says nothing."""
+    """Whether two records of an inode cost the same, as most do. False means that they may differ."""
     if old[INODE_TYPE] & 0xF0 == new[INODE_TYPE] & 0xF0 == 0x40:  # a folder
         return old[INODE_UID] == new[INODE_UID] and old[INODE_FLAGS] == new[INODE_FLAGS]
     return (

@@ -134,7 +134,7 @@ class Administration:
         return Outcome(freed_bytes=max(0, before - self._fs.store.used_bytes()))
 
     def progress(self) -> EvictionProgress:
-        """How far a command is that evicts entries, in another thread."""
+        """How far an evicting command in another thread has come."""
         done, entries = self._fs.evictor.progress
         return EvictionProgress(done=done, entries=entries)
 
@@ -158,7 +158,7 @@ class Administration:
         )
 
     def _used_at(self, info: EntryInfo) -> int:
-        """To the nanosecond: what was used while the clock was ahead is that close together."""
+        """To the nanosecond: uses noted while the clock was ahead are only nanoseconds apart."""
         record = self._fs.table.get(info.entry)
         return record.used if record is not None else 0
 

@@ -69,7 +69,7 @@ class EntryCounts:
         self._publishers = publishers
         """Says whose an entry is; None: it belongs to the owner of its first sealed file."""
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
-        """Where groups were whose records went while files of theirs may still be there: folder, and group's name."""
+        """Folder and name of groups whose records are gone while some of their files may remain."""
 
     def count(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
         """Files were sealed, or came to their entries: they count there from now on."""

@@ -24,7 +24,7 @@ class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class EvictionProgress(msgspec.Struct, kw_only=True, frozen=True):
-    """How far a command is that evicts entries."""
+    """How far an evicting command has come."""
 
     done: int
     """Entries that had their turn."""

@@ -334,7 +334,7 @@ class Evictor:
         """Take one entry, whole for everybody who looks. False when there is none of it, or it has to stay.
 
         `force` takes it all the same. `doom` takes it though it is in use; what is, is on nobody's account from then.
-        `names`, `used`: its names, and when it was last used, for who knew that before it was probed. `why`: one of
+        `names`, `used`: its names and when it was last used, where the caller knew that before the probe. `why`: one of
         `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names

@@ -1,4 +1,4 @@
-"""Entries that were made here of late, for whoever publishes them. Nothing is kept until somebody wants to know.
+"""Entries that were made here recently, for publishing. Nothing is kept until somebody wants to know.
 
 The catalog's lock is held when an entry is noted; taking and looking need no lock.
 """

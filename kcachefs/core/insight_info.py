@@ -89,7 +89,7 @@ class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     """When the process began."""
     last_used: float
     argv: str
-    """Its command line, cut off after 200 bytes; empty for who may not see it."""
+    """Its command line, cut off after 200 bytes; empty for a reader who may not see it."""
     hits: int
     misses: int
     bytes_served: int

@@ -28,7 +28,7 @@ MOVED_MAX = 128
 SEEN_MAX = 1000
 """Names that are looked at when a folder with folders in it is moved to another folder."""
 _FOLDER_COST = 10
-"""Names that can be looked at in the time that it takes to begin with a folder."""
+"""Names that can be looked up one by one in the time that it takes to open a folder."""
 _LOOKED_AT = 256
 """Names of a folder that are searched for another name of a file, while requests wait."""
 
@@ -188,7 +188,7 @@ class Membership:
     def _move_folder(self, txn: Transaction, caller: Caller, ino: int, node: Inode, entry: int) -> None:
         """A folder comes to belong to another entry, with everything below it that belonged to the same entry.
 
-        Where it comes to hold entries and to be none, what is below it belongs to the entry of its own name.
+        If its new place makes it a folder of entries, each child gets the entry of its own name.
         """
         old = node.entry
         if old:

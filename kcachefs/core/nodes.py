@@ -65,7 +65,8 @@ class Nodes:
         self._uncertain_below = 0
         """Inodes below this number may be known to the kernel from an earlier worker, which `lookups` does not show."""
         self.lookups: dict[int, int] = {}
-        """References that the kernel holds, by inode. Only the engine's thread changes it."""
+        """References that the kernel holds, by inode. Changed by the engine's thread, and under the lock by lookups
+        that waited for a remote tier."""
         self.handles: dict[int, int] = {}
         """Open handles by inode, where the engine is told of opens."""
         self.let_go_since_probe: set[int] | None = None

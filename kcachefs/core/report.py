@@ -70,7 +70,7 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     room_bytes: int | None = None
     """Bytes that can be added before anything is evicted, by the quota and the disk; None from older daemons."""
     room_files: int | None = None
-    """The same for files; None where their number has no limit, from older daemons, and for who sees only their own."""
+    """The same for files; None where their number has no limit, from older daemons, and for users who see their own."""
     room_bytes_of_owner: int | None = None
     """Bytes that the mount's owner can add before entries of theirs go; None where users have no quotas."""
     room_bytes_below_ceilings: dict[str, int] = {}

@@ -28,7 +28,7 @@ class RequestTimes:
 
     def __init__(self) -> None:
         self.cells = [0] * _CELLS
-        """How many took a number of nanoseconds that has so many bits."""
+        """How many requests took a time of N bits, in nanoseconds, by N."""
         self.nanoseconds = 0
 
     def note(self, nanoseconds: int) -> None:

@@ -23,17 +23,18 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 0.05
 WAIT_WHEN_FULL_SECONDS = 30.0
 HARDLY_FREE = 0.5
-"""When less than this part of `min_free` is left, a write waits that long: the rest is for names and the journal."""
+"""When less than this part of `min_free` is left, writes wait up to `WAIT_WHEN_FULL_SECONDS`: the rest is for names and
+the journal."""
 
 ENOUGH_FREE = 1.1
 """A shortage is over at this many times `min_free`: eviction stops near it, and each turn would be told in the log."""
 
 FREE_PAGES_PART = 8
-"""Free pages of the catalog count up to this part of the quota. Evicting cannot make the catalog's file smaller: if
-they all counted, a quota near the size of that file would cost every entry, and still not hold."""
+"""Free pages of the catalog count up to this part of the quota. Evicting cannot shrink the catalog's file: if they all
+counted, a quota near the size of that file would evict every entry and still be exceeded."""
 
 UNSEALED_LEAST, UNSEALED_PART = 32 << 20, 16
-"""Files that are not sealed yet may take so many bytes, or that part of a limit, before sealing hurries."""
+"""Sealing hurries once unsealed files take this many bytes, or this fraction of a limit, whichever is more."""
 
 
 class Room:
@@ -137,7 +138,7 @@ class Room:
         return self._store.slots.allocated_bytes() > max(UNSEALED_LEAST, least // UNSEALED_PART)
 
     def disk_has_room_for(self, size: int) -> bool:
-        """Whether the disk takes so many bytes more without being nearly full."""
+        """Whether the disk has room for this many more bytes without being nearly full."""
         return self._free_bytes() - size >= self.limits.min_free * HARDLY_FREE
 
     def is_disk_nearly_full(self) -> bool:

@@ -319,7 +319,7 @@ class Sealer:
 
 
 def _is_unsealed(node: Inode) -> bool:
-    """Whether there is something to seal. Of an emptied file that keeps what was synced, it is that it is empty."""
+    """Whether there is something to seal. An emptied file with synced bytes counts: sealing notes its emptiness."""
     return node.content in (Content.SLOT, Content.SPOOL) or (node.content == Content.NONE and node.keeps_synced)
 
 

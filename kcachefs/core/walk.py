@@ -17,7 +17,7 @@ from kcachefs.store.records import Inode, name_key, name_of, names_prefix, unpac
 _BATCH = 256
 """Inodes read at a time, while requests wait."""
 _FOLDER_COST = 64
-"""Names that can be looked at in the time that it takes to begin with a folder."""
+"""Names that can be read in the time that it takes to open a folder."""
 Member = tuple[int, int, bytes]
 """An inode, its folder and its name there."""
 Name = tuple[int, bytes]
@@ -76,7 +76,7 @@ class Walk:
                 yield from self._below_folder(ino)
 
     def some_files(self, entry: int, limit: int) -> Iterator[tuple[int, Inode]]:
-        """Files of an entry, among the first `limit` names where they may be: for who cannot wait for all of them.
+        """Files of an entry, among the first `limit` names where they may be: for callers that cannot wait for all.
 
         Those in the topmost folders come first; beginning with a folder counts as much as a few names.
         """

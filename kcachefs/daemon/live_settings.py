@@ -56,8 +56,8 @@ class LiveSettings:
         begins_or_ends = bool(values.get("max_size_per_uid", counted)) != bool(counted)
         if begins_or_ends and self.config.engine != "direct":
             raise UsageError(
-                f"--max-size-per-uid: a worker counts users from its beginning or not at all, and the "
-                f"{self.config.engine} engine cannot hand over to another one; unmount and mount again"
+                f"--max-size-per-uid: turning it on or off needs a new worker, which the {self.config.engine} engine "
+                "cannot hand over to; unmount and mount again"
             )
         new = msgspec.structs.replace(
             self.config,

@@ -55,7 +55,7 @@ class Offer(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Used(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Entries that were used of late, by their keys: they are published again before the bucket deletes them."""
+    """Recently used entries, by their keys: they are published again before the bucket deletes them."""
 
     keys: list[int]
 

@@ -42,8 +42,8 @@ SILENT_AGENT_SECONDS = 30.0
 HUNG_SECONDS = 5.0
 """An agent that has said nothing for this long since lookups gave up on it is replaced."""
 PAUSE_TIMES, PAUSE_SECONDS = 50, 0.25
-"""While requests come, an entry that nobody waits for is followed by a pause of so many times what it took, at most
-so many seconds: the engine's thread and this one share the interpreter."""
+"""While requests come, bringing in an entry that nobody waits for is followed by a pause this many times as long, up to
+this many seconds: the engine's thread and this one share the interpreter."""
 _REMEMBERED = 4096
 
 

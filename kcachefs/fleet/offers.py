@@ -127,7 +127,7 @@ class Offers:
         self._client.numbers.queue = sum(len(batch.entries) for batch in self._queue) + len(self._fresh)
 
     def _note_earlier(self) -> None:
-        """Once, note what was made here of late. What is in the bucket already is found to be there."""
+        """Once, note what was made here recently. What is in the bucket already is found to be there."""
         if not self._must_note_earlier:
             return
         self._must_note_earlier = False
@@ -146,7 +146,7 @@ class Offers:
             return True
 
     def _tell_used(self) -> None:
-        """Tell the agent what was used of late, wherever it came from."""
+        """Tell the agent what was used recently, wherever it came from."""
         horizon = time.time_ns() - USED_NS
         keys = []
         for namespace, label, _ in self._fs.namespaces.rows():
@@ -168,7 +168,7 @@ class Offers:
         self._rest_seconds = 0.0
         self._note_earlier()
         self._enqueue(self._fresh.all())
-        # Also after a fault of late: for a host that goes away this is the last chance. What failed comes last.
+        # Also after a recent fault: for a host that goes away this is the last chance. What failed comes last.
         self._queue.sort(key=self._due)
         self._not_before.clear()
         self._held_until = 0.0
@@ -305,7 +305,7 @@ class Offers:
         return parcels.make(entries, chunks) if entries else -1
 
     def _hold(self, batch: Batch, places: list[Place]) -> None:
-        """Offer these later, and not with this batch: each has got an empty file of late, and that is never sealed."""
+        """Offer these later, and not with this batch: each has just got an empty file, which is never sealed."""
         batch.entries = [one for one in batch.entries if one not in places]
         later = Batch(name=secrets.token_hex(8), run=batch.run, compile_ms=0, entries=places)
         self._not_before[later.name] = time.monotonic() + self._rest_seconds

@@ -38,7 +38,7 @@ class Renewed(NamedTuple):
 def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewed:
     """Publish again those of the used keys that are only in packs of which two thirds of their time is over.
 
-    `used` are keys of entries that this node used of late. Load the index first.
+    `used` are keys of entries that this node used recently. Load the index first.
     """
     index = KeyIndex.open(bucket.index_path)
     if index is None or not index.packs:

@@ -72,7 +72,7 @@ class Reader:
             self._read_names([one for one in wanted if one.path not in self._recipes and kind_of(one.path) == "kernel"])
 
     def _read_names(self, entries: Sequence[MadeEntry]) -> None:
-        """What those are that have no file of a kernel."""
+        """What entries without a kernel file are."""
         for entry, files in self.files(entries, helpers.FILES, head=1) if entries else ():
             helper = helpers.read(entry.path, files)
             self._recipes[entry.path] = helper or ArtefactGarbled(f"{entry.path}: holds no file of a kernel")

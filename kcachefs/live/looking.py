@@ -1,6 +1,6 @@
 """Looks into the entries of a watched mount: what fills it, why something was compiled, kernels, one entry in full.
 
-All of this is dear: it lists every entry, or reads artefacts. It is done on demand, in a thread that may wait, and
+All of this is expensive: it lists every entry, or reads artefacts. It is done on demand, in a thread that may wait, and
 within `PATIENCE_SECONDS`; what was read by then is in the index, so that the next look gets further. Looking counts no
 hit.
 """

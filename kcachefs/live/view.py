@@ -3,7 +3,7 @@
     watch = Watch.of(Path("/mnt/kernels"))     # kcachefs/live/watching.py
     glance = watch.glance()                    # cheap: once a second
     series = watch.series("14d")               # cheap: kept, and brought up to date
-    with Look(watch) as look:                  # dear: on demand (kcachefs/live/looking.py)
+    with Look(watch) as look:                  # expensive: on demand (kcachefs/live/looking.py)
         filling = look.filling()
 
 Times are seconds since 1970, durations are seconds, sizes are bytes. None means that nobody knows. Names come from
@@ -148,7 +148,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[Mark]
 
 
-# --- the dear parts ---------------------------------------------------------------------------------------------------
+# --- the expensive parts ----------------------------------------------------------------------------------------------
 
 
 class EntryRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
 _COMPACT_MIN, COMPACT_MAX = 64 << 10, 8 << 20
-"""A file is written anew for at least so many bytes that nothing is in, and where no more than so many are in use: an
-unmount waits while these are checked and copied."""
+"""A file is rewritten if at least the first number of bytes is free and at most the second in use: an unmount waits
+while these are checked and copied."""
 _AHEAD_MAX = 32 << 20
 """Bytes of a file that are read ahead when it is opened."""
 _RECORD_OVERHEAD = 16

@@ -304,7 +304,7 @@ def _files_of(objects: Objects, digests: set[bytes]) -> Generator[None, None, di
 
 
 def _refer(objects: Objects, table: EntryTable, record: ObjectRecord, copy: Staged, inos: list[int]) -> None:
-    """Point an object's record to its copy, unless it moved, or somebody refers to it whom the walk did not meet."""
+    """Point an object's record to its copy, unless it moved, or something that the walk missed refers to it."""
     with objects.catalog.transaction() as txn:
         raw = txn.get(object_key(copy.digest))
         current = ObjectRecord.unpack(raw) if raw is not None else None

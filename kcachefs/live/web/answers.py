@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _GLANCE_SECONDS = 0.9
 """A glance serves every browser that asks within this time."""
 _KEPT_SECONDS = 5.0
-"""What is dear is not made more often than this, whatever changes."""
+"""What is expensive is not made more often than this, whatever changes."""
 _KEPT = 64
 _METRICS_SECONDS = 8.0
 _SILENT_SECONDS = 10.0
@@ -54,7 +54,7 @@ class Mounted:
         self.kept: BoundedDict[tuple[str, ...], tuple[object, float, bytes]] = BoundedDict(_KEPT)
         self.turn = trio.Lock()
         """One thread at a time uses the watch."""
-        self.dear_turn = trio.Lock()
+        self.expensive_turn = trio.Lock()
         self.glance: Glance | None = None
         self.looked = 0.0
         self._is_asking = False
@@ -165,9 +165,9 @@ class Answers:
         return Response(200, msgspec.json.encode(found), _JSON)
 
     async def _looked(self, mounted: Mounted, name: str, request: Request) -> Response:
-        query, has_waited = request.query, mounted.dear_turn.locked()
+        query, has_waited = request.query, mounted.expensive_turn.locked()
         key = (name, *(query.get(one, "") for one in ("run", "since", "path", "search", "namespace", "group")))
-        async with mounted.dear_turn:
+        async with mounted.expensive_turn:
             if has_waited and request.has_left():
                 return Response(503, b"You left before it was your turn.\n")
             change = mounted.watch.change()
@@ -231,7 +231,7 @@ _LOOKS = ("filling", "entries", "causes", "kernels", "entry")
 
 
 def _look(mounted: Mounted, name: str, query: dict[str, str]) -> tuple[bytes, bool]:
-    """In a thread: an answer that is dear, and whether another look would find no more."""
+    """In a thread: an expensive answer, and whether another look would find no more."""
     found: Any
     with Look(mounted.watch, mounted.contents) as look:
         if name == "filling":
