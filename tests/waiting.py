@@ -18,13 +18,28 @@ PATIENCE = 150.0
 """Seconds after which a test gives up: far more than anything takes, also on a machine busy with other work."""
 
 
-def until(condition: Callable[[], T], what: str = "", *, seconds: float = PATIENCE, pause: float = 0.01) -> T:
-    """Return what `condition` returns once that is true; fail, saying `what` never happened, after `seconds`."""
+def until(
+    condition: Callable[[], T], what: str | Callable[[], str] = "", *, seconds: float = PATIENCE, pause: float = 0.01
+) -> T:
+    """Return what `condition` returns once that is true; fail, saying `what` never happened, after `seconds`.
+
+    A function as `what` is called then, to tell how things stand.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds:.0f} s still not true: {what or _text(condition)}")
+        _check(deadline, seconds, condition, what)
         time.sleep(pause)
+    return found
+
+
+async def until_async(
+    condition: Callable[[], T], what: str | Callable[[], str] = "", *, seconds: float = PATIENCE, pause: float = 0.01
+) -> T:
+    """As `until`, in a task of asyncio or of trio: the other tasks go on meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        _check(deadline, seconds, condition, what)
+        await _sleep(pause)
     return found
 
 
@@ -40,6 +55,26 @@ def until_gone(*pids: int, seconds: float = PATIENCE) -> None:
                 raise AssertionError(f"after {seconds:.0f} s process {pid} still runs")
         finally:
             os.close(handle)
+
+
+def _check(deadline: float, seconds: float, condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+    if time.monotonic() > deadline:
+        told = what if isinstance(what, str) else what()
+        raise AssertionError(f"after {seconds:.0f} s still not true: {told or _text(condition)}")
+
+
+async def _sleep(seconds: float) -> None:
+    """In whichever library runs. Both are imported here: most who wait have no use for them."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        import trio
+
+        await trio.sleep(seconds)
+    else:
+        await asyncio.sleep(seconds)
 
 
 def _text(condition: Callable[[], object]) -> str:

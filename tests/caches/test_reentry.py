@@ -23,7 +23,7 @@ from kcachefs.caches import memory as memory_level
 from kcachefs.caches import process_lock, writers
 from kcachefs.caches.memory import Memory
 from tests.caches.locks import locks_of_the_library
-from tests.waiting import PATIENCE, ending_soon, until
+from tests.waiting import PATIENCE, ending_soon, until, until_async
 
 
 class Module:
@@ -191,10 +191,7 @@ def drop_a_task(ask: Callable[[], Any], goes: Callable[[], object]) -> None:
 
     async def begin() -> None:
         task = loop.create_task(ask())
-        until_then = loop.time() + PATIENCE
-        while not goes():
-            assert loop.time() < until_then
-            await asyncio.sleep(0)
+        await until_async(goes)
         task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     loop.run_until_complete(begin())
@@ -210,7 +207,7 @@ def unraised(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_a_computing_task_that_is_dropped_blocks_nobody(tmp_path: Path, unraised: list[Any]) -> None:
     cache = Cache(tmp_path)
-    drop_a_task(lambda: cache.get_or_compute_async("key", never), lambda: cache._levels.flights._flights)
+    drop_a_task(lambda: cache.get_or_compute_async("key", never), lambda: cache._levels.single_flight._under_way)
     gc.collect()
     assert asyncio.run(asyncio.wait_for(cache.get_or_compute_async("key", at_once), PATIENCE)) == b"computed"
     assert not unraised
@@ -221,7 +218,7 @@ def test_a_thread_goes_on_when_the_task_it_waits_for_is_dropped(tmp_path: Path) 
     found: list[bytes] = []
     gc.disable()
     try:
-        drop_a_task(lambda: cache.get_or_compute_async("key", never), lambda: cache._levels.flights._flights)
+        drop_a_task(lambda: cache.get_or_compute_async("key", never), lambda: cache._levels.single_flight._under_way)
         ask = threading.Thread(target=lambda: found.append(cache.get_or_compute("key", lambda: b"x")), daemon=True)
         ask.start()
         until(lambda: cache.stats().waiting)

@@ -15,7 +15,7 @@ import trio
 from kcachefs import Cache, Entry, ObjectCache, cached
 from kcachefs.errors import CacheRecursion
 from tests.caches.processes import Worker, start
-from tests.waiting import until
+from tests.waiting import until, until_async
 
 __all__ = ["start"]
 
@@ -214,8 +214,7 @@ def test_a_cancelled_task_leaves_the_work_to_one_that_waits() -> None:
         first = asyncio.create_task(cache.get_or_compute_async("key", never))
         await begun.wait()
         second = asyncio.create_task(cache.get_or_compute_async("key", made))
-        while not cache.stats().waiting:
-            await asyncio.sleep(0)
+        await until_async(lambda: cache.stats().waiting)
         first.cancel()
         return await second
 
@@ -236,11 +235,9 @@ def test_a_task_waits_for_a_thread_and_a_thread_for_a_task(tmp_path: Path) -> No
     async def main() -> tuple[bytes, bytes]:
         loop = asyncio.get_running_loop()
         thread = loop.run_in_executor(None, cache.get_or_compute, "one", slow)
-        while not cache._levels.flights._flights:
-            await asyncio.sleep(0)
+        await until_async(lambda: cache._levels.single_flight._under_way)
         task = asyncio.create_task(cache.get_or_compute_async("one", never))
-        while not cache.stats().waiting:
-            await asyncio.sleep(0)
+        await until_async(lambda: cache.stats().waiting)
         go_on.set()
         await thread
         released = asyncio.Event()
@@ -252,8 +249,7 @@ def test_a_task_waits_for_a_thread_and_a_thread_for_a_task(tmp_path: Path) -> No
         two = asyncio.create_task(cache.get_or_compute_async("two", by_a_task))
         await asyncio.sleep(0)
         waiting = loop.run_in_executor(None, cache.get_or_compute, "two", slow)
-        while not cache.stats().waiting:
-            await asyncio.sleep(0)
+        await until_async(lambda: cache.stats().waiting)
         released.set()
         assert await two == await waiting
         return await task, await waiting
@@ -273,8 +269,8 @@ def test_a_task_waits_for_another_process_without_blocking_its_loop(tmp_path: Pa
 
     async def main() -> bytes:
         waiting = asyncio.create_task(cache.get_or_compute_async("key", never))
-        while not any(flight.awaits_process for flight in cache._levels.flights._flights.values()):
-            await asyncio.sleep(0)
+        flights = cache._levels.single_flight._under_way
+        await until_async(lambda: any(flight.awaits_process for flight in flights.values()))
         holder.go()
         return await waiting
 

@@ -17,6 +17,7 @@ from typing import Any
 from blake3 import blake3
 
 from kcachefs.caches import Cache
+from tests.waiting import until
 
 
 def say(what: object) -> None:
@@ -180,8 +181,8 @@ def cross(folder: str, mine: str, other: str) -> None:
         sys.stdin.readline()
         waiter = threading.Thread(target=lambda: results.append(cache.get_or_compute(other, other.encode)))
         waiter.start()
-        while not any(flight.awaits_process for flight in list(cache._levels.flights._flights.values())):
-            os.sched_yield()
+        flights = cache._levels.single_flight._under_way
+        until(lambda: any(flight.awaits_process for flight in list(flights.values())))
         say("waiting for the other process")
         sys.stdin.readline()
         return mine.encode() + cache.get_or_compute(other, other.encode)

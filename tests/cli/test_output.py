@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from kcachefs.cli import make_app
-from kcachefs.core.uses import HEARTBEAT_SECONDS
+from tests import forked_daemons
 from tests.cli.scene import KCACHEFS, Scene
 from tests.waiting import PATIENCE
 
@@ -58,8 +58,18 @@ def test_what_changes_something_tells_it_as_json(filled: Scene, tmp_path: Path) 
     assert reloaded["worker_pid"] == filled.status()[0]["worker_pid"] != reloaded["former_worker_pid"]
 
 
+@pytest.fixture
+def names_asked_for_each_time() -> Iterator[None]:
+    """Else the kernel knows a name from its writer for a second, and asks nobody.
+
+    Before the scene, which takes the environment as it is then.
+    """
+    with forked_daemons.constants({"kcachefs.core.name_requests.HEARTBEAT_SECONDS": 0}):
+        yield
+
+
+@pytest.mark.usefixtures("names_asked_for_each_time")
 def test_a_run_ends_with_a_line_of_json(filled: Scene) -> None:
-    time.sleep(HEARTBEAT_SECONDS)  # until then the kernel knows the name from its writer, and asks nobody
     script = f"cat {filled.mountpoint}/triton/KEY1/kernel.cubin; echo talk >&2; exit 3"
     outcome = filled.run("run", "--json", "--", "sh", "-c", script)
     assert (outcome.code, outcome.out) == (3, "cubin1" * 100)

@@ -30,7 +30,7 @@ class Cacher:
 
     def work(self, stop: Path) -> dict[str, int]:
         """Work until the file `stop` exists; returns how often it did what."""
-        choose = random.Random(self.number)
+        choose = random.Random(f"{os.environ['KCACHEFS_SEED']} {self.number}")
         held: list[tuple[str, mmap.mmap]] = []
         while not stop.exists():
             key = f"K{int(choose.triangular(0, self.keys, self.keys * 0.8)):05d}"

@@ -23,6 +23,7 @@ from kcachefs.store.records import Content, Inode
 from kcachefs.store.slots import SLOT_SIZE
 from tests.core.trees import LARGE, ROOT, after_stage, find, folder, nothing_acknowledged, opened, write
 from tests.disks import Disk
+from tests.waiting import until
 
 CONTENT = b"content" * 20
 PAGE = 4096
@@ -177,16 +178,31 @@ def test_nothing_is_forgotten_by_two_who_seal_what_waits(tmp_path: Path) -> None
     with opened(tmp_path / "store") as fs:
         written = [write(fs, f"triton/key/{number}", b"%d" % number) for number in range(4)]
         other = threading.Thread(target=fs.sealer.seal_next, args=(0,))
+        queue, lock, is_at_the_lock = fs.sealer._queue, fs.sealer._queue._lock, threading.Event()
+
+        class Told:
+            """The lock of the queue, which tells when the other one comes to it."""
+
+            def __enter__(self) -> None:
+                if threading.current_thread() is other:
+                    is_at_the_lock.set()
+                lock.__enter__()
+
+            def __exit__(self, *how: Any) -> None:
+                lock.__exit__(*how)
+
+        def has_gone_as_far_as_it_can() -> bool:
+            return not other.is_alive() or (is_at_the_lock.is_set() and lock._is_owned())  # type: ignore[attr-defined]
 
         class Overtaken(deque[tuple[int, float]]):
             def __getitem__(self, index: object) -> Any:
                 found = super().__getitem__(index)  # type: ignore[index]
                 if not other.ident:
                     other.start()
-                    other.join(0.2)
+                    until(has_gone_as_far_as_it_can)
                 return found
 
-        queue = fs.sealer._queue
+        queue._lock = Told()  # type: ignore[assignment]
         queue._waiting = {uid: Overtaken(files) for uid, files in queue._waiting.items()}
         while fs.sealer.seal_next(0):
             pass

@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     evictions: int
 
 
-def run(kills: int, seed: int = 0, *, reload: bool = False) -> Outcome:
+def run(kills: int, seed: int, *, reload: bool = False) -> Outcome:
     """Kill the worker this often; raises whatever error a writer or reader saw."""
     choose = random.Random(seed)
     pauses: list[float] = []
@@ -51,8 +51,8 @@ def run(kills: int, seed: int = 0, *, reload: bool = False) -> Outcome:
             root = mount.mountpoint
             (root / OWN).mkdir()
             (root / OWN / "counter").write_bytes(b"%020d" % 0)
-            users: list[User] = [Writer(root, base / "stop", number) for number in range(WRITERS)]
-            users += [Reader(root, base / "stop", 100 + number) for number in range(READERS)]
+            users: list[User] = [Writer(root, base / "stop", number, seed) for number in range(WRITERS)]
+            users += [Reader(root, base / "stop", 100 + number, seed) for number in range(READERS)]
             with ExitStack() as scope:
                 children = [scope.enter_context(Child(user.run)) for user in users]
                 try:
@@ -145,7 +145,10 @@ def fsck(store: Path) -> None:
 
 def main() -> None:
     counts = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
-    outcome = run(*(counts or [200]), reload="--reload" in sys.argv)
+    kills = counts[0] if counts else 200
+    seed = counts[1] if len(counts) > 1 else random.SystemRandom().getrandbits(32)
+    print(f"{kills} rounds, seed {seed}", flush=True)
+    outcome = run(kills, seed, reload="--reload" in sys.argv)
     what = f"{outcome.kills} {'reloads' if outcome.reloads else 'kills'} under {WRITERS} writers and {READERS} readers"
     print(f"{what}: {outcome.steps:,} steps, {outcome.evictions:,} entries evicted, no error")
     print(f"longest pause: {outcome.longest_pause * 1000:.0f} ms")

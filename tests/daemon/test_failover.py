@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -51,8 +50,8 @@ def state(mount: Mount) -> MountState:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("forked")
-def test_kills_under_writers_readers_and_eviction_are_not_noticed() -> None:
-    outcome = kills.run(30)
+def test_kills_under_writers_readers_and_eviction_are_not_noticed(seed: int) -> None:
+    outcome = kills.run(30, seed)
     assert outcome.restarts == 30
     print(f"longest pause {outcome.longest_pause * 1000:.0f} ms")
 
@@ -60,17 +59,19 @@ def test_kills_under_writers_readers_and_eviction_are_not_noticed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("forked")
-def test_without_a_kernel_that_sends_again_they_are_not_noticed_either(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_kernel_that_sends_again_they_are_not_noticed_either(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     monkeypatch.setenv("KCACHEFS_RESEND", "0")
-    outcome = kills.run(10)
+    outcome = kills.run(10, seed)
     assert outcome.restarts == 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("forked")
-def test_reloads_under_the_same_are_not_noticed() -> None:
-    outcome = kills.run(5, reload=True)
+def test_reloads_under_the_same_are_not_noticed(seed: int) -> None:
+    outcome = kills.run(5, seed, reload=True)
     assert (outcome.restarts, outcome.reloads) == (0, 5)
 
 
@@ -162,9 +163,8 @@ def test_the_pyfuse3_engine_ends_with_its_worker_and_says_so(base: Path) -> None
         assert (refused.returncode, refused.stdout) == (4, "")
         assert refused.stderr.count("\n") == 1
         supervisor, worker = mount.daemon()
-        end = os.pidfd_open(supervisor)
         kill(worker)
-        wait_for(end)
+        until_gone(supervisor)
         assert "cannot take over from a dead worker" in log.read_text()
         mount.start()
         assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
@@ -449,10 +449,3 @@ def change(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
-
-
-def wait_for(process: int) -> None:
-    try:
-        assert select.select([process], [], [], 60)[0]
-    finally:
-        os.close(process)

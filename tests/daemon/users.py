@@ -36,13 +36,13 @@ class Done(NamedTuple):
 class User:
     """A process that uses the mount."""
 
-    def __init__(self, root: Path, stop: Path, number: int) -> None:
+    def __init__(self, root: Path, stop: Path, number: int, seed: int) -> None:
         self.root = root
         self.number = number
         self.turns = 0
         self.locked = 0
         self._stop = stop
-        self._choose = random.Random(number)
+        self._choose = random.Random(f"{seed} {number}")
         self._published = root / PUBLISHED
 
     def run(self) -> Done:

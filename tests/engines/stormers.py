@@ -25,7 +25,7 @@ class Stormer:
         self.number = number
         self.ledger: dict[str, str] = {}
         self.turns = 0
-        self.choose = random.Random(number)
+        self.choose = random.Random(f"{os.environ['KCACHEFS_SEED']} {number}")
 
     def rage(self, turns: int) -> Stormer:
         """Do this many random things."""

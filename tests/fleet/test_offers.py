@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem
+from kcachefs.core import Filesystem, fresh_entries
 from kcachefs.core.arrivals import ArrivingEntry, ArrivingFile
 from kcachefs.core.caller import Caller
+from kcachefs.core.remote import Found
 from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet import key_index, offers
 from kcachefs.fleet.agent_protocol import Alive, IndexReady, Offer, Refresh, Taken, Used
@@ -248,7 +249,7 @@ def test_a_miss_has_an_old_index_refreshed(tmp_path: Path, age: float) -> None:
         protocol.send(played.channel, IndexReady(str(index)))
         until(lambda: played.client.report().index_age >= max(0.0, age))
         triton = fs.tree.find(1, b"triton") or 0
-        assert fs.elsewhere.missed(Caller(0, 0, 1), triton, b"KEY") is False
+        assert fs.elsewhere.missed(Caller(0, 0, 1), triton, b"KEY") is Found.NOWHERE
         message, _ = protocol.receive_from_worker(played.channel)
         assert message == Refresh()
 
@@ -304,13 +305,27 @@ def test_what_is_being_written_is_not_offered(tmp_path: Path, in_no_time: None) 
         fs.forget(ino, 1)
 
 
+class Clock:
+    """The clocks, which a test puts forward."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def time_ns(self) -> int:
+        return time.time_ns() + round(self.ahead * 1e9)
+
+
 def test_a_library_that_is_about_to_be_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A linker makes its file empty and takes its time; what rests meanwhile is the source alone."""
-    monkeypatch.setattr(offers, "QUIET_SECONDS", 0.05)
+    clock = Clock()
+    for module in (offers, fresh_entries):
+        monkeypatch.setattr(module, "time", clock)
     with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
         write(fs, "inductor/ab/cabc.main.cpp", b"code")
         fs.settle()
-        time.sleep(0.1)
+        clock.ahead += offers.QUIET_SECONDS
         played.offers.turn()
         assert json.loads((tmp_path / "fleet" / "queue.json").read_bytes()) == [], "without its library"
         write(fs, "inductor/ab/cabc.py", b"loader")
@@ -319,14 +334,14 @@ def test_a_library_that_is_about_to_be_written_is_waited_for(tmp_path: Path, mon
         played.offers._rest_seconds = 1000.0
         fs.create(user(0), find(fs, "cupy"), b"kernel.json", 0o644)
         ino, _ = fs.create(user(0), find(fs, "inductor/ab"), b"cabc.main.so", 0o755)
-        time.sleep(0.1)
+        clock.ahead += offers.QUIET_SECONDS
         played.offers.turn()
         assert len(fs.fresh) == 2, "both wait"
         assert played.client.numbers.queue == 2
         fs.write(ino, 0, b"library")
         fs.settle()
         played.offers._rest_seconds = 0.0
-        time.sleep(0.1)
+        clock.ahead += offers.QUIET_SECONDS
         played.offers.turn()
         assert played.offered()[1] == {
             "cupy/kernel.cubin": b"kernel",

@@ -9,18 +9,16 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from kcachefs.core.uses import HEARTBEAT_SECONDS
 from kcachefs.engines import mounting
 from kcachefs.frameworks import bytecode, interpreters, source_times
 from kcachefs.session import account
-from tests import command_server
+from tests import command_server, forked_daemons
 from tests.engines.mounting import Mount, temporary_folder
 from tests.frameworks.commands import kcachefs
 from tests.frameworks.environments import IMPORTS, Environment, compiled, entries, half_imported, plain, variables
@@ -455,12 +453,18 @@ def test_an_installation_makes_another_environment(base: Path) -> None:
 # --- commands ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def names_asked_for_each_time() -> Iterator[None]:
+    """Else the kernel knows a name from the process before for a second, and asks nobody. It comes before the mount."""
+    with forked_daemons.constants({"kcachefs.core.name_requests.HEARTBEAT_SECONDS": 0}):
+        yield
+
+
+@pytest.mark.usefixtures("names_asked_for_each_time")
 def test_run_lifts_what_forbids_writing_and_says_what_it_found(mount: Mount, environment: Environment) -> None:
     command = ["run", "--mount", str(mount.mountpoint), "--", str(environment.python), "-c", IMPORTS]
     told: list[str] = []
     for _ in range(2):
-        if told:
-            time.sleep(HEARTBEAT_SECONDS)  # until then the kernel knows the names from the last one, and asks nobody
         done = kcachefs(*command, env={"PYTHONDONTWRITEBYTECODE": "1"})
         told.append(done.stderr.splitlines()[-1] if "bytecode" in done.stderr.splitlines()[-1] else done.stderr)
     assert "compiled" in told[0]

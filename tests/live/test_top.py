@@ -10,15 +10,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.scene import KCACHEFS, Scene, scene
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, until, until_async
 
 pytest.importorskip("triton")
 pytest.importorskip("textual")
@@ -81,13 +81,12 @@ class Screen:
 
     async def shows(self, *words: str, without: str = "") -> str:
         """Wait until the screen has these words; returns its text."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
+
+        def shown() -> str:
             text = self.text()
-            if all(word in text for word in words) and (not without or without not in text):
-                return text
-            assert time.monotonic() < deadline, f"{words} without {without!r} in\n{text}"
-            await asyncio.sleep(0.15)
+            return text if all(word in text for word in words) and (not without or without not in text) else ""
+
+        return await until_async(shown, lambda: f"{words} without {without!r} in\n{self.text()}", pause=0.15)
 
 
 def on_screen(place: Scene, size: tuple[int, int], scenario: Callable[[Screen], Awaitable[None]]) -> None:
@@ -162,10 +161,7 @@ def test_a_resize_is_drawn_without_anything_new_to_tell(place: Scene) -> None:
         screen.app.asking.stop()
         for size in ((150, 45), SMALL, LARGE):
             await screen.resize(*size)
-            deadline = time.monotonic() + PATIENCE
-            while not is_drawn(screen.app, size):
-                assert time.monotonic() < deadline, screen.text()
-                await asyncio.sleep(0.05)
+            await until_async(partial(is_drawn, screen.app, size), screen.text, pause=0.05)
 
     on_screen(place, LARGE, scenario)
 

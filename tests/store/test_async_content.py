@@ -15,7 +15,7 @@ import trio
 
 from kcachefs import AsyncContentStore, ContentStore
 from kcachefs.errors import ObjectMissing, StoreBusy, StoreClosed
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 
 
 def run_asyncio(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -125,8 +125,12 @@ class Slow(io.BytesIO):
         return super().read(size)
 
 
-async def pause() -> None:
-    await (trio.sleep(0.001) if trio.lowlevel.in_trio_task() else asyncio.sleep(0.001))
+async def for_ever() -> None:
+    """Go on until this task is cancelled."""
+    if trio.lowlevel.in_trio_task():
+        await trio.sleep_forever()
+    else:
+        await asyncio.Event().wait()
 
 
 async def cancelled(work: Callable[[], Coroutine[Any, Any, Any]], when: Callable[[], bool]) -> None:
@@ -134,13 +138,11 @@ async def cancelled(work: Callable[[], Coroutine[Any, Any, Any]], when: Callable
     if trio.lowlevel.in_trio_task():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(work)
-            while not when():
-                await pause()
+            await until_async(when, pause=0.001)
             nursery.cancel_scope.cancel()
         return
     task = asyncio.create_task(work())
-    while not when():
-        await pause()
+    await until_async(when, pause=0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -174,8 +176,7 @@ def test_a_task_that_is_cancelled_while_it_opens_a_store_leaves_it_to_others(tmp
     async def main() -> None:
         async def use() -> None:
             async with AsyncContentStore(tmp_path / "store"):
-                while True:
-                    await pause()
+                await for_ever()
 
         for name in ("lock", "kcachefs.json", "spool.arena"):  # later and later
             await cancelled(use, (tmp_path / "store" / name).exists)
@@ -194,8 +195,7 @@ def test_a_cancelled_task_closes_the_store_before_it_ends(tmp_path: Path, run: A
             async with AsyncContentStore(tmp_path / "store") as store:
                 await store.put(b"a kernel")
                 is_open.set()
-                while True:
-                    await pause()
+                await for_ever()
 
         await cancelled(use, is_open.is_set)
         with ContentStore(tmp_path / "store") as store:

@@ -26,10 +26,18 @@ pytestmark = need_root
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = Options(background=False, volume_size=256 << 10)
+_CHANCE = random.Random(os.environ["KCACHEFS_SEED"])
+
+
+@pytest.fixture(autouse=True)
+def chance_of_its_own(request: pytest.FixtureRequest, seed: int) -> None:
+    """Whichever tests came before. A process that a test starts begins with the seed alone: with other noise."""
+    _CHANCE.seed(f"{seed} {request.node.name}")
 
 
 def noise(number: int, size: int = 3000) -> bytes:
-    return number.to_bytes(8, "big") * 4 + random.randbytes(size)
+    """Bytes that do not shrink, others at each call."""
+    return number.to_bytes(8, "big") * 4 + _CHANCE.randbytes(size)
 
 
 def until_full(act: Callable[[int], object]) -> NoSpace:

@@ -8,7 +8,6 @@ import itertools
 import mmap
 import os
 import random
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -112,18 +111,27 @@ ATTACKS: list[Attack] = [
 ]
 ROUNDS = 20_000
 """Tries of each attack at most; the quota ends them all much earlier."""
-FULL_SECONDS = 1.0
-"""How long the attack on a store goes on after that was full."""
+TRIES_WHEN_FULL = 20
+"""How often each attack on a store is tried after that was full, unless it is refused before."""
 HASTY = {"kcachefs.core.eviction.CERTAIN_SECONDS": 1.0}
 """The evictor is sure sooner that nothing can be evicted: refusals wait for that."""
 REFUSALS = (errno.EDQUOT, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSPC)
 
 
-def _until_refused(attack: Attack, folder: Path, enough: mmap.mmap | None = None, rounds: int = ROUNDS) -> int:
-    """How often it went well, until it was refused, or the first byte of `enough` was set where it never is."""
+def _shared() -> memoryview:
+    """Numbers that all processes see: whether it is enough, and how often each attack was tried."""
+    return memoryview(mmap.mmap(-1, 8 * (1 + len(ATTACKS)))).cast("Q")
+
+
+def _until_refused(
+    attack: Attack, folder: Path, enough: memoryview | None = None, place: int = 1, rounds: int = ROUNDS
+) -> int:
+    """How often it went well, until it was refused, or the first number of `enough` was set where it never is."""
     for number in range(rounds):
-        if enough is not None and enough[0]:
-            return number
+        if enough is not None:
+            enough[place] = number
+            if enough[0]:
+                return number
         try:
             attack(folder, number + os.getpid() * ROUNDS)
         except OSError as error:
@@ -147,13 +155,14 @@ def _hold_open(mountpoint: Path) -> None:
 
 
 @contextlib.contextmanager
-def _everything_at_once(mount: Mount, engine: str, enough: mmap.mmap) -> Iterator[list[Child[int]]]:
+def _everything_at_once(mount: Mount, engine: str, enough: memoryview) -> Iterator[list[Child[int]]]:
     folder = mount.mountpoint / "inductor"
     attacks = [attack for attack in ATTACKS if engine == "direct" or attack is not _allocation]
     with contextlib.ExitStack() as running:
         running.enter_context(Child(lambda: _hold_open(mount.mountpoint), MALLORY))
         yield [
-            running.enter_context(Child(partial(_until_refused, attack, folder, enough), MALLORY)) for attack in attacks
+            running.enter_context(Child(partial(_until_refused, attack, folder, enough, place), MALLORY))
+            for place, attack in enumerate(attacks, 1)
         ]
 
 
@@ -190,7 +199,7 @@ def _held(mount: Mount, who: Identity) -> int:
 @each_engine
 def test_one_who_does_everything_at_once_stays_within_the_quota_and_the_others_keep_theirs(engine: str) -> None:
     options = ("--max-size", "96MiB", "--max-size-per-uid", "8MiB", "--grace", "0")
-    enough = mmap.mmap(-1, 1)
+    enough = _shared()
     # Alice waits for probes of what the attacker has open.
     hasty = {**HASTY, "kcachefs.core.eviction.PROBE_SECONDS": 0.1}
     with forked_daemons.constants(hasty), mounted(engine, *options) as mount:
@@ -220,14 +229,20 @@ def test_in_a_full_store_only_those_above_an_equal_part_lose_entries(engine: str
     options = ("--max-size", "28MiB", "--max-size-per-uid", "20MiB", "--grace", "0")
     # A write that finds no room waits for seconds, not for half a minute: only those of the attacker find none.
     impatient = {**HASTY, "kcachefs.core.room.WAIT_WHEN_FULL_SECONDS": 5.0}
-    enough = mmap.mmap(-1, 1)
+    enough = _shared()
     with forked_daemons.constants(impatient), mounted(engine, *options) as mount:
         for who, name in MODEST.items():
             as_user(who, partial(_put, mount, name, range(4), MIB))
         settled(mount)
         with _everything_at_once(mount, engine, enough) as attackers:
             until(lambda: asked(mount, "stats")["store"]["used_bytes"] > 0.95 * 28 * MIB, "the store is full")
-            time.sleep(FULL_SECONDS)
+            before = enough.tolist()
+
+            def each_has_gone_on() -> bool:
+                tries = zip(attackers, before[1:], enough.tolist()[1:], strict=False)
+                return all(one.is_ready(0) or now >= then + TRIES_WHEN_FULL for one, then, now in tries)
+
+            until(each_has_gone_on, "each attack was refused, or went on in a full store")
             enough[0] = 1
             for attacker in attackers:
                 attacker.result()

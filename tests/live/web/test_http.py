@@ -15,6 +15,7 @@ from kcachefs.live.web.answers import Answers
 from kcachefs.live.web.http import Connections, Request, Response
 from kcachefs.live.web.listening import Place, listening
 from tests.cli.scene import scene
+from tests.waiting import until_async
 
 REQUEST = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -135,10 +136,9 @@ def test_nothing_is_looked_up_for_those_who_left_while_they_waited(monkeypatch: 
             listener = trio.SocketListener(trio.socket.from_stdlib_socket(made))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.serve_listeners, Connections(answers.answer).serve, [listener])
-                async with mounted.dear_turn:
+                async with mounted.expensive_turn:
                     clients = [await asking(path, name) for name in ("a", "b", "c", "stays")]
-                    while mounted.dear_turn.statistics().tasks_waiting < len(clients):
-                        await trio.sleep(0.01)
+                    await until_async(lambda: mounted.expensive_turn.statistics().tasks_waiting >= len(clients))
                     for client in clients[:-1]:
                         await client.aclose()
                 async with clients[-1] as one:
