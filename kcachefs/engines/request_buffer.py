@@ -28,9 +28,10 @@ REQUEST_MAX = (1 << 20) + PAGE
 SLOTS = 32
 """Requests that can be put aside at a time; memory is taken only for those that are."""
 
-DEATHS_MAX, DEFERRED_DEATHS_MAX = 2, 6
+DEATHS_MAX, DEFERRED_DEATHS_MAX = 3, 6
 """Deaths after which a request is not tried again: of the one being carried out, and of those in other threads. There
-are several of these, and a long fsync is there at every death that has other causes."""
+are several of these, and a long fsync is there at every death that has other causes. On a busy machine two kills from
+outside can meet one request, too: the second comes before the new worker got to answer it."""
 
 _AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
 _SUSPECT = struct.Struct("<QII")  # request number, deaths while it was carried out, deaths while it was deferred
