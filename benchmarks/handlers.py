@@ -153,6 +153,7 @@ def _one_round(place: Path, count: int, clock: _Shares | None = None) -> dict[st
         timed("lookup, a hit, folded", lambda i: _request(Op.LOOKUP, folder, b"f%d\0" % i))
         timed("read 16 KiB, sealed", lambda i: _request(Op.READ, nodes[i], struct.pack("<QQI20x", 0, 0, 1 << 17)))
         timed("unlink", lambda i: _request(Op.UNLINK, folder, b"f%d\0" % i))
+        timed("forget", lambda i: _request(Op.FORGET, nodes[i], p.FORGET_IN.pack(1 << 20)))
         engine.close()
         return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.listing_requests import ListingRequests
@@ -114,15 +114,15 @@ class NameRequests(ListingRequests):
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel lets go of `count` references: with the last one, an inode without a name goes."""
-        if self._release(ino, count):
-            self._lifetimes.let_go(ino)
+        if self.release(ino, count):
+            self.let_go((ino,))
 
-    def forget_many(self, references: Iterable[tuple[int, int]], removed_max: int) -> None:
-        """The same for many inodes and counts. At most so many inodes go at once, the others a few seconds later."""
-        unused = [ino for ino, count in references if self._release(ino, count)]
-        self._lifetimes.let_go_of_many(unused[:removed_max])
+    def let_go(self, inos: Sequence[int]) -> None:
+        """Remove these, of which `release` said that nothing refers to them."""
+        self._lifetimes.let_go_of_many(inos)
 
-    def _release(self, ino: int, count: int) -> bool:
+    def release(self, ino: int, count: int) -> bool:
+        """The kernel lets go of `count` references; returns whether that leaves an inode that nothing refers to."""
         if ino < VIRTUAL_BASE:
             is_unused = self._lifetimes.release(ino, count)
             if self._has_policy and not self.nodes.has_references(ino):

@@ -21,6 +21,7 @@ import select
 import time
 from collections.abc import Callable
 
+from kcachefs.engines.unused_inodes import UnusedInodes
 from kcachefs.free_processors import FreeProcessors
 
 SHORT_NS, LONG_NS = 3_000, 60_000
@@ -30,6 +31,8 @@ BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
 """How long to poll: with an empty budget or no processor to spare, with one, with several."""
 BUDGET_NS, EARNED = 1_000_000_000, 16
 """How much polling can be saved up, and how many nanoseconds earn one of polling."""
+PAUSE_MS = 2
+"""So long without a request, and what is unused is removed: whoever removes a tree pauses for less."""
 _PATIENT_IDLE = 3
 """So many idle processors allow the longest polling."""
 _SUCCESSES_MIN, _SUCCESSES_MAX = 4, 32
@@ -42,14 +45,22 @@ _now = time.monotonic_ns
 class BusyPolling:
     """Belongs to the thread that reads the device, except for `adapt`."""
 
-    def __init__(self, device: int, meanwhile: Callable[[], None], processors: FreeProcessors | None = None) -> None:
+    def __init__(
+        self,
+        device: int,
+        meanwhile: Callable[[], None],
+        unused: UnusedInodes,
+        processors: FreeProcessors | None = None,
+    ) -> None:
         poll = select.poll()
         poll.register(device, select.POLLIN)
         self._poll = poll.poll
         self._meanwhile = meanwhile
         """What to do first, in a few microseconds, when no request is there yet. Raises nothing."""
+        self._unused = unused
+        """What is left to do once there is a pause."""
         self.is_at_work = False
-        """Whether that is being done: should it hang, that counts as a hang in the last request."""
+        """Whether one of the two is being done: should it hang, that counts as a hang in the last request."""
         self._processors = processors or FreeProcessors()
         self._successes = 0
         """How often polling found, or would have found, something; long gaps count against it."""
@@ -92,6 +103,10 @@ class BusyPolling:
                 self.is_at_work = False
                 while not self._poll(0) and _now() < end:
                     pass
+        if self._unused.waiting and not self._poll(PAUSE_MS):
+            self.is_at_work = True
+            self._unused.remove()
+            self.is_at_work = False
         self._patience = patience
         self._is_awake = False
         return since

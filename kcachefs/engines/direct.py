@@ -45,6 +45,7 @@ from kcachefs.engines.handlers import HANDLERS, OPCODES, is_about_bytes, pack_fo
 from kcachefs.engines.protocol import Op
 from kcachefs.engines.replies import OPENED
 from kcachefs.engines.request_buffer import RequestBuffer
+from kcachefs.engines.unused_inodes import UnusedInodes
 from kcachefs.errors import FsError, KcachefsError, RequestGarbled, errno_of
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class DirectEngine:
         """Of the request at hand."""
         self.listed: dict[int, int] = BoundedDict(_LISTED_MAX)
         """The mtime that each directory had when it was last opened."""
+        self.unused = UnusedInodes(fs)
         self._device = device
         self._resumed = resumed
         self._kernel = kernel or DirectKernel(device)
@@ -111,7 +113,7 @@ class DirectEngine:
         self._counts = self._kernel.counts
         self._timed = 0
         """The opcode of the request at hand, if `serve` counts how long it takes; 0: another thread does, or nobody."""
-        self._polling = BusyPolling(device, fs.prepare_read)
+        self._polling = BusyPolling(device, fs.prepare_read, self.unused)
 
     def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
 from kcachefs.core.remote import Delivery
+from kcachefs.engines.unused_inodes import UnusedInodes
 
 
 class Exchange(Protocol):
@@ -20,6 +21,7 @@ class Exchange(Protocol):
     """Its header, read: length, opcode, number, inode, uid, gid, pid, extensions, padding."""
     listed: dict[int, int]
     """The mtime that each directory had when it was last opened."""
+    unused: UnusedInodes
     capabilities: int
     """What we ask of the kernel."""
 

@@ -7,7 +7,6 @@ sent otherwise or never.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 
 from kcachefs.core import Filesystem
@@ -33,8 +32,6 @@ from kcachefs.engines.replies import (
 from kcachefs.errors import FsError, RequestGarbled
 from kcachefs.store.inode_numbers import REPORT_INO
 from kcachefs.store.records import Content, Inode
-
-log = logging.getLogger(__name__)
 
 _HEADER = p.IN_HEADER.size
 _NAMES_MAX, _ENTRIES_MAX = 256, 24
@@ -104,7 +101,8 @@ def _pack(fs: Filesystem, ino: int, node: Inode) -> bytes:
 
 
 def forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
-    engine.fs.forget(ino, p.FORGET_IN.unpack_from(engine.buffer, _HEADER)[0])
+    if engine.fs.release(ino, p.FORGET_IN.unpack_from(engine.buffer, _HEADER)[0]):
+        engine.unused.add(ino)
 
 
 def batch_forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
@@ -113,10 +111,10 @@ def batch_forget(engine: Exchange, ino: int, unique: int, length: int) -> None:
     if start + count * p.FORGET_ONE.size > length:
         raise RequestGarbled(f"{count} inodes do not fit into {length} bytes")
     references = p.FORGET_ONE.iter_unpack(engine.buffer[start : start + count * p.FORGET_ONE.size])
-    try:
-        engine.fs.forget_many(references, _REMOVED_MAX)
-    except Exception as error:  # a full disk: it is tried again later
-        log.warning("of %d inodes that are forgotten, not all could be removed yet: %s", count, error)
+    unused = [one for one, known in references if engine.fs.release(one, known)]
+    for one in unused[:_REMOVED_MAX]:
+        engine.unused.add(one)
+    engine.unused.remove()
 
 
 def mkdir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:

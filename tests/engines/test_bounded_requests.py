@@ -80,12 +80,8 @@ def rows(said: bytes, *, plus: bool) -> Iterator[tuple[int, bytes]]:
         position += 24 + (length + 7) // 8 * 8
 
 
-def test_a_great_many_unlinked_files_that_are_forgotten_at_once_go_bit_by_bit(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orphans = [line.write_file(b"f%d" % number, b"content") for number in range(200)]
-    for number in range(200):
-        assert line.ask(Op.UNLINK, line.folder, b"f%d\0" % number) == (0, b"")
+def counted_commits(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many changes each commit makes from now on."""
     commits, commit = list[int](), line.store.catalog.commit
 
     def count(changes: Changes) -> None:
@@ -93,12 +89,49 @@ def test_a_great_many_unlinked_files_that_are_forgotten_at_once_go_bit_by_bit(
         commit(changes)
 
     monkeypatch.setattr(line.store.catalog, "commit", count)
+    return commits
+
+
+def test_a_great_many_unlinked_files_that_are_forgotten_at_once_go_bit_by_bit(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphans = [line.write_file(b"f%d" % number, b"content") for number in range(200)]
+    for number in range(200):
+        assert line.ask(Op.UNLINK, line.folder, b"f%d\0" % number) == (0, b"")
+    commits = counted_commits(line, monkeypatch)
     all_of_them = b"".join(p.FORGET_ONE.pack(ino, 1) for ino in orphans)
     line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(len(orphans), 0) + all_of_them)
     assert len(line.fs.nodes.orphans) == len(orphans) - name_handlers._REMOVED_MAX
     assert len(commits) == name_handlers._REMOVED_MAX // TOGETHER_MAX
     line.fs.let_go_of_orphans()
     assert not line.fs.nodes.orphans
+
+
+def test_unlinked_files_that_are_forgotten_one_by_one_go_together(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [line.write_file(b"f%d" % number, b"content %d" % number) for number in range(TOGETHER_MAX + 1)]
+    for number in range(len(files)):
+        assert line.ask(Op.UNLINK, line.folder, b"f%d\0" % number) == (0, b"")
+    commits = counted_commits(line, monkeypatch)
+    for ino in files:
+        assert ino in line.fs.nodes.orphans
+        line.feed(Op.FORGET, ino, p.FORGET_IN.pack(1))
+    assert len(commits) == 1
+    assert line.fs.nodes.orphans == {files[-1]}
+    line.engine.unused.remove()
+    assert len(commits) == 2
+    assert not line.fs.nodes.orphans
+
+
+def test_a_forgotten_file_that_got_a_reference_since_stays(line: Line) -> None:
+    ino = line.write_file(b"file", b"content")
+    assert line.ask(Op.UNLINK, line.folder, b"file\0") == (0, b"")
+    line.feed(Op.FORGET, ino, p.FORGET_IN.pack(1))
+    line.fs.hold(ino)
+    line.engine.unused.remove()
+    assert line.read_file(ino) == b"content"
+    line.feed(Op.FORGET, ino, p.FORGET_IN.pack(1))
+    line.engine.unused.remove()
+    assert not line.fs.nodes.exists(ino)
 
 
 def test_cutting_a_large_file_short_is_left_to_another_thread(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

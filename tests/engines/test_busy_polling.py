@@ -22,6 +22,7 @@ from kcachefs.engines.busy_polling import (
     BusyPolling,
 )
 from kcachefs.engines.direct import DirectEngine
+from kcachefs.engines.unused_inodes import UnusedInodes
 from kcachefs.free_processors import Allowance, FreeProcessors
 from tests.core.trees import opened
 
@@ -40,8 +41,20 @@ class Machine:
         return [Allowance(self.processors, self.processors - (self.busy + 1 - at_work)), *self.allowances]
 
 
-def polling_on(device: int, machine: Machine, meanwhile: Callable[[], None] = lambda: None) -> BusyPolling:
-    return BusyPolling(device, meanwhile, cast(FreeProcessors, machine))
+class Unused:
+    """Stands in for `UnusedInodes`."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+
+    def remove(self) -> None:
+        self.waiting.clear()
+
+
+def polling_on(
+    device: int, machine: Machine, meanwhile: Callable[[], None] = lambda: None, unused: Unused | None = None
+) -> BusyPolling:
+    return BusyPolling(device, meanwhile, cast(UnusedInodes, unused or Unused()), cast(FreeProcessors, machine))
 
 
 class Scene:
@@ -53,7 +66,8 @@ class Scene:
         patch.setattr(busy_polling, "_now", lambda: self.now)
         self.done_meanwhile = 0
         self.machine = Machine(2, 0)
-        self.made = polling_on(device, self.machine, self._work_meanwhile)
+        self.unused = Unused()
+        self.made = polling_on(device, self.machine, self._work_meanwhile, self.unused)
         poll = self.made._poll
 
         def counted(timeout: int) -> list[tuple[int, int]]:
@@ -131,6 +145,17 @@ def test_it_is_left_alone_while_a_thread_of_ours_works(scene: Scene) -> None:
         scene.request(SOON)
     assert scene.request(SOON, is_alone=False) == 0
     assert scene.request(SOON) > 1
+
+
+def test_what_is_unused_is_removed_in_a_pause_and_not_while_requests_come(scene: Scene) -> None:
+    for polls in (False, True):
+        scene.unused.waiting.append(7)
+        scene.request(SHORT_NS // 2)
+        assert scene.unused.waiting == [7], polls
+        scene.request(10 * LONG_NS)
+        assert scene.unused.waiting == [], polls
+        for _ in range(100):
+            scene.request(SOON)
 
 
 def test_there_is_a_moment_for_something_else_only_while_it_polls_and_no_request_is_there(scene: Scene) -> None:

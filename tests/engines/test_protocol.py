@@ -382,6 +382,7 @@ def test_a_file_of_whose_closing_nothing_is_told_is_sealed_and_let_go_all_the_sa
     assert line.ask(Op.UNLINK, line.folder, b"gone\0") == (0, b"")
     assert line.read_file(gone) == b"content"
     line.feed(Op.FORGET, gone, p.FORGET_IN.pack(1))
+    line.engine.unused.remove()
     assert not line.fs.nodes.exists(gone)
     line.fs.settle()
     assert line.fs.attributes(kept).content == Content.OBJECT
