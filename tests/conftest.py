@@ -91,10 +91,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
-    """The tests have no examples in docstrings: do not look for any there."""
+    """Look for examples in docstrings only where there are any, which is not in tests."""
     found = yield
-    is_test = file_path.is_relative_to(_TESTS)
-    return [one for one in found if not (is_test and type(one).__name__ == "DoctestModule")]
+    has_examples = not file_path.is_relative_to(_TESTS) and b">>> " in file_path.read_bytes()
+    return [one for one in found if has_examples or type(one).__name__ != "DoctestModule"]
 
 
 def pytest_unconfigure() -> None:
@@ -119,10 +119,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         durations.order(items)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """What is collected lives to the end: looking for garbage meanwhile finds none."""
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Seven thousand tests are a million objects that live to the end. Every full collection would walk through them,
-    and copy their pages in every process that a test forks."""
+    """Seven thousand tests are a million objects. Every full collection would walk through them, and copy their pages
+    in every process that a test forks."""
+    gc.enable()
     # Hypothesis makes its generator now: it warns when it finds nobody who refers to that, as with all that is frozen.
     hypothesis.find(hypothesis.strategies.none(), lambda _: True)
     gc.collect()

@@ -104,8 +104,8 @@ def test_a_daemon_is_the_kcachefs_that_was_called_in_its_folder(
 
 
 def version_of(package: Path, version: str) -> None:
-    """Put a copy of kcachefs there that says it is that version."""
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    """Put a copy of kcachefs there that says it is that version. Its bytecode comes along, and is good but for one."""
+    shutil.copytree(PACKAGE, package)
     text = (package / "__init__.py").read_text()
     (package / "__init__.py").write_text(re.sub('__version__ = ".*"', f'__version__ = "{version}"', text))
 
