@@ -116,5 +116,5 @@ def _accounts(store: Store, options: FsOptions, nodes: Nodes) -> Accounts | None
         return None
     accounts = Accounts(store, options.limits.account_of)
     accounts.start(nodes.next_ino)
-    store.slots.keeps_little = True
+    store.slots.keep_little()
     return accounts

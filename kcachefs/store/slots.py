@@ -24,7 +24,7 @@ SLOT_SIZE = 1 << 20
 KEEP = 256
 """Free slots that keep their blocks for the next file; any others give them back."""
 _BLOCK = 4096
-"""What a disk gives back at least; a free slot keeps no more where `keeps_little`."""
+"""What a disk gives back at least; a free slot keeps no more after `keep_little`."""
 _ZEROS = bytes(64 << 10)
 _PUNCH = libc.FALLOC_FL_PUNCH_HOLE | libc.FALLOC_FL_KEEP_SIZE
 
@@ -36,8 +36,7 @@ class SlotFile:
         self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         self._lock = threading.Lock()
-        self.keeps_little = False
-        """The next file may be another user's, who must not hold more blocks than the file has bytes."""
+        self._keeps_little = False
         self._keeps_blocks = True
         """Whether a free slot may have blocks."""
         taken = set(used)
@@ -48,6 +47,10 @@ class SlotFile:
         since, the last `KEEP` may have some."""
         if not taken:
             os.ftruncate(self._fd, 0)
+
+    def keep_little(self) -> None:
+        """From now on the next file may be another user's, who must not hold more blocks than the file has bytes."""
+        self._keeps_little = True
 
     def take(self) -> int:
         """The number of a slot that nobody uses."""
@@ -61,7 +64,7 @@ class SlotFile:
         """Take a slot back. The caller has seen to it that no record on disk refers to it any more."""
         with self._lock:
             if len(self._free) < KEEP:
-                if self.keeps_little:
+                if self._keeps_little:
                     self._punch(slot, _BLOCK)
                 self._free.append(slot)
                 self._keeps_blocks = True
