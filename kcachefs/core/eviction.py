@@ -127,7 +127,7 @@ class Evictor:
             self._users.turn(time.monotonic() + seconds)
         room.check()
         if room.excess(HIGH_WATER) <= 0 and room.excess_files(HIGH_WATER) <= 0:
-            room.is_full = self.has_lasted(None, False)
+            room.note_full(self.has_lasted(None, False))
             if self._users is not None:
                 self._users.let_all_write()
             return 0
@@ -149,11 +149,11 @@ class Evictor:
             gone += len(taken)
             if not taken and room.used_bytes() > room.limits.max_size:
                 self._rewritten.seal()
-            room.is_full = self.has_lasted(None, not taken and room.excess(1.0) > 0 and self._nothing_left())
+            room.note_full(self.has_lasted(None, not taken and room.excess(1.0) > 0 and self._nothing_left()))
             if not batch or time.monotonic() > until:
                 break
         if room.check():
-            room.is_full = self.has_lasted(None, False)
+            room.note_full(self.has_lasted(None, False))
         if gone:
             self._reclaim()
             log.info("evicted %d entries; %d bytes in use of %d", gone, room.used_bytes(), room.limits.max_size)

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterable
 
 from kcachefs import config
 from kcachefs.core.limits import Limits
@@ -58,6 +59,30 @@ class Room:
         """Accounts above an equal part of a full store, with nothing left that can be evicted."""
         self.waiting: list[tuple[int, int]] = []
         """The file and its owner for every write that waits for room."""
+
+    # --- what happened ------------------------------------------------------------------------------------------------
+
+    def set_limits(self, limits: Limits) -> None:
+        """From now on these limits hold."""
+        self.limits = limits
+
+    def note_full(self, is_full: bool) -> None:
+        """Whether the evictor is certain that the quota is exceeded and nothing can be evicted."""
+        self.is_full = is_full
+
+    def note_exhausted(self, accounts: Iterable[int]) -> None:
+        """These accounts are above their own quota, and have nothing left that can be evicted."""
+        self.exhausted = frozenset(accounts)
+
+    def note_above_fair_share(self, accounts: Iterable[int]) -> None:
+        """These accounts hold more than an equal part of a store that is over its limit."""
+        self.above_fair_share = frozenset(accounts)
+
+    def bar(self, accounts: Iterable[int]) -> None:
+        """These accounts, and no others, hold more than an equal part of a full store and write no more."""
+        self.barred = frozenset(accounts)
+
+    # --- what is left -------------------------------------------------------------------------------------------------
 
     def used_bytes(self) -> int:
         """Stored bytes on disk that count for the quota: all of them, but not all free pages of the catalog."""

@@ -67,10 +67,8 @@ class UserEviction:
                 over = self._held_and_wanted(account) - int(limit * LOW_WATER)
                 if not self._doom(account, over):
                     exhausted.add(account)
-        self._room.exhausted = frozenset(exhausted)
-        self._room.above_fair_share = (
-            frozenset() if self._room.has_room.is_set() else frozenset(self.above_fair_share())
-        )
+        self._room.note_exhausted(exhausted)
+        self._room.note_above_fair_share(() if self._room.has_room.is_set() else self.above_fair_share())
 
     def _evict_down_to_quota(self, account: int, limit: int, until: float) -> bool:
         """Evict of one account; returns whether it stays above its limit, for so long that it is certain."""
@@ -125,13 +123,13 @@ class UserEviction:
         And these write no more.
         """
         if self._evictor.has_lasted("those above an equal part", True):
-            self._room.barred = frozenset(above)
+            self._room.bar(above)
         return {self._accounts.of(uid) for _, uid in list(self._room.waiting)}
 
     def let_all_write(self) -> None:
         """There is room, or those above an equal part make some."""
         self._evictor.has_lasted("those above an equal part", False)
-        self._room.barred = frozenset()
+        self._room.bar(())
 
 
 def above_equal_part(held: Mapping[int, int], size: int) -> set[int]:

@@ -353,7 +353,7 @@ def test_an_allocation_stops_where_the_whole_store_is_full(tmp_path: Path, monke
                 fs.fallocate(ino, 0, 0, length)
             assert caught.value.errno == errno.ENOSPC
         assert fs.store.used_bytes() < 66 << 20
-        fs.room.is_full = True  # as a turn leaves it when nothing can be sealed or evicted
+        fs.room.note_full(True)  # as a turn leaves it when nothing can be sealed or evicted
         with pytest.raises(FsError) as caught:
             fs.authorize_change(ROOT, ino, size=1 << 30)
         assert caught.value.errno == errno.ENOSPC
