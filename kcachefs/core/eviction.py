@@ -108,7 +108,6 @@ class Evictor:
         self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self.order = LruOrder(store, table, namespaces, uses, account_of)
-        self.grace_seconds = room.limits.grace
         self._in_use: frozenset[int] = frozenset()
         """Entries that were in use when they were last about to be evicted."""
         self.certain_seconds = CERTAIN_SECONDS
@@ -143,7 +142,7 @@ class Evictor:
             is_within = room.excess(1.0) <= 0
             chosen = self._next_to_go(self._grace(is_within))
             if not chosen and not is_within:
-                chosen = self._next_to_go(min(self.grace_seconds, SHORTEST_GRACE_SECONDS))
+                chosen = self._next_to_go(min(room.limits.grace, SHORTEST_GRACE_SECONDS))
             batch = self.order.first_that_suffice(chosen, bytes_over, files_over)
             taken = self._evict_batch(batch, "quota", self._pace)
             gone += len(taken)
@@ -168,7 +167,8 @@ class Evictor:
 
     def _grace(self, is_within: bool) -> float:
         """How long an entry is safe after its last use, within the limit or above it."""
-        return self.grace_seconds if is_within else min(self.grace_seconds, SHORT_GRACE_SECONDS)
+        grace = self._room.limits.grace
+        return grace if is_within else min(grace, SHORT_GRACE_SECONDS)
 
     def seal(self, until: float) -> None:
         """Seal what waits, a little at a time."""

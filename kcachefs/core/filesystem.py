@@ -142,8 +142,7 @@ class Filesystem(FileRequests):
 
     def set_limits(self, limits: Limits) -> None:
         """From now on these limits hold; what exceeds them is evicted in the next turns."""
-        self.room.limits = limits
-        self.evictor.grace_seconds = limits.grace
+        self.room.set_limits(limits)
 
     def statistics(self) -> Statistics:
         max_size, nameless = self.room.limits.max_size, len(self.nodes.orphans)

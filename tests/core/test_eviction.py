@@ -122,7 +122,7 @@ def test_free_pages_of_the_catalog_cost_no_entries(tmp_path: Path) -> None:
         catalog = fs.store.catalog.statistics()
         assert catalog["free_bytes"] > catalog["bytes"] // 2
         fs.store.slots.trim()
-        fs.room.limits = Limits(max_size=catalog["bytes"], grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=catalog["bytes"], grace=0.0, min_free=0))
         assert fs.store.used_bytes() > catalog["bytes"], "the quota is less than what the store takes on disk"
         assert fs.evictor.turn() == 0
         assert alive(fs) == ["A", "B", "C", "D"]
@@ -140,7 +140,7 @@ def test_a_disk_that_is_short_of_room_costs_only_the_oldest_entries(tmp_path: Pa
     limits = Limits(max_size=1 << 40, grace=0.0, min_free=0)
     with ext4(tmp_path, "disk", megabytes=64) as disk, opened(disk.path / "store", limits) as fs:
         filled(fs, *"ABCDEFGH", size=200_000)
-        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=disk.free + (1 << 20))
+        fs.set_limits(Limits(max_size=1 << 40, grace=0.0, min_free=disk.free + (1 << 20)))
         while fs.evictor.turn():
             pass
         assert "A" not in alive(fs)
@@ -155,7 +155,7 @@ def test_what_free_slots_keep_goes_before_any_entry(tmp_path: Path) -> None:
         fs.settle()
         used, slack = fs.store.used_bytes(), fs.store.slots.slack_bytes()
         assert slack > used // 4
-        fs.room.limits = Limits(max_size=int((used - slack) / LOW_WATER) + 4096, grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=int((used - slack) / LOW_WATER) + 4096, grace=0.0, min_free=0))
         assert fs.room.excess(1.0) > 0
         assert fs.evictor.turn() == 0
         assert alive(fs) == ["A", "B", "C", "D"]
@@ -227,9 +227,9 @@ def test_files_that_wait_are_sealed_in_time_for_the_strictest_limit(tmp_path: Pa
             write(fs, f"triton/K/{number}", os.urandom(1 << 20))
         assert not fs.room.holds_much_unsealed()
         for limits in (Limits(max_size=600 << 20), Limits(max_size=1 << 40, max_size_per_uid=600 << 20)):
-            fs.room.limits = limits
+            fs.set_limits(limits)
             assert fs.room.holds_much_unsealed()
-        fs.room.limits = Limits(max_size=800 << 20)
+        fs.set_limits(Limits(max_size=800 << 20))
         assert not fs.room.holds_much_unsealed()
 
 
@@ -263,7 +263,7 @@ def test_a_pinned_entry_stays_and_grows_old_again_when_let_go(tmp_path: Path) ->
 def test_an_entry_within_its_grace_stays(tmp_path: Path) -> None:
     with opened(tmp_path / "store", Limits(max_size=1 << 40, grace=3600.0)) as fs:
         filled(fs, "A", "B", size=100_000)
-        fs.room.limits = Limits(max_size=int(fs.store.used_bytes() / 0.96), grace=3600.0, min_free=0)
+        fs.set_limits(Limits(max_size=int(fs.store.used_bytes() / 0.96), grace=3600.0, min_free=0))
         assert fs.evictor.turn() == 0
         assert alive(fs) == ["A", "B"]
 
@@ -406,7 +406,7 @@ def test_an_eviction_leaves_most_of_the_time_to_requests_until_room_gets_short(
         def evict_at(mark: float, entry: int) -> list[float]:
             """Evict it where that much of the quota is used; returns the pauses."""
             pauses.clear()
-            fs.room.limits = Limits(max_size=int(fs.store.used_bytes() / mark), grace=0.0, min_free=0)
+            fs.set_limits(Limits(max_size=int(fs.store.used_bytes() / mark), grace=0.0, min_free=0))
             with monkeypatch.context() as slow:
                 slow.setattr(fs.evictor, "_oldest", lambda *_: [entry])
                 slow.setattr("kcachefs.core.eviction.time.monotonic", lambda: next(clock))
@@ -434,10 +434,10 @@ def test_the_pace_is_that_of_the_limit_that_is_nearest(tmp_path: Path) -> None:
         fs.settle()
         files = sum(record.files for _, _, record in fs.namespaces.rows())
         for mark, pace in ((0.96, Pace.GENTLE), (0.98, Pace.BRISK), (1.1, Pace.AT_ONCE)):
-            fs.room.limits = Limits(max_files=int(files / mark), grace=0.0, min_free=0)
+            fs.set_limits(Limits(max_files=int(files / mark), grace=0.0, min_free=0))
             assert fs.evictor._pace() is pace
             size = int(fs.store.used_bytes() / mark)
-            fs.room.limits = Limits(max_size=size, max_files=2 * files, grace=0.0, min_free=0)
+            fs.set_limits(Limits(max_size=size, max_files=2 * files, grace=0.0, min_free=0))
             assert fs.evictor._pace() is pace
 
 
@@ -515,13 +515,13 @@ def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
         for number in range(4):
             write(fs, f"cupy/{number}.cubin", os.urandom(100_000))
             fs.settle()
-        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"cupy": 250_000})
+        fs.set_limits(Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"cupy": 250_000}))
         fs.evictor.turn()
         assert not exists(fs, "cupy/0.cubin")
         assert exists(fs, "cupy/3.cubin")
         assert {"A", "B", "C", "D"} < set(alive(fs))
         used = fs.store.used_bytes()
-        fs.room.limits = Limits(max_size=int(used * 0.5), grace=0.0, min_free=0, floors={"cupy": 1 << 30})
+        fs.set_limits(Limits(max_size=int(used * 0.5), grace=0.0, min_free=0, floors={"cupy": 1 << 30}))
         while fs.evictor.turn():
             pass
         assert exists(fs, "cupy/3.cubin")
@@ -531,7 +531,7 @@ def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
 def test_a_quota_of_files(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCDE")
-        fs.room.limits = Limits(max_size=1 << 40, max_files=15, grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=1 << 40, max_files=15, grace=0.0, min_free=0))
         fs.evictor.turn()
         assert alive(fs) == ["D", "E"]
 
@@ -540,7 +540,7 @@ def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> Non
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", size=100_000)
         Administration(fs).pin(["triton/A"])
-        fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=1000, grace=0.0, min_free=0))
         fs.evictor.turn()
         assert fs.room.is_full
         Administration(fs).pin(["triton/A"], pinned=False)
@@ -553,8 +553,7 @@ def test_writing_fails_when_all_that_is_left_is_in_use(tmp_path: Path, monkeypat
         filled(fs, "A", "B", size=100_000)
         held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
         assert held is not None
-        fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
-        fs.evictor.grace_seconds = 3.0
+        fs.set_limits(Limits(max_size=1000, grace=3.0, min_free=0))
         fs.evictor.turn()
         was_full = fs.room.is_full
         now = time.time_ns
@@ -575,7 +574,7 @@ def test_writing_fails_also_when_what_is_in_use_is_tried_again_and_again(
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", size=100_000)
         assert fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin") is not None
-        fs.room.limits = Limits(max_size=1000, grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=1000, grace=0.0, min_free=0))
         fs.evictor.certain_seconds = 0.2
         now, hours = time.time_ns, itertools.count()
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + next(hours) * int(3600e9))
@@ -598,7 +597,7 @@ def test_a_file_that_was_synced_and_rewritten_takes_its_room_once_when_it_rests(
         once = fs.store.used_bytes()
         fs.write(ino, 0, b"again")
         assert fs.store.used_bytes() > once + size // 2, "what was synced stays until the rest is safe, too"
-        fs.room.limits = Limits(max_size=int(once * 1.2) + 8192, grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=int(once * 1.2) + 8192, grace=0.0, min_free=0))
         assert fs.room.excess(1.0) > 0
         fs.evictor.turn()
         assert fs.room.excess(1.0) > 0, "it was written just now"
@@ -633,7 +632,7 @@ def test_a_rewritten_file_that_cannot_be_sealed_keeps_nothing_from_being_evicted
             broken.setattr(fs.store.objects, "stage_file", Mock(side_effect=OSError(errno.EIO, "as of a broken disk")))
             now = time.time_ns
             broken.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3e9))
-            fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * 0.9), grace=0.0, min_free=0)
+            fs.set_limits(Limits(max_size=int(fs.store.used_bytes() * 0.9), grace=0.0, min_free=0))
             while fs.evictor.turn():
                 pass
             assert fs.room.excess(1.0) <= 0
@@ -648,10 +647,10 @@ def test_a_rewritten_file_is_not_sealed_early_because_others_fill_the_disk(
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3e9))
         before = fs.store.bytes_by_kind()["unsealed"]
-        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=1 << 50)
+        fs.set_limits(Limits(max_size=1 << 40, grace=0.0, min_free=1 << 50))
         fs.evictor.turn()
         assert fs.room.excess(1.0) > 0
-        fs.room.limits = Limits(max_size=1 << 20, grace=0.0, min_free=1 << 50)
+        fs.set_limits(Limits(max_size=1 << 20, grace=0.0, min_free=1 << 50))
         fs.evictor.turn()
         assert fs.store.bytes_by_kind()["unsealed"] == before, "there is no room to do it"
 
@@ -816,7 +815,7 @@ def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
         assert not fs.evictor.evict(entries[0]), "nothing of it was there"
         assert fs.store.catalog.get(entry_key(entries[0])) is None
         fs.store.slots.trim()
-        fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=int(fs.store.used_bytes() * 0.8), grace=0.0, min_free=0))
         assert fs.evictor.turn(seconds=60) == 1
         assert alive(fs) == ["B", "kept"]
         assert not any(fs.store.catalog.get(entry_key(entry)) for entry in entries)
@@ -828,7 +827,7 @@ def test_entries_that_hold_only_what_is_elsewhere_keep_no_room_from_being_made(
 def test_a_ceiling_is_no_work_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B")
-        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"triton": 1})
+        fs.set_limits(Limits(max_size=1 << 40, grace=0.0, min_free=0, ceilings={"triton": 1}))
         tries: list[list[int]] = []
 
         def pretend(batch: list[int], why: str) -> set[int]:

@@ -616,7 +616,7 @@ def test_what_is_compiled_again_after_it_made_room_is_counted(tmp_path: Path) ->
         for key in "AB":
             made(fs, f"triton/{key}", 1.0, size=300_000)
         shrink(fs, 0.8)
-        fs.room.limits = NO_GRACE
+        fs.set_limits(NO_GRACE)
         gone = [key for key in "AB" if not fs.tree.find(find(fs, "triton"), key.encode())]
         assert gone == ["A"]
         made(fs, "triton/NEW", 1.0)

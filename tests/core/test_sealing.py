@@ -387,7 +387,7 @@ def test_on_a_disk_that_is_nearly_full_sealing_gives_room_back_before_it_takes_m
             if disk.free < 7 << 20:
                 break
             write(fs, f"triton/{number}/kernel.ptx", os.urandom(60_000))
-        fs.room.limits = Limits(max_size=1 << 40, grace=0.0, min_free=8 << 20)
+        fs.set_limits(Limits(max_size=1 << 40, grace=0.0, min_free=8 << 20))
         seal_next, free = fs.sealer.seal_next, []
 
         def seal_and_look(rest_seconds: float) -> int:

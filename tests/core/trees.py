@@ -132,7 +132,7 @@ def write(fs: Filesystem, path: str, data: bytes, caller: Caller = ROOT) -> int:
 def shrink(fs: Filesystem, share: float) -> None:
     """Evict as if the quota were this share of what is stored."""
     fs.store.slots.trim()  # what free slots keep would go first
-    fs.room.limits = Limits(max_size=int(fs.store.used_bytes() * share), grace=0.0, min_free=0)
+    fs.set_limits(Limits(max_size=int(fs.store.used_bytes() * share), grace=0.0, min_free=0))
     while fs.evictor.turn():
         pass
 

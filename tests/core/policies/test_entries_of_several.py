@@ -62,7 +62,7 @@ def overfill(fs: Filesystem, uid: int, *, per_uid: int = 1 << 30, max_size: int 
 
 
 def evict_for(fs: Filesystem, *, per_uid: int = 1 << 30, max_size: int = 1 << 40) -> None:
-    fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size_per_uid=per_uid, max_size=max_size)
+    fs.set_limits(msgspec.structs.replace(fs.room.limits, max_size_per_uid=per_uid, max_size=max_size))
     fs.evictor.turn()
 
 

@@ -63,7 +63,7 @@ def opened(path: Path, *, per_uid: int, max_size: int = 1 << 40) -> Iterator[Fil
 
 def give_quota(fs: Filesystem, per_uid: int) -> None:
     """Change the quota of a filesystem that users have filled."""
-    fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size_per_uid=per_uid)
+    fs.set_limits(msgspec.structs.replace(fs.room.limits, max_size_per_uid=per_uid))
 
 
 def make(fs: Filesystem, uid: int, *keys: str, data: bytes = b"") -> None:
@@ -120,7 +120,7 @@ def test_under_a_full_store_only_those_above_a_fair_part_lose_entries(tmp_path: 
         make(fs, 1, "old")
         make(fs, 2, *"ABCDEFGHIJKLMNOP")
         limits = Limits(max_size=fs.store.used_bytes() * 3 // 4, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
-        fs.room.limits = limits
+        fs.set_limits(limits)
         while fs.evictor.turn():
             pass
         assert held_by(fs, 1) == ["old"], "the oldest of all, and not taken"
@@ -157,10 +157,10 @@ def test_who_has_only_entries_in_use_loses_their_names_and_then_writes_no_more(
         fs.write(lock, 0, os.urandom(2 * SIZE), may_wait=False)
         with monkeypatch.context() as patience:
             patience.setattr("kcachefs.core.eviction.SHORT_GRACE_SECONDS", 3600.0)
-            fs.evictor.grace_seconds = 3600.0
+            fs.set_limits(msgspec.structs.replace(fs.room.limits, grace=3600.0))
             fs.evictor.turn()
         assert fs.room.exhausted == set(), "they have entries that may go when their grace is over"
-        fs.evictor.grace_seconds = 0.0
+        fs.set_limits(msgspec.structs.replace(fs.room.limits, grace=0.0))
         fs.evictor.turn()
         assert held_by(fs, 1) == ["A"]
         fs.evictor.turn()
@@ -179,7 +179,7 @@ def fill_and_hold(fs: Filesystem) -> int:
     make(fs, 1, "A", data=os.urandom(80 * SIZE))
     held = fs.lookup(ROOT, find(fs, "triton/A"), b"kernel.cubin")
     assert held is not None
-    fs.room.limits = msgspec.structs.replace(fs.room.limits, max_size=fs.store.used_bytes() * 3 // 4)
+    fs.set_limits(msgspec.structs.replace(fs.room.limits, max_size=fs.store.used_bytes() * 3 // 4))
     return held
 
 
@@ -188,7 +188,7 @@ def test_who_has_less_than_an_equal_part_of_a_full_store_makes_room_only_for_the
 ) -> None:
     with opened(tmp_path / "store", per_uid=1 << 30) as fs:
         held = fill_and_hold(fs)
-        fs.evictor.grace_seconds = 3.0
+        fs.set_limits(msgspec.structs.replace(fs.room.limits, grace=3.0))
         now = time.time_ns
         monkeypatch.setattr("kcachefs.core.eviction.time.time_ns", lambda: now() + int(3600e9))
         fs.evictor.turn(seconds=60)
@@ -280,7 +280,7 @@ def test_room_is_made_though_who_holds_most_has_it_in_anothers_entry(tmp_path: P
         make(fs, 1, "A")
         for number in range(8):
             plant(fs, "triton/A", 2, b"tmp.%d" % number)
-        fs.room.limits = Limits(max_size=1, max_size_per_uid=1 << 30, grace=0.0, min_free=0)
+        fs.set_limits(Limits(max_size=1, max_size_per_uid=1 << 30, grace=0.0, min_free=0))
         fs.evictor.turn()
         assert held_by(fs, 1) == []
 
