@@ -281,8 +281,7 @@ class Evictor:
         self._remover.strike({entry for entry in batch if states[entry] is None})
         held = {entry: inodes for entry, inodes in states.items() if inodes}
         taken: set[int] = set()
-        self._nodes.let_go_since_probe = set()
-        try:
+        with self._nodes.probing():
             self._probe([name for entry in held for name in names[entry]], list(held.values()))
             for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
                 if self._are_held(held.get(entry, set())):
@@ -291,8 +290,6 @@ class Evictor:
                     taken.add(entry)
                     self._remover.breathe_at(pace(), time.monotonic() - began)
                     began = time.monotonic()
-        finally:
-            self._nodes.let_go_since_probe = None
         self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)

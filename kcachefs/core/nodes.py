@@ -11,10 +11,11 @@ than were counted since (they must be all there are), or when the kernel is aske
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.kernel import Kernel
@@ -164,6 +165,15 @@ class Nodes:
         if self.let_go_since_probe is not None:
             self.let_go_since_probe.add(ino)
         return left < 0 or ino >= self._uncertain_below
+
+    @contextlib.contextmanager
+    def probing(self) -> Iterator[None]:
+        """While it lasts, note in `let_go_since_probe` what the kernel lets go of."""
+        self.let_go_since_probe = set()
+        try:
+            yield
+        finally:
+            self.let_go_since_probe = None
 
     def open_handle(self, ino: int) -> None:
         self.handles[ino] = self.handles.get(ino, 0) + 1
