@@ -136,6 +136,16 @@ class FleetClient:
         """Whether the bucket or the agent failed, and nothing is asked for a while."""
         return time.monotonic() < self._closed_until
 
+    # --- what is published, for the numbers ---------------------------------------------------------------------------
+
+    def note_queue(self, entries: int) -> None:
+        """So many entries wait to be published."""
+        self.numbers.queue = entries
+
+    def note_publishing(self, why: str) -> None:
+        """Why the last offer was not published; empty if it was."""
+        self.numbers.publish_why = why
+
     # --- listening to the agent ---------------------------------------------------------------------------------------
 
     def _listen(self) -> None:

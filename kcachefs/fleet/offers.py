@@ -124,7 +124,7 @@ class Offers:
         if now >= self._renew_at and self._client.is_connected:
             self._renew_at = now + RENEW_SECONDS
             self._tell_used()
-        self._client.numbers.queue = sum(len(batch.entries) for batch in self._queue) + len(self._fresh)
+        self._client.note_queue(sum(len(batch.entries) for batch in self._queue) + len(self._fresh))
 
     def _note_earlier(self) -> None:
         """Once, note what was made here recently. What is in the bucket already is found to be there."""
@@ -336,7 +336,7 @@ class Offers:
         with contextlib.suppress(queue.Empty):
             while True:
                 taken = self._client.taken.get_nowait()
-                self._client.numbers.publish_why = taken.why
+                self._client.note_publishing(taken.why)
                 self._taken(taken)
         if self._client.agents_seen != self._agents_seen:
             self._agents_seen, self._offered = self._client.agents_seen, ""
