@@ -58,7 +58,9 @@ class Filesystem(FileRequests):
         options: FsOptions = FsOptions(),  # noqa: B008
         kernel: Kernel | None = None,
         about: About | None = None,
+        remote: Remote | None = None,
     ) -> None:
+        """`remote`: what a miss is a question to, and whose numbers are told."""
         parts = Parts(store, options, kernel or Kernel())
         parts.tree.make_root(options.uid, options.gid)
         quotas = None
@@ -72,7 +74,7 @@ class Filesystem(FileRequests):
         )
         self._about = about
         """What the daemon says of itself in the metrics."""
-        self._remote: Remote | None = None
+        self._remote = remote
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
         self.namespaces = parts.namespaces
@@ -89,8 +91,10 @@ class Filesystem(FileRequests):
         self.sealer = parts.sealer
         self.lifetimes = parts.lifetimes
         self._remover = parts.remover
-        self._parts = parts
         self.arrivals = Arrivals(parts, self.name_gone)
+        if remote is not None:
+            self.elsewhere = Elsewhere(parts, self.arrivals, remote, self.name_gone)
+            self.has_remote = True
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -133,12 +137,6 @@ class Filesystem(FileRequests):
         self.sealer.queue_unsealed()
         if parts.accounts is not None:
             parts.accounts.count(COUNT_SECONDS)
-
-    def ask(self, remote: Remote) -> None:
-        """From now on a miss is a question to this remote tier, and its numbers are told."""
-        self._remote = remote
-        self.elsewhere = Elsewhere(self._parts, self.arrivals, remote, self.name_gone)
-        self.has_remote = True
 
     def set_limits(self, limits: Limits) -> None:
         """From now on these limits hold; what exceeds them is evicted in the next turns."""

@@ -98,6 +98,11 @@ class Worker:
         self._kernel, make_engine = prepare_engine(
             config.engine, device, request_buffer, relay, resumed=began.resumed, resend=config.resend
         )
+        self._fleet: FleetClient | None = None
+        if config.fleet is not None:
+            from kcachefs.fleet.client import FleetClient
+
+            self._fleet = FleetClient(agents, self._kernel.request_count)
         self.fs = Filesystem(
             self.store,
             FsOptions(
@@ -110,6 +115,7 @@ class Worker:
             ),
             self._kernel,
             _about(config, began),
+            self._fleet,
         )
         self.commands = Commands(self.fs, config)
         self._socket, self._resumed = control_socket, began.resumed
@@ -123,17 +129,12 @@ class Worker:
         """Why the engine ended, if not because the mount is gone."""
         self._requests_since_seal = growth_of(self._kernel.request_count)
         self._requests_since_collect = growth_of(self._kernel.request_count)
-        self._fleet: FleetClient | None = None
         self._offers: Offers | None = None
-        if config.fleet is not None:
-            from kcachefs.fleet.client import FleetClient
+        if config.fleet is not None and self._fleet is not None and config.fleet.publishes:
             from kcachefs.fleet.offers import Offers
             from kcachefs.fleet.options import FOLDER
 
-            self._fleet = FleetClient(self.fs, agents, self._kernel.request_count)
-            self.fs.ask(self._fleet)
-            if config.fleet.publishes:
-                self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
+            self._offers = Offers(self.fs, self._fleet, config.fleet, Path(config.store) / FOLDER)
         self.fs.runs.start()
         self.fs.read_ahead.start()
         if began.resumed:
@@ -150,7 +151,7 @@ class Worker:
             supervisor.sendall(b"%s %s\n" % (READY, __version__.encode()))
             self._idle_work.start()
             if self._fleet is not None:
-                self._fleet.start()
+                self._fleet.start(self.fs)
             threading.Thread(target=self._serve, name="kcachefs-engine", daemon=True).start()
             self._wait(supervisor)
             self.engine.stop()

@@ -50,9 +50,10 @@ _REMEMBERED = 4096
 class FleetClient:
     """One worker's connection to its fleet."""
 
-    def __init__(self, fs: Filesystem, agents: socket.socket, requests: Callable[[], int]) -> None:
+    def __init__(self, agents: socket.socket, requests: Callable[[], int]) -> None:
         """`agents`: where the supervisor sends a descriptor for each agent; `requests` counts those of the kernel."""
-        self._fs = fs
+        self._fs: Filesystem | None = None
+        """What entries are brought into, from `start` on: it is made with this client as its remote tier."""
         self._agents = agents
         self._requests = requests
         self._channel: socket.socket | None = None
@@ -76,34 +77,28 @@ class FleetClient:
         self.agents_seen = 0
         """How many agents there were so far: another one knows nothing of what was offered to the last."""
 
-    def start(self) -> None:
+    def start(self, fs: Filesystem) -> None:
+        """From now on bring entries into that filesystem. Until then nothing is found."""
+        self._fs = fs
         threading.Thread(target=self._listen, name="kcachefs-fleet", daemon=True).start()
         threading.Thread(target=self._import, name="kcachefs-import", daemon=True).start()
 
     # --- in the engine's thread ---------------------------------------------------------------------------------------
 
     def find(self, place: Place, caller: Caller) -> Delivery | Found:
-        index = self._index
-        if index is None or self._channel is None:
+        index, fs = self._index, self._fs
+        if index is None or fs is None or self._channel is None:
             return Found.NOWHERE
         for key in keys_of_name(place[0], place[1:]):
             number = index.find(key)
             if number == FOLDER:
                 return Found.HERE
             if number is not None:
-                return Found.NOWHERE if self._has_group(place) else self._order(index, key, caller)
+                return Found.NOWHERE if _has_group(fs, place) else self._order(fs, index, key, caller)
         self._has_missed = True
         return Found.NOWHERE
 
-    def _has_group(self, place: Place) -> bool:
-        """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
-        spot = layout_of(place[0], place[1:], False)
-        if spot.kind is not Kind.GROUP:
-            return False
-        folder = self._fs.arrivals.find_folder(place[:-1])
-        return folder is not None and bool(self._fs.table.group(folder, spot.group))
-
-    def _order(self, index: KeyIndex, key: int, caller: Caller) -> Delivery | Found:
+    def _order(self, fs: Filesystem, index: KeyIndex, key: int, caller: Caller) -> Delivery | Found:
         now = time.monotonic()
         if now < self._closed_until:
             return Found.NOWHERE
@@ -112,7 +107,7 @@ class FleetClient:
                 break
         else:
             return Found.NOWHERE
-        if not self._fs.arrivals.has_room(is_asked=True):
+        if not fs.arrivals.has_room(is_asked=True):
             return Found.NOWHERE
         lookup, is_new = self._deliveries.wait_for(reference, key, caller.pid)
         if is_new:
@@ -213,7 +208,7 @@ class FleetClient:
 
     def _use(self, index: KeyIndex) -> None:
         self._index = index
-        if self._fs.elsewhere is not None:
+        if self._fs is not None and self._fs.elsewhere is not None:
             self._fs.elsewhere.look_again(
                 lambda place: any(index.find(key) is not None for key in keys_of_name(place[0], place[1:]))
             )
@@ -239,8 +234,10 @@ class FleetClient:
             turns.took(time.monotonic() - began)
 
     def _bring(self, arrived: Arrived, is_asked: bool) -> bool:
-        entry, parcel = arrived.entry, arrived.parcel
-        if not self._fs.arrivals.has_room(is_asked=is_asked):
+        fs, entry, parcel = self._fs, arrived.entry, arrived.parcel
+        assert fs is not None
+        assert fs.elsewhere is not None
+        if not fs.arrivals.has_room(is_asked=is_asked):
             return False
         files = [
             ArrivingFile(tuple(os.fsencode(part) for part in file.name.split("/")), file.mode, file.mtime, content)
@@ -250,9 +247,7 @@ class FleetClient:
         coming = ArrivingEntry(
             entry.namespace.encode(), tuple(map(os.fsencode, entry.path)), os.fsencode(entry.group), files
         )
-        elsewhere = self._fs.elsewhere
-        assert elsewhere is not None
-        is_here = self._fs.arrivals.bring(coming, is_asked=is_asked, was_missed=elsewhere.was_missed)
+        is_here = fs.arrivals.bring(coming, is_asked=is_asked, was_missed=fs.elsewhere.was_missed)
         self.numbers.entries += is_here
         self.numbers.bytes += sum(file.size for file in entry.files) if is_here else 0
         return is_here
@@ -299,6 +294,15 @@ class FleetClient:
             fetched_bytes=told.fetched_bytes,
             published=told.published,
         )
+
+
+def _has_group(fs: Filesystem, place: Place) -> bool:
+    """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
+    spot = layout_of(place[0], place[1:], False)
+    if spot.kind is not Kind.GROUP:
+        return False
+    folder = fs.arrivals.find_folder(place[:-1])
+    return folder is not None and bool(fs.table.group(folder, spot.group))
 
 
 class _Turns:

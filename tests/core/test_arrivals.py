@@ -131,8 +131,7 @@ class _Remote:
 
 def test_the_kernel_is_told_of_names_that_it_took_for_missing(tmp_path: Path) -> None:
     kernel, remote = _Kernel(), _Remote()
-    with opened(tmp_path / "store", kernel=kernel) as fs:
-        fs.ask(remote)
+    with opened(tmp_path / "store", kernel=kernel, remote=remote) as fs:
         assert fs.elsewhere is not None
         reader = Caller(0, 0, READER)
         assert fs.elsewhere.missed(reader, find(fs, "triton"), b"KEY") is Found.NOWHERE
@@ -147,8 +146,7 @@ def test_the_kernel_is_told_of_names_that_it_took_for_missing(tmp_path: Path) ->
 
 def test_only_names_that_can_lead_to_an_entry_are_asked_for(tmp_path: Path) -> None:
     remote = _Remote()
-    with opened(tmp_path / "store") as fs:
-        fs.ask(remote)
+    with opened(tmp_path / "store", remote=remote) as fs:
         assert fs.elsewhere is not None
         write(fs, "triton/KEY/add.cubin", b"kernel")
         reader = Caller(0, 0, READER)

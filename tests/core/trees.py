@@ -16,6 +16,7 @@ from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.caller import Caller
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
+from kcachefs.core.remote import Remote
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.inode_numbers import ROOT_INO
@@ -35,10 +36,15 @@ def user(uid: int, pid: int = WRITER) -> Caller:
 
 
 @contextmanager
-def opened(path: Path, limits: Limits = Limits(), kernel: Kernel | None = None) -> Iterator[Filesystem]:  # noqa: B008
+def opened(
+    path: Path,
+    limits: Limits = Limits(),  # noqa: B008
+    kernel: Kernel | None = None,
+    remote: Remote | None = None,
+) -> Iterator[Filesystem]:
     """The filesystem of the store at `path`. At the end the store is closed and must be clean."""
     with Store(path, Options(background=False)) as store:
-        fs = Filesystem(store, FsOptions(limits=limits), kernel)
+        fs = Filesystem(store, FsOptions(limits=limits), kernel, remote=remote)
         fs.evictor.certain_seconds = 0.0
         yield fs
         fs.settle()

@@ -33,15 +33,17 @@ from tests.waiting import PATIENCE, until
 class Agent:
     """The other end of a worker's channel, and the worker's side of it."""
 
-    def __init__(self, fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> None:
+    def __init__(self) -> None:
         self._supervisor, self._agents = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.client = FleetClient(fs, self._agents, lambda: 0)
+        self.client = FleetClient(self._agents, lambda: 0)
+
+    def start(self, fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> None:
         self.offers = Offers(
             fs, self.client, FleetOptions(url="file:///none", mode="publish", writer_uids=uids), folder
         )
         self.channel, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.settimeout(PATIENCE)
-        self.client.start()
+        self.client.start(fs)
         socket.send_fds(self._supervisor, [b"agent"], [worker.fileno()])
         worker.close()
         until(lambda: self.client.is_connected)
@@ -79,9 +81,11 @@ def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def agent(fs: Filesystem, folder: Path, uids: tuple[int, ...] = ()) -> Iterator[Agent]:
+def agent(fs: Filesystem, folder: Path, uids: tuple[int, ...] = (), made: Agent | None = None) -> Iterator[Agent]:
+    """`made`: the one whose client the filesystem asks already."""
     folder.mkdir(exist_ok=True)
-    made = Agent(fs, folder, uids)
+    made = made or Agent()
+    made.start(fs, folder, uids)
     try:
         yield made
     finally:
@@ -241,8 +245,8 @@ def test_what_was_evicted_meanwhile_is_forgotten(tmp_path: Path, in_no_time: Non
 @pytest.mark.parametrize("age", [2 * REFRESH_SECONDS, -86400.0], ids=["old", "of the future"])
 def test_a_miss_has_an_old_index_refreshed(tmp_path: Path, age: float) -> None:
     """Or one that was loaded while the clock was ahead: nobody knows how old that is."""
-    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
-        fs.ask(played.client)
+    played = Agent()
+    with opened(tmp_path / "store", remote=played.client) as fs, agent(fs, tmp_path / "fleet", made=played):
         assert fs.elsewhere is not None
         index = tmp_path / "fleet" / "index"
         key_index.write(index, [], loaded=time.time() - age)
