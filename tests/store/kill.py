@@ -315,6 +315,7 @@ def main() -> None:
 
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.randrange(1 << 32)
+    print(f"{rounds} rounds, seed {seed}", flush=True)
     state, chosen = Rounds(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="kcachefs-kill-") as folder, writers() as server:
         while state.rounds < rounds:
