@@ -324,7 +324,7 @@ threading.Event().wait()
         for _ in range(10):
             process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            time.sleep(0.02)  # longer than it would have waited
+            time.sleep(0.02)  # longer than it would have waited: that its time is up, a stopped process cannot show
             process.send_signal(signal.SIGCONT)
             os.waitid(os.P_PID, process.pid, os.WCONTINUED)
         process.send_signal(signal.SIGUSR1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -107,11 +106,20 @@ def test_triton_compiles_in_two_containers_while_the_worker_is_killed() -> None:
         with ending() as compiling:
             compiling.append(alice.start(*TRITON, *map(str, hers), TRITON_CACHE_DIR=triton_of(mount)))
             compiling.append(bob.start(*TRITON, *map(str, his), TRITON_CACHE_DIR=triton_of(mount)))
-            while any(process.poll() is None for process in compiling):
-                time.sleep(0.005)
-                names = len(os.listdir(triton_of(mount)))
-                if names > seen and kills < KILLS:
-                    seen, kills = names, kills + 1
+
+            def is_over() -> bool:
+                return all(process.poll() is not None for process in compiling)
+
+            def names() -> int:
+                return len(os.listdir(triton_of(mount)))
+
+            def is_next() -> bool:
+                return is_over() or names() > seen
+
+            while kills < KILLS and not is_over():
+                until(is_next, "another kernel is there", pause=0.005)
+                if not is_over():
+                    seen, kills = names(), kills + 1
                     kill_worker(mount)
             end_without_a_word(compiling)
         assert kills >= 1  # as many as there was time for
