@@ -16,7 +16,7 @@ from kcachefs.errors import NotAStore, PartMissing
 
 HEADER = "kcachefs.json"
 FOLDERS = ("catalog", "journal", "volumes", "incoming", "dictionaries", "listings", "spool", "quarantine", "history")
-SLOTS = "spool.arena"
+SLOTS = "spool.arena"  # a name of the store's format: it stays, though the code says slots
 _QUARANTINE = "quarantine"
 NO_FILE = "is a directory and should be a file"
 
