@@ -59,7 +59,7 @@ _FETCHING_THREADS = 64
 _HELD_MAX = 128 << 20
 """Bytes that one user's writes may hold in memory while they wait for room."""
 _USERS_MAX = 256
-_LISTED_MAX = 16384
+_LISTING_TIMES_MAX = 16384
 _HEADER = p.IN_HEADER.size
 _RESENT = 1 << 63
 """Set in the number of a request that the kernel sends again."""
@@ -87,7 +87,7 @@ class DirectEngine:
         self.capabilities: int = p.CAPABILITIES if resend else p.CAPABILITIES & ~p.Init.HAS_RESEND
         self.header: tuple[int, ...] = ()
         """Of the request at hand."""
-        self.listed: dict[int, int] = BoundedDict(_LISTED_MAX)
+        self.listing_times: dict[int, int] = BoundedDict(_LISTING_TIMES_MAX)
         """The mtime that each directory had when it was last opened."""
         self.unused = UnusedInodes(fs)
         self._device = device

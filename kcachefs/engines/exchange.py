@@ -19,7 +19,7 @@ class Exchange(Protocol):
     """The request, from its header on."""
     header: tuple[int, ...]
     """Its header, read: length, opcode, number, inode, uid, gid, pid, extensions, padding."""
-    listed: dict[int, int]
+    listing_times: dict[int, int]
     """The mtime that each directory had when it was last opened."""
     unused: UnusedInodes
     capabilities: int

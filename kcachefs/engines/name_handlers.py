@@ -205,9 +205,9 @@ def opendir(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     engine.fs.note_listing(engine.caller(), ino)
     if engine.fs.lists_afresh:
         return LISTING_AFRESH
-    if engine.listed.get(ino) == changed:
+    if engine.listing_times.get(ino) == changed:
         return LISTING_KEPT
-    engine.listed[ino] = changed
+    engine.listing_times[ino] = changed
     return LISTING_NEW
 
 
