@@ -208,7 +208,7 @@ def _move_files(source: Path, target: Path, last: str) -> None:
 def _folders(root: Path) -> list[Path]:
     try:
         with os.scandir(root) as found:
-            return [Path(entry.path) for entry in found if entry.is_dir(follow_symlinks=False)]
+            return [Path(child.path) for child in found if child.is_dir(follow_symlinks=False)]
     except OSError:
         return []
 
@@ -216,7 +216,7 @@ def _folders(root: Path) -> list[Path]:
 def _size(folder: Path) -> int:
     total = BLOCK
     with contextlib.suppress(OSError), os.scandir(folder) as found:
-        for entry in found:
+        for child in found:
             with contextlib.suppress(OSError):
-                total += on_disk(entry.stat(follow_symlinks=False).st_size)
+                total += on_disk(child.stat(follow_symlinks=False).st_size)
     return total

@@ -245,7 +245,7 @@ def used_by(pid: str, mountpoint: Path) -> str | None:
 def _paths_used_by(pid: str) -> Iterator[str]:
     """What a process works in, runs, holds open or has mapped."""
     links = [f"/proc/{pid}/{name}" for name in ("cwd", "root", "exe")]
-    for link in (*links, *(entry.path for entry in os.scandir(f"/proc/{pid}/fd"))):
+    for link in (*links, *(child.path for child in os.scandir(f"/proc/{pid}/fd"))):
         with contextlib.suppress(FileNotFoundError):
             yield os.readlink(link)
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:

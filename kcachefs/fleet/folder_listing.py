@@ -39,32 +39,32 @@ def files(
     here = (found.st_dev, found.st_ino)
     if here in ancestors:
         return
-    for entry in _entries(folder):
-        if _is_folder(entry):
-            for path, told in files(entry.path, ancestors | {here}, staged=staged):
-                yield f"{entry.name}/{path}", told
-        elif bool(_STAGED.fullmatch(entry.name)) is staged:
+    for child in _children(folder):
+        if _is_folder(child):
+            for path, told in files(child.path, ancestors | {here}, staged=staged):
+                yield f"{child.name}/{path}", told
+        elif bool(_STAGED.fullmatch(child.name)) is staged:
             with contextlib.suppress(OSError):  # the same
-                if entry.is_file():
-                    yield entry.name, entry.stat()
+                if child.is_file():
+                    yield child.name, child.stat()
 
 
 def folders(folder: str) -> list[str]:
     """The names of the folders in a folder, sorted."""
-    return sorted(entry.name for entry in _entries(folder) if _is_folder(entry))
+    return sorted(child.name for child in _children(folder) if _is_folder(child))
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def _is_folder(child: os.DirEntry[str]) -> bool:
     try:
-        return entry.is_dir()
+        return child.is_dir()
     except OSError:
         return False
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def _children(folder: str) -> list[os.DirEntry[str]]:
     """What has a name that a bucket can have, which has no line feeds and is UTF-8."""
     try:
         with os.scandir(folder) as found:
-            return [entry for entry in found if entry.name.isprintable()]
+            return [child for child in found if child.name.isprintable()]
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -215,14 +215,14 @@ def installed(interpreter: Interpreter) -> list[Installed]:
     """
     found = []
     for folder in interpreter.sites:
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                stem, suffix = os.path.splitext(entry.name)
+        with contextlib.suppress(OSError), os.scandir(folder) as children:
+            for child in children:
+                stem, suffix = os.path.splitext(child.name)
                 if suffix in _METADATA:
                     name, _, version = stem.partition("-")
                     version = re.sub(r"-py[0-9.]+$", "", version)
                     with contextlib.suppress(OSError):
-                        found.append(Installed(name, version, folder, entry.path, int(entry.stat().st_mtime)))
+                        found.append(Installed(name, version, folder, child.path, int(child.stat().st_mtime)))
     return sorted(found, key=lambda one: one.metadata)
 
 

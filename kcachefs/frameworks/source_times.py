@@ -59,8 +59,8 @@ def sameness(
             if folder not in sites:
                 not_installed.append(source)
     names, common = _most_common(sample)
-    if witness := next((one for one in not_installed if names and _time_of(one) == common), None):
-        seen = f"{', '.join(names[:3])} and {witness} all have the time {_date(common // _SECOND)}"
+    if file := next((one for one in not_installed if names and _time_of(one) == common), None):
+        seen = f"{', '.join(names[:3])} and {file} all have the time {_date(common // _SECOND)}"
         return f"all files of an image seem to have one time, by which Python cannot tell versions apart: {seen}"
     return ""
 
@@ -87,15 +87,15 @@ def _sources_in(folder: str) -> Iterator[str]:
     """
     from kcachefs.engines.mounting import mounts
 
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+    with contextlib.suppress(OSError), os.scandir(folder) as children:
         mounted = {one.mountpoint for one in mounts()}
-        for entry in islice(entries, _LOOKED_AT):
-            if entry.path in mounted:
+        for child in islice(children, _LOOKED_AT):
+            if child.path in mounted:
                 continue
-            if entry.name.endswith(".py") and entry.is_file(follow_symlinks=False):
-                yield entry.path
-            elif entry.is_dir(follow_symlinks=False):
-                package = os.path.join(entry.path, "__init__.py")
+            if child.name.endswith(".py") and child.is_file(follow_symlinks=False):
+                yield child.path
+            elif child.is_dir(follow_symlinks=False):
+                package = os.path.join(child.path, "__init__.py")
                 with contextlib.suppress(OSError):
                     if stat.S_ISREG(os.lstat(package).st_mode):
                         yield package

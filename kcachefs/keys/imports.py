@@ -143,8 +143,8 @@ class _Search:
             yield from statement.taken
             return
         for folder in package.folders:
-            for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-                name, _, _ = entry.partition(".")
+            for child in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+                name, _, _ = child.partition(".")
                 if name.isidentifier() and name not in ("__init__", "__pycache__", "__main__"):
                     yield name
 

@@ -16,7 +16,7 @@ _IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache
 _IGNORED_ENDINGS = (".pyc", ".pyo", ".swp", "~")
 
 _Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-_Entry = tuple[str, str, bytes]
+_Part = tuple[str, str, bytes]
 
 
 def project_fingerprint(paths: _Paths) -> str:
@@ -26,11 +26,11 @@ def project_fingerprint(paths: _Paths) -> str:
     link to a folder inside counts by where it points; one that leads out counts by what is there.
     """
     roots = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    content = sorted(encode(entry) for root in roots for entry in _entries(os.fspath(root)))
+    content = sorted(encode(part) for root in roots for part in _parts(os.fspath(root)))
     return digest("project", encode(len(roots)), *content).hex()
 
 
-def _entries(root: str) -> Iterator[_Entry]:
+def _parts(root: str) -> Iterator[_Part]:
     if os.path.isfile(root):
         yield ("file", os.path.basename(root), _content(root))
     elif os.path.isdir(root):
@@ -40,26 +40,26 @@ def _entries(root: str) -> Iterator[_Entry]:
         raise UsageError(f"{root} is neither a file nor a folder, so it has no fingerprint")
 
 
-def _inside(folder: str, name: str, root: str, above: frozenset[str]) -> Iterator[_Entry]:
+def _inside(folder: str, name: str, root: str, above: frozenset[str]) -> Iterator[_Part]:
     """What is in a folder, called `name` in the project; `above` are the folders that it was reached through."""
-    with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
-        inner = os.path.join(name, entry.name)
-        if entry.is_dir():
-            if entry.name in _IGNORED_FOLDERS:
+    with os.scandir(folder) as children:
+        found = sorted(children, key=lambda child: child.name)
+    for child in found:
+        inner = os.path.join(name, child.name)
+        if child.is_dir():
+            if child.name in _IGNORED_FOLDERS:
                 continue
-            real = os.path.realpath(entry.path)
-            if not entry.is_symlink():
-                yield from _inside(entry.path, inner, root, above)
+            real = os.path.realpath(child.path)
+            if not child.is_symlink():
+                yield from _inside(child.path, inner, root, above)
             elif real == root or real.startswith(root + "/"):
                 yield ("link", inner, os.fsencode(os.path.relpath(real, root)))
             elif real in above:
                 yield ("link to a folder above", inner, b"")
             else:
-                yield from _inside(entry.path, inner, root, above | {real})
-        elif not entry.name.endswith(_IGNORED_ENDINGS):
-            yield ("file", inner, _content(entry.path))
+                yield from _inside(child.path, inner, root, above | {real})
+        elif not child.name.endswith(_IGNORED_ENDINGS):
+            yield ("file", inner, _content(child.path))
 
 
 def _content(path: str) -> bytes:

@@ -289,8 +289,8 @@ def test_listings_stay_right_while_the_folder_changes_and_workers_are_killed() -
         for turn in range(2):
             until(place.exists, "the listing is kept")
             replace_worker(mount)
-            with os.scandir(many) as entries:
-                assert {entry.name for entry in entries if entry.is_file(follow_symlinks=False)} == names
+            with os.scandir(many) as children:
+                assert {child.name for child in children if child.is_file(follow_symlinks=False)} == names
             (many / f"name {turn}").rename(many / f"renamed {turn}")
             names = names - {f"name {turn}"} | {f"renamed {turn}"}
             assert set(os.listdir(many)) == names
@@ -305,8 +305,8 @@ def test_users_of_a_private_mount_see_their_own_numbers() -> None:
     with mounted("direct", "--policy", "private") as mount:
         many = fill(mount)
         for _ in range(2):
-            with os.scandir(many) as entries:
-                shown = {entry.name: entry.inode() for entry in entries}
+            with os.scandir(many) as children:
+                shown = {child.name: child.inode() for child in children}
             assert shown == {name: os.stat(many / name).st_ino for name in os.listdir(many)}
             mount.remount()
         assert os.listdir(mount.store / "listings") == []

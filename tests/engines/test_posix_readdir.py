@@ -28,9 +28,9 @@ def opened(folder: Path) -> Iterator[int]:
 
 
 def listing(descriptor: int, size: int = SMALL_BUFFER) -> Iterator[DirectoryEntry]:
-    """The rest of the listing, a few dozen entries per call."""
-    while entries := read_directory(descriptor, size):
-        yield from entries
+    """The rest of the listing, a few dozen names per call."""
+    while children := read_directory(descriptor, size):
+        yield from children
 
 
 def fill(folder: Path, prefix: str = "file", count: int = MANY) -> set[str]:
@@ -43,14 +43,14 @@ def fill(folder: Path, prefix: str = "file", count: int = MANY) -> set[str]:
 def test_an_empty_directory_lists_itself_and_its_parent(root: Path) -> None:
     (root / "folder").mkdir()
     with opened(root / "folder") as descriptor:
-        entries = {entry.name: entry for entry in listing(descriptor)}
-    assert set(entries) == {".", ".."}
-    assert entries["."].inode == (root / "folder").stat().st_ino
-    assert entries[".."].inode == root.stat().st_ino
-    assert {entry.kind for entry in entries.values()} == {DT_DIR}
+        children = {child.name: child for child in listing(descriptor)}
+    assert set(children) == {".", ".."}
+    assert children["."].inode == (root / "folder").stat().st_ino
+    assert children[".."].inode == root.stat().st_ino
+    assert {child.kind for child in children.values()} == {DT_DIR}
 
 
-def test_every_entry_has_its_type_and_its_inode(root: Path) -> None:
+def test_every_name_has_its_type_and_its_inode(root: Path) -> None:
     (root / "file").touch()
     (root / "folder").mkdir()
     (root / "link").symlink_to("file")
@@ -59,8 +59,8 @@ def test_every_entry_has_its_type_and_its_inode(root: Path) -> None:
     with opened(root) as descriptor:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"/proc/self/fd/{descriptor}/socket")
-        entries = {entry.name: entry for entry in listing(descriptor)}
-    kinds = {name: entry.kind for name, entry in entries.items() if name not in (".", "..")}
+        children = {child.name: child for child in listing(descriptor)}
+    kinds = {name: child.kind for name, child in children.items() if name not in (".", "..")}
     assert kinds == {
         "file": DT_REG,
         "folder": DT_DIR,
@@ -70,13 +70,13 @@ def test_every_entry_has_its_type_and_its_inode(root: Path) -> None:
         "socket": DT_SOCK,
     }
     for name in kinds:
-        assert entries[name].inode == (root / name).lstat().st_ino
+        assert children[name].inode == (root / name).lstat().st_ino
 
 
 def test_a_large_directory_lists_every_name_once(root: Path) -> None:
     names = fill(root)
     with opened(root) as descriptor:
-        seen = Counter(entry.name for entry in listing(descriptor))
+        seen = Counter(child.name for child in listing(descriptor))
     assert set(seen) == names | {".", ".."}
     assert set(seen.values()) == {1}
     assert Counter(os.listdir(root)) == Counter(names)
@@ -85,31 +85,31 @@ def test_a_large_directory_lists_every_name_once(root: Path) -> None:
 def test_a_listing_goes_on_from_any_position_it_gave(root: Path) -> None:
     fill(root)
     with opened(root) as descriptor:
-        entries = list(listing(descriptor))
-        for index in random.Random(3).sample(range(len(entries) - 1), 200):
-            os.lseek(descriptor, entries[index].offset, os.SEEK_SET)
-            assert read_directory(descriptor, 512)[0].name == entries[index + 1].name
-        os.lseek(descriptor, entries[-1].offset, os.SEEK_SET)
+        children = list(listing(descriptor))
+        for index in random.Random(3).sample(range(len(children) - 1), 200):
+            os.lseek(descriptor, children[index].offset, os.SEEK_SET)
+            assert read_directory(descriptor, 512)[0].name == children[index + 1].name
+        os.lseek(descriptor, children[-1].offset, os.SEEK_SET)
         assert read_directory(descriptor) == []
 
 
 def test_a_position_of_one_listing_is_good_in_another(root: Path) -> None:
     fill(root, count=500)
     with opened(root) as first, opened(root) as second:
-        entries = list(listing(first))
-        os.lseek(second, entries[249].offset, os.SEEK_SET)
-        assert [entry.name for entry in listing(second)] == [entry.name for entry in entries[250:]]
+        children = list(listing(first))
+        os.lseek(second, children[249].offset, os.SEEK_SET)
+        assert [child.name for child in listing(second)] == [child.name for child in children[250:]]
 
 
 def test_rewinding_shows_what_changed_since(root: Path) -> None:
     fill(root, count=100)
     with opened(root) as descriptor:
-        before = {entry.name for entry in listing(descriptor)}
+        before = {child.name for child in listing(descriptor)}
         (root / "new").touch()
         (root / "file00050").unlink()
         (root / "file00051").rename(root / "renamed")
         os.lseek(descriptor, 0, os.SEEK_SET)
-        after = {entry.name for entry in listing(descriptor)}
+        after = {child.name for child in listing(descriptor)}
     assert after == before - {"file00050", "file00051"} | {"new", "renamed"}
 
 
@@ -119,8 +119,8 @@ def test_names_that_stay_are_seen_once_while_others_come_and_go(root: Path) -> N
     doomed = iter(sorted(gone))
     seen: Counter[str] = Counter()
     with opened(root) as descriptor:
-        for round_, entries in enumerate(iter(lambda: read_directory(descriptor, SMALL_BUFFER), [])):
-            seen.update(entry.name for entry in entries)
+        for round_, children in enumerate(iter(lambda: read_directory(descriptor, SMALL_BUFFER), [])):
+            seen.update(child.name for child in children)
             for name in islice(doomed, 20):
                 (root / name).unlink()
             for number in range(10):
@@ -135,9 +135,9 @@ def test_names_that_stay_are_seen_once_while_others_come_and_go(root: Path) -> N
 def test_deleting_what_a_listing_gives_empties_the_directory_in_one_pass(root: Path) -> None:
     fill(root)
     with opened(root) as descriptor:
-        for entry in listing(descriptor):
-            if entry.name not in (".", ".."):
-                (root / entry.name).unlink()
+        for child in listing(descriptor):
+            if child.name not in (".", ".."):
+                (root / child.name).unlink()
     assert os.listdir(root) == []
 
 
@@ -175,8 +175,8 @@ def test_several_listings_of_one_directory_do_not_disturb_each_other(root: Path)
         exhausted = [False, False]
         while not all(exhausted):
             for index in (0, 1):
-                entry = next(lists[index], None)
-                exhausted[index] = entry is None
-                if entry is not None:
-                    seen[index].append(entry.name)
+                child = next(lists[index], None)
+                exhausted[index] = child is None
+                if child is not None:
+                    seen[index].append(child.name)
     assert sorted(seen[0]) == sorted(seen[1]) == sorted(names)

@@ -102,9 +102,9 @@ def wait_for_agent(mount: Mount) -> None:
 def agent_of(mount: Mount) -> int:
     """The process that is the agent of a mount."""
     supervisor = mount.daemon()[0]
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and is_agent(int(entry.name), supervisor):
-            return int(entry.name)
+    for child in Path("/proc").iterdir():
+        if child.name.isdigit() and is_agent(int(child.name), supervisor):
+            return int(child.name)
     return 0
 
 

@@ -431,7 +431,7 @@ def test_inode_numbers_do_not_count_what_others_make(engine: str) -> None:
                 (folder / f"f{number}").write_bytes(b"x")
 
         def numbers() -> dict[str, int]:
-            listed = {entry.name: entry.inode() for entry in os.scandir(folder)}
+            listed = {child.name: child.inode() for child in os.scandir(folder)}
             assert listed == {name: (folder / name).stat().st_ino for name in listed}, "a listing says the same"
             return listed
 

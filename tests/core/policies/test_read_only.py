@@ -296,7 +296,7 @@ def test_a_lock_among_the_files_of_an_entry_is_open_to_all(replaced: bool) -> No
         else:
             os.listdir(lock.parent)
             with os.scandir(lock.parent) as listed:  # attributes come with the listing
-                assert sorted(entry.stat().st_mode & 0o666 for entry in listed) == [0o644, 0o666]
+                assert sorted(child.stat().st_mode & 0o666 for child in listed) == [0o644, 0o666]
             assert as_user(ALICE, lambda: _locked(lock)) == 0
 
 
