@@ -409,12 +409,19 @@ def folders_in(top: Path) -> set[str]:
     }
 
 
+def all_folders_in(top: Path) -> set[str]:
+    """The folders in those, too."""
+    return {name for folder in folders_in(top) for name in (folder, *all_folders_in(ROOT / folder))}
+
+
 def test_the_map_lists_every_folder() -> None:
     listed = column(ARCHITECTURE, "Folders", 0)
     assert len(listed) == len(set(listed))
-    deeper = {folder for top in folders_in(PACKAGE) for folder in folders_in(ROOT / top)}
-    tracked = folders_in(ROOT) & {f"{path.parts[0]}/" for path in map(Path, tracked_files())}
-    assert {name for name in listed if name.endswith("/")} == tracked | folders_in(PACKAGE) | deeper
+    tracked = {f"{folder}/" for path in tracked_files() for folder in Path(path).parents}
+    inside = folders_in(ROOT / "benchmarks") | folders_in(ROOT / "deploy")
+    inside |= {name for name in folders_in(ROOT / "tests") if not (PACKAGE / Path(name).name).exists()}
+    beside = (folders_in(ROOT) | inside) & tracked
+    assert {name for name in listed if name.endswith("/")} == beside | all_folders_in(PACKAGE)
 
 
 def test_the_map_lists_every_module_beside_the_folders() -> None:
@@ -508,6 +515,27 @@ def test_every_module_that_prepares_for_forks_is_on_the_page() -> None:
     assert set(column(CONCURRENCY, "Signals and forks", 0)) == registering
 
 
+def test_every_program_that_is_started_for_a_process_of_ours_is_on_the_page() -> None:
+    """Those that `own_python` starts, or that fork."""
+    started = {place.partition(":")[0] for place in places_of("os.fork")}
+    for path in sources():
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and dotted(node.func) == "own_python.command":
+                module = node.args[0]
+                if isinstance(module, ast.Constant):
+                    started.add(f"{str(module.value).removeprefix('kcachefs.').replace('.', '/')}.py")
+                else:  # its own name
+                    started.add(name_of(path))
+    assert {name for name in column(CONCURRENCY, "Processes", 0) if name.endswith(".py")} == started
+
+
+def number_in(file: str, name: str) -> str:
+    """The number that a file gives a name, as a page writes it; the largest, if it gives several."""
+    found = re.findall(rf"^ *{name} = ([\d.]+)$", (PACKAGE / file).read_text(), flags=re.MULTILINE)
+    assert found, f"{file} has no number {name}"
+    return f"{max(map(float, found)):g}"
+
+
 def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     page = prose(CONCURRENCY)
     direct = (PACKAGE / "engines/direct.py").read_text()
@@ -517,9 +545,17 @@ def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     assert slow is not None
     assert interval is not None
     assert f"`kcachefs-slow`, up to {slow[1]} |" in page
-    waiting = re.search(r"_WAITING_THREADS = (\d+)", direct)
-    assert waiting is not None
-    assert f"`kcachefs-wait`, up to {waiting[1]} |" in page
+    for said, file, name in (
+        ("`kcachefs-wait`, up to {} |", "engines/direct.py", "_WAITING_THREADS"),
+        ("`kcachefs-fetch`, up to {} |", "engines/direct.py", "_FETCHING_THREADS"),
+        ("at a time and {} that wait for a fleet |", "engines/pyfuse3.py", "_FETCHING_THREADS"),
+        ("`kcachefs-pack`, up to {} in the agent |", "daemon/fleet_agent.py", "_FETCHES"),
+        ("a writer of `kcachefs unpack`, up to {} |", "fleet/targets.py", "writers"),
+        ("`kcachefs-records`, up to {} |", "fleet/asking.py", "IN_FLIGHT"),
+        ("the worker, for {} seconds at a time;", "daemon/mount_metrics.py", "ANSWER_SECONDS"),
+        ("the daemon, for {} seconds at a time |", "cli/evicting.py", "PATIENCE_SECONDS"),
+    ):
+        assert said.format(number_in(file, name)) in page
     assert f"switch interval to {float(interval[1]) * 1000:g} ms" in page
     assert f"pyfuse3's helpers, at most {trio.run(threads_of_trio)} at a time" in page
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
