@@ -11,15 +11,25 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from kcachefs.daemon import control, crash_loop, registry, supervisor, worker_protocol
+from kcachefs.daemon import (
+    control,
+    crash_loop,
+    fleet_agent,
+    fleet_process,
+    registry,
+    supervisor,
+    worker,
+    worker_protocol,
+)
 from kcachefs.daemon.commands import Commands
 from kcachefs.engines.notifier import MESSAGE_MAX
 from kcachefs.errors import DaemonError
+from kcachefs.fleet import agent_protocol, client, deliveries
 from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, temporary_folder
 from tests.waiting import until
@@ -123,6 +133,24 @@ def test_a_worker_has_the_descriptors_that_the_page_names(mount: Mount) -> None:
     assert section("Supervisor and worker").count(" ".join(row[0] for row in named)) == 1
     for number, (argument, target, _) in zip(numbers, named, strict=True):
         assert target in os.readlink(f"/proc/{worker}/fd/{number.decode()}"), argument
+
+
+def test_the_fleets_agent_speaks_as_the_page_says() -> None:
+    speakers = {"worker": get_args(agent_protocol.ToAgent), "agent": get_args(agent_protocol.ToWorker)}
+    spoken = {message.__name__: speaker for speaker, messages in speakers.items() for message in messages}
+    assert {name: speaker for name, speaker, _ in table("Fleet agent")} == spoken
+    said = " ".join(section("Fleet agent").split())
+    first, longest = fleet_process.FIRST_PAUSE, fleet_process.LONGEST_PAUSE
+    assert f"when it dies: after {first:g} s, then twice as long each time, {longest:g} s at most." in said
+    assert f"the agent exits with {worker_protocol.REPLACED} and" in said
+    assert fleet_process.FINISH == fleet_agent.FINISH
+    assert f"it sends `{fleet_process.FINISH.decode()}`, and kills an agent that takes longer than" in said
+    assert f"takes longer than {fleet_process.FINISH_SECONDS:g} s; before that" in said
+    assert f"has waited for uploads, for {worker.OFFER_SECONDS:g} s at most." in said
+    assert (agent_protocol.ALIVE_SECONDS, "every half second while it fetches |" in said) == (0.5, True)
+    assert f"says nothing for {deliveries.SILENCE_SECONDS:g} s although it fetches" in said
+    assert f"If the agent says nothing for {client.HUNG_SECONDS:g} s more, the worker sends" in said
+    assert f"sends `{agent_protocol.HUNG.decode()}` to the supervisor" in said
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
